@@ -123,12 +123,12 @@ class Trainers:
 
 def make_ours(model: nn.Module, *, elastic: bool) -> torch.optim.Optimizer:
     """Our optimizer, as it is in a static or in an elastic job: the one place that says how it is switched."""
-    executor = RUNTIME.executor
-    policy, executor.is_elastic = executor.is_elastic, elastic  # the job's policy, which an optimizer reads once
+    engine = RUNTIME.engine
+    policy, engine.is_elastic = engine.is_elastic, elastic  # the job's policy, which an optimizer reads once
     try:
         return hvd.DistributedOptimizer(_make_sgd(model), named_parameters=model.named_parameters())
     finally:
-        executor.is_elastic = policy
+        engine.is_elastic = policy
 
 
 def make_checking(model: nn.Module) -> torch.optim.Optimizer:

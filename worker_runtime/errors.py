@@ -41,8 +41,6 @@ class MemberElsewhereError(InitializationError):
             f"process {pid}, which has started this one, is rank {rank} of the job, and only it can be; call init() "
             'there alone: where children import the script, under if __name__ == "__main__"'
         )
-        self.pid = pid
-        self.rank = rank
 
 
 class ForeignWorldError(InitializationError):
@@ -53,8 +51,6 @@ class ForeignWorldError(InitializationError):
             f"{launcher} started this process as one of {size}, but does not say where they can meet; set MASTER_ADDR "
             f"(the host of rank 0) and MASTER_PORT (a free port there), or start the script with 'hvdrun -np {size}'"
         )
-        self.launcher = launcher
-        self.size = size
 
 
 class ForeignRankError(InitializationError):
@@ -65,9 +61,6 @@ class ForeignRankError(InitializationError):
             f"the variables of {launcher} say that this process is rank {rank} of {size}, but the ranks are 0 to "
             f"{size - 1}; unset them to train alone, or start the script with 'hvdrun -np {size}'"
         )
-        self.launcher = launcher
-        self.rank = rank
-        self.size = size
 
 
 class MeetingError(InitializationError):
@@ -75,7 +68,6 @@ class MeetingError(InitializationError):
 
     def __init__(self, launcher: str, where: str, cause: str) -> None:
         super().__init__(f"the workers that {launcher} started could not meet at {where}: {cause}")
-        self.where = where
 
 
 class MpiWorldError(InitializationError):
@@ -98,8 +90,6 @@ class GroupFormationError(InitializationError):
             f"{membership.generation} within {limit.total_seconds():g} s ({cause}); check that the hosts reach each "
             "other on this address"
         )
-        self.membership = membership
-        self.address = address
 
 
 class SequencerError(InitializationError):
@@ -107,7 +97,6 @@ class SequencerError(InitializationError):
 
     def __init__(self, endpoint: Endpoint, cause: str) -> None:
         super().__init__(f"the sequencer at {endpoint} was not reached: {cause}; check that the hosts reach each other")
-        self.endpoint = endpoint
 
 
 class DuplicateNameError(ValueError):
@@ -117,7 +106,6 @@ class DuplicateNameError(ValueError):
         super().__init__(
             f"{operation}: a tensor with the same name is currently being processed; wait for it, or use another name"
         )
-        self.operation = operation
 
 
 class ForkedError(HorovodInternalError):
@@ -128,7 +116,6 @@ class ForkedError(HorovodInternalError):
             f"this process was forked from rank {rank}, which alone is connected to the others: call collectives "
             "there; here only the numbers are known, as hvd.rank() and hvd.size()"
         )
-        self.rank = rank
 
 
 class WrongArgumentError(ValueError, TypeError):
@@ -143,7 +130,6 @@ class UnsendableError(WrongArgumentError):
 
     def __init__(self, operation: str, cause: str) -> None:
         super().__init__(f"{operation} cannot be sent: {cause}")
-        self.operation = operation
 
 
 class OperationRefusedError(HorovodInternalError):
@@ -170,7 +156,6 @@ class SetLostError(HorovodInternalError):
             f"{title}: process set {number} has lost rank {ranks} (by the numbering before); make a new one with "
             "add_process_set()"
         )
-        self.number = number
 
 
 class StuckError(HorovodInternalError):
@@ -187,8 +172,6 @@ class OperationFailedError(HorovodInternalError):
 
     def __init__(self, operation: str, rank: int, cause: str) -> None:
         super().__init__(f"{operation} failed on rank {rank}: {cause}")
-        self.operation = operation
-        self.rank = rank
 
 
 class IllegalTransitionError(RuntimeError):
@@ -196,7 +179,6 @@ class IllegalTransitionError(RuntimeError):
 
     def __init__(self, operation: str, state: str, following: str) -> None:
         super().__init__(f"{operation} is {state} and cannot become {following}; please report this fault of hvdrun")
-        self.operation = operation
 
 
 class UnsupportedReductionError(HorovodInternalError, ValueError):
@@ -207,7 +189,6 @@ class UnsupportedReductionError(HorovodInternalError, ValueError):
 
     def __init__(self, reduction: str) -> None:
         super().__init__(f"Reducescatter currently only supports AVERAGE and SUM. It was called with {reduction}.")
-        self.reduction = reduction
 
 
 class ForgedObjectError(HorovodInternalError):
@@ -218,7 +199,6 @@ class ForgedObjectError(HorovodInternalError):
             f"{title}: the object of rank {rank} does not carry this job's signature, and was not unpickled; "
             "something else than a worker of this job writes to its connections"
         )
-        self.rank = rank
 
 
 class UnpicklableError(HorovodInternalError):
@@ -226,8 +206,6 @@ class UnpicklableError(HorovodInternalError):
 
     def __init__(self, title: str, rank: int, cause: str) -> None:
         super().__init__(f"{title}: rank {rank} could not pickle its object ({cause})")
-        self.rank = rank
-        self.cause = cause
 
 
 class ShutDownError(HorovodInternalError):
@@ -256,7 +234,6 @@ class ChangedGradientError(RuntimeError):
             "optimizer.synchronize() before you change gradients, and then step() within optimizer.skip_synchronize(); "
             "to throw them away, call optimizer.zero_grad()"
         )
-        self.parameter = parameter
 
 
 class SupersededError(RuntimeError):
@@ -267,7 +244,6 @@ class SupersededError(RuntimeError):
             f"a newer DistributedOptimizer has {parameter}, and averages its gradients; step with that one, or wrap "
             "this optimizer anew, which takes its parameters back"
         )
-        self.parameter = parameter
 
 
 class UnfinishedStepError(ValueError):
@@ -278,13 +254,15 @@ class UnfinishedStepError(ValueError):
             f"the gradient of {parameter} is being averaged for another DistributedOptimizer; make the new one between "
             "a step and the next backward pass, or clear the gradients before"
         )
-        self.parameter = parameter
 
 
 class ReplicasDifferError(RuntimeError):
     """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
 
-    step: after which they were found to differ; 0 for before the first one.
+    Args:
+        parameter: that differs.
+        step: after which it was found to differ; 0 for before the first one.
+        equal_step: after which all were found equal last.
     """
 
     def __init__(self, parameter: str, step: int, equal_step: int) -> None:
@@ -297,8 +275,6 @@ class ReplicasDifferError(RuntimeError):
                 "begin with hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
             )
         super().__init__(f"the replicas have parted: {parameter} is not the same on all ranks {when}; {what}")
-        self.parameter = parameter
-        self.step = step
 
 
 class GradientShapeError(ValueError):
@@ -309,7 +285,6 @@ class GradientShapeError(ValueError):
             f"the gradient of {parameter} has the shape {list(found)}, and its parameter {list(expected)}; change the "
             "shape of parameters between step() and the next backward pass, and clear their gradients"
         )
-        self.parameter = parameter
 
 
 class CheckpointError(RuntimeError):

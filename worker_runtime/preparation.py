@@ -52,7 +52,7 @@ class RankOrder:
 
     def __iter__(self) -> Iterator[int]:
         own = list(self.sampler)  # on all ranks, so that their random generators stay in step
-        order: list[int] = objects.broadcast_object(RUNTIME.executor, own, 0, _ORDER)
+        order: list[int] = objects.broadcast_object(RUNTIME.engine, own, 0, _ORDER)
         numbers = RUNTIME.assignment
         return iter(deal(order, numbers.rank, numbers.size))
 

@@ -20,7 +20,6 @@ RUN_BY = {
     "hvdrun/shim/horovod/_unserved.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/common/util.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "worker_runtime/coordination/driver.py": "tests/worker_runtime/coordination/test_driver.py",
-    "worker_runtime/startup/environment.py": "tests/worker_runtime/membership/test_runtime.py",
 }
 
 

@@ -44,7 +44,7 @@ while True:
     optimizer.step()
     hvd.allreduce(loss, name="loss")  # when the sequencer dies, some may have the answer, and others not
     step += 1
-    generation = RUNTIME.executor.generation
+    generation = RUNTIME.engine.generation
     since = since + 1 if generation == noted else 0
     noted = generation
     if since == 3:

@@ -139,7 +139,7 @@ class PlayedGeneration:
 
     def release_set(self, number: int, process_set: int, ranks: tuple[int, ...]) -> None:
         """Answer a question for a process set."""
-        terms = Release(number, _ANY, ranks, extents=(ranks,) * self.group.size, value=process_set)
+        terms = Release(number, _ANY, ranks, sizes=(ranks,) * self.group.size, value=process_set)
         self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [b""]))
 
     def lose(self) -> None:

@@ -9,20 +9,20 @@ from worker_runtime.elastic.sampler import ElasticSampler
 
 
 @dataclass
-class Seat:
-    """What a sampler sees of a worker's executor."""
+class Communicator:
+    """What a sampler sees of a worker's engine."""
 
     origin: int
     lineage: tuple[int, ...]
     committed: tuple[int, tuple[int, ...]]
 
     @property
-    def steps(self) -> "Seat":
+    def steps(self) -> "Communicator":
         """As the engine's."""
         return self
 
     @classmethod
-    def take(cls, rank: int, size: int) -> "Seat":
+    def take(cls, rank: int, size: int) -> "Communicator":
         """Of a worker that has just entered a job."""
         return cls(rank, tuple(range(size)), (0, tuple(range(size))))
 
@@ -36,7 +36,7 @@ class Seat:
 class Player:
     """A worker of a simulated job."""
 
-    seat: Seat
+    communicator: Communicator
     sampler: ElasticSampler
     rows: int = 0  # of the present deal that it has used
     saved: dict[str, object] = field(default_factory=dict)
@@ -62,21 +62,21 @@ class Job:
 
     def act(self, player: Player) -> ElasticSampler:
         """Be this worker."""
-        self.runtime.executor = player.seat
+        self.runtime.engine = player.communicator
         return player.sampler
 
     def enter(self, newcomers: int, *, is_synced: bool = True) -> None:
         """All begin again, with others; some may be lost right away, which not all hear of at once."""
         size = len(self.players) + newcomers
         for rank in range(size):
-            seat = Seat.take(rank, size)
+            communicator = Communicator.take(rank, size)
             if rank < len(self.players):
                 player = self.players[rank]
-                player.seat, player.rows = seat, 0
+                player.communicator, player.rows = communicator, 0
                 self.act(player).reset()
             else:
-                self.runtime.executor = seat
-                self.players.append(Player(seat, ElasticSampler(range(self.count), seed=1)))
+                self.runtime.engine = communicator
+                self.players.append(Player(communicator, ElasticSampler(range(self.count), seed=1)))
         lost = self.lose(0.1, spared=1)  # who holds the state
         if is_synced:
             state = self.act(self.players[0]).state_dict()
@@ -118,7 +118,7 @@ class Job:
             self.counts["left alone between"] += number > 0 and bool(lost) and len(self.players) == 1
             for player in self.players:
                 self.tell(player, lost)
-                player.seat.commit()
+                player.communicator.commit()
         for player in self.players:
             self.use(player, sum(taken))
         self.counts["alone"] += len(self.players) == 1
@@ -149,13 +149,13 @@ class Job:
         """Some die, but one, and not the first ones; their names in the lineage."""
         lost = []
         while not self.is_calm and len(self.players) > 1 and self.chance.random() < probability:
-            lost.append(self.players.pop(self.chance.randrange(spared, len(self.players))).seat.origin)
+            lost.append(self.players.pop(self.chance.randrange(spared, len(self.players))).communicator.origin)
         return lost
 
     def tell(self, player: Player, lost: list[int]) -> None:
-        """The worker's executor has gone on without them."""
-        seat = player.seat
-        seat.lineage = tuple(member for member in seat.lineage if member not in lost)
+        """The worker's engine has gone on without them."""
+        communicator = player.communicator
+        communicator.lineage = tuple(member for member in communicator.lineage if member not in lost)
 
     def look(self) -> bool:
         """All look for changes of the job: whether what the lost had was dealt out anew."""

@@ -42,15 +42,15 @@ def expect_loss(wait: Callable[[], object], cause: str = "rank 3 was cut off") -
         wait()
 
 
-def find_executor() -> Engine:
+def find_engine() -> Engine:
     from worker_runtime.membership.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
 
-    return RUNTIME.executor
+    return RUNTIME.engine
 
 
 def die_when_released() -> None:
     """End as soon as an operation is released on this rank: its others have begun, or will."""
-    find_executor().current.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    find_engine().current.start = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fork_child() -> int:
@@ -136,7 +136,7 @@ def test_a_sequencer_that_was_stopped_for_a_while_is_waited_for(ranks: RankPool)
 
 def test_forked_children_leave_pending_operations_to_their_parent(ranks: RankPool) -> None:
     def drop_all() -> list[int]:
-        find_executor().handle_table._entries.clear()
+        find_engine().handle_table._entries.clear()
         gc.collect()
         return list(functions._handle_map)
 

@@ -60,16 +60,16 @@ class ThreadHandle:
 
     def await_answer(self) -> None:
         """Until it was released or refused; noted."""
-        self._world.executors[self._rank].awaited.append(self.operation.question.name)
+        self._world.engines[self._rank].awaited.append(self.operation.question.name)
         if self.answered.is_set():
             return
-        executor, is_blocked = self._world.executors[self._rank], False
-        executor.awaits = self
+        engine, is_blocked = self._world.engines[self._rank], False
+        engine.awaits = self
         while not self.answered.wait(_TURN_SECONDS):
             if not is_blocked and self._world.is_stuck:
                 is_blocked = True
                 self._world.block(self._rank, self.operation.question)
-        executor.awaits = None
+        engine.awaits = None
 
     def wait(self) -> Any:  # noqa: ANN401 - the operation's
         """Its result, or its failure."""
@@ -83,7 +83,7 @@ class ThreadHandle:
 
 
 class ThreadEngine:
-    """What reducers and tests use of an executor; notes the names of what is asked and awaited."""
+    """What reducers and tests use of an engine; notes the names of what is asked and awaited."""
 
     def __init__(self, world: "World", rank: int) -> None:
         self.rank, self.size = rank, world.size
@@ -157,7 +157,7 @@ class World:
     def __init__(self, size: int = 2, *, is_elastic: bool = False) -> None:
         self.size = size
         self.is_elastic = is_elastic
-        self.executors = [ThreadEngine(self, rank) for rank in range(size)]
+        self.engines = [ThreadEngine(self, rank) for rank in range(size)]
         self._ordering = Ordering(size)
         self._lock = threading.Lock()
         self._pending: dict[tuple[int, int, str], ThreadHandle] = {}
@@ -174,7 +174,7 @@ class World:
             handle = ThreadHandle(self, rank, operation, payload)
             assert key not in self._pending, f"{question.name} is in flight on rank {rank}"
             self._pending[key] = handle
-            self._obey(self._ordering.ask(rank, question, tuple(operation.extents)))
+            self._obey(self._ordering.ask(rank, question, tuple(operation.sizes)))
             return handle
 
     def add_set(self, ranks: tuple[int, ...]) -> int:
@@ -193,13 +193,13 @@ class World:
                 self._obey(self._ordering.block(rank, question.process_set, question.name))
 
     def run(self, body: Callable[[ThreadEngine], Any]) -> list[Any]:
-        """Call `body` with each rank's executor in a thread of its own; the results by rank."""
+        """Call `body` with each rank's engine in a thread of its own; the results by rank."""
         results: list[Any] = [None] * self.size
         errors: list[BaseException] = []
 
         def play(rank: int) -> None:
             try:
-                results[rank] = body(self.executors[rank])
+                results[rank] = body(self.engines[rank])
             except BaseException as error:  # noqa: BLE001 - the test is to see it
                 errors.append(error)
 
@@ -221,7 +221,7 @@ class World:
     @property
     def is_stuck(self) -> bool:
         """Whether every rank waits."""
-        return all(executor.awaits is not None and not executor.awaits.is_done() for executor in self.executors)
+        return all(engine.awaits is not None and not engine.awaits.is_done() for engine in self.engines)
 
     def _obey(self, answers: Sequence[Any]) -> None:
         for answer in answers:
@@ -238,15 +238,15 @@ class World:
         asked = [rank for rank in terms.members if rank not in terms.joined]
         handles = {rank: self._pending.pop((rank, question.process_set, question.name)) for rank in asked}
         signature = question.signature
-        silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.extents)]
+        silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.sizes)]
         is_apart = silent or not any(handle.payload for handle in handles.values())
         if signature.payload_dtype and not (signature.kind is Kind.ALLGATHER and is_apart):
             total = combine(question, {rank: handle.payload for rank, handle in handles.items()})
             for handle in handles.values():
                 handle.payload = total
         elif signature.kind is Kind.ADD_SET:
-            for executor in self.executors:
-                executor.process_sets.add(terms.value, terms.extents[0], terms.index)
+            for engine in self.engines:
+                engine.process_sets.add(terms.value, terms.sizes[0], terms.index)
         elif signature.kind not in (Kind.COMMIT, Kind.JOIN):
             for handle in handles.values():
                 handle.payload = b""

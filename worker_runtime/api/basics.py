@@ -15,8 +15,8 @@ from worker_runtime.api.process_set import ProcessSet, add_process_set, read_ran
 from worker_runtime.collectives.combination import choose_reduction
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import MpiWorldError, NotInitializedError
-from worker_runtime.membership.mpi_world import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.membership.worlds import join_mpi_world
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
@@ -41,7 +41,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     sets = _read_process_sets(process_sets)
     ranks = None if comm is None else read_ranks("init(comm=...)", comm)
     RUNTIME.init()
-    size = RUNTIME.executor.size
+    size = RUNTIME.engine.size
     if ranks and ranks != tuple(range(size)):
         RUNTIME.shutdown()
         raise ValueError(
@@ -244,7 +244,7 @@ class HorovodBasics:
     @staticmethod
     def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
         """The registered process sets: their numbers and their ranks."""
-        registered = RUNTIME.executor.process_sets
+        registered = RUNTIME.engine.process_sets
         return {number: list(registered.list_ranks(number)) for number in registered.numbers}
 
 

@@ -34,22 +34,22 @@ Tensors = Sequence[torch.Tensor]
 class Call(NamedTuple):
     """Where a collective runs, and under what name.
 
-    executor: of the present generation.
+    engine: of the present generation.
     among: the members of the process set.
     name: as it travels, the kind first: "allreduce.loss".
     """
 
-    executor: Engine
+    engine: Engine
     among: Members
     name: str
 
     def preparing(self) -> AbstractContextManager[None]:
         """While what is to be asked for is made: where that fails, the other ranks are told so."""
-        return self.executor.preparing(self.among.number, self.name)
+        return self.engine.preparing(self.among.number, self.name)
 
     def derive(self, suffix: str) -> "Call":
         """A call that follows from this one, such as its gradient's, under a name made from this one's."""
-        return Call(self.executor, self.among, f"{self.name}.{suffix}")
+        return Call(self.engine, self.among, f"{self.name}.{suffix}")
 
 
 Finish = Callable[[Sequence[Any]], object]
@@ -157,7 +157,7 @@ def gives_up(
             world = RUNTIME.world
             if world is None:
                 raise NotInitializedError
-            engine, calls = world.executor, world.executor.calls
+            engine, calls = world.engine, world.engine.calls
             asked, unnamed = calls.asked, calls.unnamed
             try:
                 made = function(*args, **kwargs)
@@ -188,7 +188,7 @@ def begin_call(
         ValueError: the set is not registered, or this rank is not in it.
         HorovodInternalError: Horovod has not been initialized.
     """
-    engine = engine or RUNTIME.executor
+    engine = engine or RUNTIME.engine
     title = kind if name is None else f"{kind} '{name}'"
     number = GLOBAL_SET
     if process_set is not global_process_set:

@@ -23,7 +23,7 @@ def poll(handle: int) -> bool:
     Raises:
         ValueError: there is no such handle, it was synchronised before, or `shutdown()` came between.
     """
-    return RUNTIME.executor.handle_table.poll(handle)
+    return RUNTIME.engine.handle_table.poll(handle)
 
 
 @untraced
@@ -43,20 +43,20 @@ def synchronize(handle: int) -> Any:  # noqa: ANN401 - what the operation gives
             came between.
         HorovodInternalError: the ranks did not agree on the operation, it failed, or `shutdown()` came first.
     """
-    return RUNTIME.executor.handle_table.synchronize(handle)
+    return RUNTIME.engine.handle_table.synchronize(handle)
 
 
 class HandleMap:
     """Horovod's table of the handles that were not synchronised yet, to look into: `handle in ...`, `len(...)`."""
 
     def __contains__(self, handle: object) -> bool:
-        return RUNTIME.is_initialized and handle in tuple(RUNTIME.executor.handle_table)
+        return RUNTIME.is_initialized and handle in tuple(RUNTIME.engine.handle_table)
 
     def __len__(self) -> int:
-        return len(RUNTIME.executor.handle_table) if RUNTIME.is_initialized else 0
+        return len(RUNTIME.engine.handle_table) if RUNTIME.is_initialized else 0
 
     def __iter__(self) -> Iterator[int]:
-        return iter(RUNTIME.executor.handle_table) if RUNTIME.is_initialized else iter(())
+        return iter(RUNTIME.engine.handle_table) if RUNTIME.is_initialized else iter(())
 
 
 _handle_map = HandleMap()
@@ -74,7 +74,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         HorovodInternalError: a rank of the set has joined or gone, or Horovod has not been initialized.
     """
     call = begin_call("barrier", None, process_set)
-    call.executor.run(Barrier(call.among, call.name))
+    call.engine.run(Barrier(call.among, call.name))
 
 
 @untraced
@@ -99,7 +99,7 @@ def join(device: int = -1) -> int:
     place = None
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         place = torch.device("cuda", torch.cuda.current_device() if device < 0 else device)
-    return call.executor.run(Join(call.among, device=place))
+    return call.engine.run(Join(call.among, device=place))
 
 
 @gives_up("broadcast_object")
@@ -127,7 +127,7 @@ def broadcast_object(
     """
     check_process_set("broadcast_object", process_set)
     number = process_set.find_number("broadcast_object")
-    return objects.broadcast_object(RUNTIME.executor, obj, root_rank, name, number)
+    return objects.broadcast_object(RUNTIME.engine, obj, root_rank, name, number)
 
 
 @gives_up("allgather_object")
@@ -152,4 +152,4 @@ def allgather_object(
         Exception: what pickling this rank's object has raised.
     """
     check_process_set("allgather_object", process_set)
-    return objects.allgather_object(RUNTIME.executor, obj, name, process_set.find_number("allgather_object"))
+    return objects.allgather_object(RUNTIME.engine, obj, name, process_set.find_number("allgather_object"))

@@ -66,10 +66,10 @@ class ProcessSet:
         registration = self._registration
         if registration is None or not RUNTIME.is_initialized:
             return None
-        executor, number, mark = registration
-        if executor() is not RUNTIME.executor:
+        engine, number, mark = registration
+        if engine() is not RUNTIME.engine:
             return None
-        sets = RUNTIME.executor.process_sets  # those of one generation
+        sets = RUNTIME.engine.process_sets  # those of one generation
         return sets.look_up(number) if sets.find_mark(number) is mark else None
 
     def find_number(self, title: str) -> int:
@@ -83,7 +83,7 @@ class ProcessSet:
         """
         number = self.process_set_id
         if number is None:
-            RUNTIME.executor  # noqa: B018 - raises unless initialised, which is the better reason
+            RUNTIME.engine  # noqa: B018 - raises unless initialised, which is the better reason
             raise ValueError(f"{title}: {self} does not exist, or has not been registered{self._explain_end()}.")
         return number
 
@@ -120,14 +120,14 @@ class ProcessSet:
         Raises:
             ValueError: Horovod has not been initialized.
         """
-        own = RUNTIME.executor.rank
+        own = RUNTIME.engine.rank
         members = self._find()
         return own in self._ranks if members is None else members.rank in members.ranks
 
-    def register(self, executor: Engine, number: int | None) -> None:
+    def register(self, engine: Engine, number: int | None) -> None:
         """Note the set's number in a generation; None when it was removed. For this module."""
-        mark = None if number is None else executor.process_sets.find_mark(number)
-        self._registration = None if number is None or mark is None else (weakref.ref(executor), number, mark)
+        mark = None if number is None else engine.process_sets.find_mark(number)
+        self._registration = None if number is None or mark is None else (weakref.ref(engine), number, mark)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """The set itself: a copied module still communicates in the same one."""
@@ -157,7 +157,7 @@ class _GlobalProcessSet(ProcessSet):
         return GLOBAL_SET
 
     def _find(self) -> Members | None:
-        return RUNTIME.executor.process_sets.look_up(GLOBAL_SET) if RUNTIME.is_initialized else None
+        return RUNTIME.engine.process_sets.look_up(GLOBAL_SET) if RUNTIME.is_initialized else None
 
     def included(self) -> bool | None:
         return True if RUNTIME.is_initialized else None
@@ -181,14 +181,14 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         ValueError: the set has no ranks or some that do not exist, or these ranks, or this object, are registered.
         HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
     """
-    executor = RUNTIME.executor
-    everyone = executor.find_members(GLOBAL_SET, "add_process_set")
-    name = executor.make_name("add_process_set", None)
-    with executor.preparing(GLOBAL_SET, name):
+    engine = RUNTIME.engine
+    everyone = engine.find_members(GLOBAL_SET, "add_process_set")
+    name = engine.make_name("add_process_set", None)
+    with engine.preparing(GLOBAL_SET, name):
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
-        ranks = _read_new(executor, process_set)
-    process_set.register(executor, executor.run(AddSet(ranks, everyone, name)))
+        ranks = _read_new(engine, process_set)
+    process_set.register(engine, engine.run(AddSet(ranks, everyone, name)))
     return process_set
 
 
@@ -204,28 +204,28 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Raises:
         HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
     """
-    executor = RUNTIME.executor
-    everyone = executor.find_members(GLOBAL_SET, "remove_process_set")
+    engine = RUNTIME.engine
+    everyone = engine.find_members(GLOBAL_SET, "remove_process_set")
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
     if process_set is global_process_set or (number is None and isinstance(process_set, ProcessSet)):
         return False
     if number is not None and not process_set.ranks:  # all of them were lost: the others have nothing to agree on
-        process_set.register(executor, None)
+        process_set.register(engine, None)
         return True
-    name = executor.make_name("remove_process_set", None)
-    with executor.preparing(GLOBAL_SET, name):
+    name = engine.make_name("remove_process_set", None)
+    with engine.preparing(GLOBAL_SET, name):
         check_process_set("remove_process_set", process_set)
-    executor.run(RemoveSet(number, everyone, name))
-    process_set.register(executor, None)
+    engine.run(RemoveSet(number, everyone, name))
+    process_set.register(engine, None)
     return True
 
 
-def _read_new(executor: Engine, process_set: ProcessSet) -> tuple[int, ...]:
+def _read_new(engine: Engine, process_set: ProcessSet) -> tuple[int, ...]:
     """The ranks of a set that is to be registered."""
     ranks = tuple(process_set.ranks or ())
-    if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:
-        raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
-    sets = executor.process_sets
+    if not ranks or ranks[0] < 0 or ranks[-1] >= engine.size:
+        raise ValueError(f"a process set needs at least one of the ranks 0 to {engine.size - 1}; got {list(ranks)}")
+    sets = engine.process_sets
     own = process_set.process_set_id
     for number in sets.numbers:
         if sets.is_current(number) and (number == own or sets.list_ranks(number) == ranks):

@@ -193,6 +193,6 @@ def _shorten(error: Exception) -> str:
 
 
 def tell(sentence: str) -> None:
-    """Say something to whoever has started the job."""
+    """Print a sentence for the user on standard error."""
     sys.stderr.write(f"hvdrun: {sentence}\n")
     sys.stderr.flush()

@@ -1,6 +1,6 @@
 """The folder of a job's checkpoints: each is whole or not there, and the two newest stay.
 
-A checkpoint is written under another name, brought to the disk, and renamed; so whoever dies meanwhile leaves the ones
+A checkpoint is written under another name, brought to the disk, and renamed; so a death meanwhile leaves the ones
 before untouched. It ends with a checksum of all that stands before, by which a damaged one is known.
 """
 

@@ -25,7 +25,7 @@ class _Agreement(Operation[ResultT_co]):
         kind: Kind,
         among: Members,
         name: str,
-        extents: tuple[int, ...] = (),
+        sizes: tuple[int, ...] = (),
         note: str = "",
         *,
         root: int | None = None,
@@ -33,7 +33,7 @@ class _Agreement(Operation[ResultT_co]):
         self.title = make_title(name)
         self.among = among
         self.question = Question(among.number, name, Signature(kind, note=note, root=root))
-        self.extents = extents
+        self.sizes = sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """Nothing is lost by asking again, unless it was about certain ranks; see `Operation`."""

@@ -76,7 +76,7 @@ class Allgather(TensorOperation[list[Gathered]]):
             raise ValueError(f"{self.title}: {error}") from None
         self.among = among
         self.question = Question(among.number, name, signature)
-        self.extents = tuple([tensor.shape[0] for tensor in tensors])
+        self.sizes = tuple([tensor.shape[0] for tensor in tensors])
         self._tensors = tuple(tensors)
         self._outputs: list[torch.Tensor] = []
         self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
@@ -95,7 +95,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         places = self._make_outputs(terms)
         row_bytes = [count_row_bytes(tensor.dtype, tensor.shape[1:]) for tensor in self._tensors]
         works, self._packed = [], []
-        for member, rows in enumerate(terms.extents):
+        for member, rows in enumerate(terms.sizes):
             targets = [place[member] for place in places]
             if member == self.among.position:
                 for target, tensor in zip(targets, self._tensors, strict=True):
@@ -113,7 +113,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         for fused, targets in self._packed:
             unpack(fused, targets)
         return [
-            Gathered(output, rows) for output, rows in zip(self._outputs, zip(*terms.extents, strict=True), strict=True)
+            Gathered(output, rows) for output, rows in zip(self._outputs, zip(*terms.sizes, strict=True), strict=True)
         ]
 
     def _list_used(self) -> Iterable[torch.Tensor]:
@@ -121,7 +121,7 @@ class Allgather(TensorOperation[list[Gathered]]):
 
     def _make_outputs(self, terms: Release) -> list[tuple[torch.Tensor, ...]]:
         """Make room for the results; of each tensor, where the rows of each member belong."""
-        columns = list(zip(*terms.extents, strict=True))
+        columns = list(zip(*terms.sizes, strict=True))
         self._outputs = [
             torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
             for tensor, rows in zip(self._tensors, columns, strict=True)

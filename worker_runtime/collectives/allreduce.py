@@ -93,7 +93,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self.into = into
         self.batcher = plan.batcher if into is None else plan.batcher_in_place
         if plan.asks_for_nan:
-            self.extents = (int(may_have_nan(tensors, how.prescale)),)
+            self.sizes = (int(may_have_nan(tensors, how.prescale)),)
         if device != "cpu":
             self._choose_stream(device, tensors[0])
 
@@ -129,7 +129,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self._buffers = self._prepare()
         self._keys = {}
         reduction = self._how.reduction
-        if any(map(any, terms.extents)):
+        if any(map(any, terms.sizes)):
             self._keys = {
                 index: make_keys(buffer, reduction)
                 for index, buffer in enumerate(self._buffers)

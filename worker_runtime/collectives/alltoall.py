@@ -44,7 +44,7 @@ class Alltoall(TensorOperation[Exchanged]):
         device = check_tensors(self.title, [tensor])
         check_rows(self.title, [tensor])
         try:
-            self.extents = _choose_splits(splits, tensor.shape[0], among.size)
+            self.sizes = _choose_splits(splits, tensor.shape[0], among.size)
             signature = _make_signature(tensor.dtype, tensor.shape[1:], device)
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
@@ -61,7 +61,7 @@ class Alltoall(TensorOperation[Exchanged]):
         row_shape = self._tensor.shape[1:]
         self._output = torch.empty((sum(received), *row_shape), dtype=self._tensor.dtype, device=self._tensor.device)
         each = count_row_bytes(self._tensor.dtype, row_shape)
-        if not each or not any(any(splits) for splits in terms.extents):
+        if not each or not any(any(splits) for splits in terms.sizes):
             return ()
         self._source = make_rows(self._tensor)
         return [
@@ -69,13 +69,13 @@ class Alltoall(TensorOperation[Exchanged]):
                 view_bytes(self._output),
                 view_bytes(self._source),
                 [rows * each for rows in received],
-                [rows * each for rows in self.extents],
+                [rows * each for rows in self.sizes],
             )
         ]
 
     def _conclude(self, terms: Release, payload: memoryview) -> Exchanged:
         del payload
-        received = self.extents if self._output is None else self._find_received(terms)
+        received = self.sizes if self._output is None else self._find_received(terms)
         splits = torch.tensor(received, dtype=torch.int32, device=self._splits_device)
         return Exchanged(copy(self._tensor) if self._output is None else self._output, splits)
 
@@ -83,7 +83,7 @@ class Alltoall(TensorOperation[Exchanged]):
         return [tensor for tensor in (self._tensor, self._source, self._output) if tensor is not None]
 
     def _find_received(self, terms: Release) -> tuple[int, ...]:
-        return tuple(splits[self.among.position] for splits in terms.extents)
+        return tuple(splits[self.among.position] for splits in terms.sizes)
 
 
 def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ...]:

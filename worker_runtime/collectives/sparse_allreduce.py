@@ -53,7 +53,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
         )
         self.title = self._elements.title
         self.question = self._elements.question
-        self.extents = self._elements.extents
+        self.sizes = self._elements.sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again: its inputs are only read; see `Operation`."""

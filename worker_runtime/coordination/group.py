@@ -16,11 +16,11 @@ from worker_runtime.coordination.store import SequencerStore
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.backends.composite import compose
-from worker_runtime.groups.cancellation import Cancellation
 from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.doors import Door
 from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.reachability import Reachability
 from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroup, TorchGroups
+from worker_runtime.groups.works import Cancellation
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
@@ -120,11 +120,11 @@ def _connect(
 
     torch_groups = TorchGroups(numbers.rank, make)
     try:
-        with Door(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as door:
+        with Reachability(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as members:
             try:
                 torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
             except RuntimeError:
-                door.look_who_is_unreached()  # or raise what says more
+                members.raise_unreached()  # or raise what says more
                 raise
     finally:
         store.disconnect()

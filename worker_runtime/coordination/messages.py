@@ -25,7 +25,7 @@ from worker_runtime.errors import UnsendableError
 
 BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
 NUMBERS = 2**32  # questions are counted as far, and then anew
-_MAX_COUNT = 0xFFFF  # of a question's extents, and of the bytes of its name
+_MAX_COUNT = 0xFFFF  # of a question's sizes, and of the bytes of its name
 
 _Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its name as it travels
 _Pieces = list[bytes | memoryview]
@@ -58,8 +58,8 @@ class Outbox:
         question = operation.question
         try:
             name = question.name.encode()
-            if operation.extents or len(name) > _MAX_COUNT:
-                _check(name, operation.extents)
+            if operation.sizes or len(name) > _MAX_COUNT:
+                _check(name, operation.sizes)
             signature = self._call_signature(question.signature)
         except (TypeError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
             raise UnsendableError(operation.title, str(error)) from None
@@ -96,7 +96,7 @@ class Outbox:
                     head = encode_question(self._call_failure(payload), process_set, name)
                 else:
                     piece = payload
-                    head = encode_question(signature, process_set, name, operation.extents, len(piece), factors=factors)
+                    head = encode_question(signature, process_set, name, operation.sizes, len(piece), factors=factors)
                 count = len(head) + len(piece)
                 if length + count > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)
@@ -134,18 +134,18 @@ class Outbox:
         return known
 
 
-def _check(name: bytes, extents: Sequence[int]) -> None:
+def _check(name: bytes, sizes: Sequence[int]) -> None:
     """Make sure that these can be put into a question.
 
     Raises:
         ValueError: there is too much of them.
-        struct.error: an extent is no integer of 64 bits.
+        struct.error: an size is no integer of 64 bits.
     """
     if len(name) > _MAX_COUNT:
         raise ValueError(f"its name has {len(name)} bytes, and {_MAX_COUNT} are possible")
-    if len(extents) > _MAX_COUNT:
-        raise ValueError(f"it has {len(extents)} tensors or splits, and {_MAX_COUNT} are possible")
-    struct.pack(f"<{len(extents)}q", *extents)
+    if len(sizes) > _MAX_COUNT:
+        raise ValueError(f"it has {len(sizes)} tensors or splits, and {_MAX_COUNT} are possible")
+    struct.pack(f"<{len(sizes)}q", *sizes)
 
 
 def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
@@ -261,7 +261,7 @@ def split(
     for index, handle in enumerate(handles, released.index):
         question = handle.operation.question
         members = list_members(question.process_set)
-        terms.append(Release(index, question, members, released.joined, released.extents, released.value))
+        terms.append(Release(index, question, members, released.joined, released.sizes, released.value))
     payload = released.payload
     if len(terms) == 1:
         return (Answered(handles, terms, payload, released.lengths, None),)

@@ -61,14 +61,14 @@ class Batcher(ABC):
 class Operation(ABC, Generic[ResultT_co]):
     """One collective with its tensors.
 
-    It is asked for with `question`, `extents` and `payload`; when it is released, `start` is called (unless its data
+    It is asked for with `question`, `sizes` and `payload`; when it is released, `start` is called (unless its data
     have travelled as payload, or the set has one member), in whatever thread; when its works are done, `finish`, once,
     by whoever waits for it.
 
     title: how messages call it, for example "allreduce 'loss'".
     among: its set, as it was when the operation was made.
     question: its set, its name as it travels ("allreduce.loss"), its signature.
-    extents: what may differ between ranks; see `Release`.
+    sizes: what may differ between ranks; see `Release`.
     batcher: packs and unpacks it together with others; None where that would not be faster.
     is_of_step: it belongs to an optimizer's step, which is run again as a whole.
     """
@@ -76,7 +76,7 @@ class Operation(ABC, Generic[ResultT_co]):
     title: str
     among: Members
     question: Question
-    extents: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
     batcher: Batcher | None = None
     is_of_step: bool = False
 

@@ -59,9 +59,8 @@ HEADER = struct.Struct("<IB")  # how many bytes follow the header, and the frame
 _GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
 GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
-_QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, extents, bytes of the payload, factors
-_pack_question = _QUESTION.pack
-_RELEASES = struct.Struct("<IIQHHq")  # first question, how many, first index, joined members, extents of each, value
+_QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
+_RELEASES = struct.Struct("<IIQHHq")  # first question, how many, first index, joined members, sizes of each, value
 _TERMS = struct.Struct("<IQHHq")  # the same but for the question
 _NUMBER = struct.Struct("<I")
 encode_number = _NUMBER.pack  # the number of a question
@@ -245,17 +244,17 @@ def encode_question(
     signature: int,
     process_set: int,
     name: bytes,
-    extents: Sequence[int] = (),
+    sizes: Sequence[int] = (),
     payload_bytes: int = 0,
     *,
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
     """One question, to be followed by its payload."""
-    head = _pack_question(signature, process_set, len(name), len(extents), payload_bytes, factors[0], factors[1])
-    return head + name + struct.pack(f"<{len(extents)}q", *extents) if extents else head + name
+    head = _QUESTION.pack(signature, process_set, len(name), len(sizes), payload_bytes, *factors)
+    return head + name + struct.pack(f"<{len(sizes)}q", *sizes) if sizes else head + name
 
 
-# One question as it arrives: its head, extents and payload. A bare tuple, since there may be a thousand in one message;
+# One question as it arrives: its head, sizes and payload. A bare tuple, since there may be a thousand in one message;
 # and the head is still in bytes, since most have come before: `decode_head` is for those that have not.
 Asked = tuple[bytes, tuple[int, ...], bytes]
 
@@ -265,15 +264,15 @@ def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
     unpack, size = _QUESTION.unpack_from, _QUESTION.size
     try:
         while offset < end:
-            _, _, name_bytes, extent_count, payload_bytes, _, _ = unpack(data, offset)
-            extents_at = offset + size + name_bytes
-            payload_at = extents_at + 8 * extent_count
-            head = data[offset:extents_at]
+            _, _, name_bytes, size_count, payload_bytes, _, _ = unpack(data, offset)
+            sizes_at = offset + size + name_bytes
+            payload_at = sizes_at + 8 * size_count
+            head = data[offset:sizes_at]
             offset = payload_at + payload_bytes
             if offset > end:
                 raise ProtocolError("a question is cut off")
-            extents = struct.unpack_from(f"<{extent_count}q", data, extents_at) if extent_count else ()
-            yield head, extents, data[payload_at:offset]
+            sizes = struct.unpack_from(f"<{size_count}q", data, sizes_at) if size_count else ()
+            yield head, sizes, data[payload_at:offset]
     except struct.error as error:
         raise ProtocolError(f"a question was expected: {error}") from None
 
@@ -299,11 +298,11 @@ def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
         first: release; the others have the indices that follow, and are equal in all else.
         payloads: of each, at least one.
     """
-    extents, joined, count = first.extents, first.joined, len(payloads)
-    each = len(extents[0]) if extents else 0
+    sizes, joined, count = first.sizes, first.joined, len(payloads)
+    each = len(sizes[0]) if sizes else 0
     parts = [_TERMS.pack(count, first.index, len(joined), each, first.value)]
     if each:
-        parts.append(struct.pack(f"<{each * len(extents)}q", *(extent for member in extents for extent in member)))
+        parts.append(struct.pack(f"<{each * len(sizes)}q", *(size for member in sizes for size in member)))
     if joined:
         parts.append(struct.pack(f"<{len(joined)}I", *joined))
     parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
@@ -322,7 +321,7 @@ class Released(NamedTuple):
     number: int
     index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
     joined: tuple[int, ...]
-    extents: tuple[tuple[int, ...], ...]
+    sizes: tuple[tuple[int, ...], ...]
     value: int
     lengths: tuple[int, ...]
     payload: memoryview
@@ -344,20 +343,20 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
     while offset < end:
         number, count, index, joined_count, each, value = _RELEASES.unpack_from(body, offset)
         offset += _RELEASES.size
-        extents: tuple[tuple[int, ...], ...] = ()
+        sizes: tuple[tuple[int, ...], ...] = ()
         joined: tuple[int, ...] = ()
         if each:
             total = each * count_members(number)
             flat = struct.unpack_from(f"<{total}q", body, offset)
             offset += 8 * total
-            extents = tuple(flat[start : start + each] for start in range(0, total, each))
+            sizes = tuple(flat[start : start + each] for start in range(0, total, each))
         if joined_count:
             joined = struct.unpack_from(f"<{joined_count}I", body, offset)
             offset += 4 * joined_count
         lengths = struct.unpack_from(f"<{count}I", body, offset)
         start = offset + 4 * count
         offset = start + sum(lengths)
-        yield Released(number, index, joined, extents, value, lengths, body[start:offset])
+        yield Released(number, index, joined, sizes, value, lengths, body[start:offset])
 
 
 def encode_neutral(release: Release) -> bytes:
@@ -381,7 +380,7 @@ def decode_neutral(body: memoryview) -> Release:
         ),
         members=tuple(fields["members"]),
         joined=tuple(fields["joined"]),
-        extents=tuple(tuple(member) for member in fields["extents"]),
+        sizes=tuple(tuple(member) for member in fields["sizes"]),
         value=fields["value"],
     )
 
@@ -428,7 +427,7 @@ def _make_signature(fields: dict[str, Any]) -> Signature:
     return Signature(
         kind=Kind(fields["kind"]),
         dtypes=tuple(str(dtype) for dtype in fields["dtypes"]),
-        shapes=tuple(tuple(int(extent) for extent in shape) for shape in fields["shapes"]),
+        shapes=tuple(tuple(int(size) for size in shape) for shape in fields["shapes"]),
         reduction=None if reduction is None else Reduction(reduction),
         root=None if fields["root"] is None else int(fields["root"]),
         device=str(fields["device"]),

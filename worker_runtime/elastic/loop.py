@@ -14,8 +14,7 @@ from worker_runtime.elastic import states
 from worker_runtime.elastic.states import RanksLostInterrupt, State
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Decision, Verdict, Wish
-from worker_runtime.startup.environment import read_checkpoint
+from worker_runtime.rendezvous import Decision, Verdict, Wish, read_checkpoint
 
 # So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
 MAX_REPEATED_FAILURES = 3
@@ -79,7 +78,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         except RanksLostInterrupt:
             skip_sync = not state.needs_sync()
             wish = None
-            RUNTIME.executor.begin_again()
+            RUNTIME.engine.begin_again()
         except HorovodInternalError as error:
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this room
             has_left = was_initialized and not RUNTIME.is_initialized
@@ -154,7 +153,7 @@ def _synchronise(state: State) -> None:
         state.sync()
         return
     is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this room
-    if not is_begun and RUNTIME.executor.rank == 0:
+    if not is_begun and RUNTIME.engine.rank == 0:
         CheckpointFolder(folder).check_writable()  # now, and not when the work of hours is to be saved
     if is_begun or not state.load(folder):
         state.sync()

@@ -70,7 +70,7 @@ class ElasticSampler:
         self._ledger = Ledger()
         self._dealt: list[int] = []  # what the last deal has laid out, of which some may be processed
         self._begin: Callable[[], None] | None = None  # what is to be called when the next pass begins
-        self._members: tuple[int, ...] = ()  # among whom was dealt last, as the executor's lineage names them
+        self._members: tuple[int, ...] = ()  # among whom was dealt last, as the engine's lineage names them
         self._first_row = 0  # of that deal, the first that was left
         self._row = 0  # how many rows were recorded since
         self.is_in_pass = False
@@ -86,7 +86,7 @@ class ElasticSampler:
         have them dealt out anew, look for changes of the job (`commit()`, `check_host_updates()`) before.
         """
         is_begun = self._row > 0 and epoch != self.epoch
-        is_first = RUNTIME.executor.steps.origin == self._find_members()[0]
+        is_first = RUNTIME.engine.steps.origin == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
         self._begin = None  # it was of another pass
@@ -105,16 +105,16 @@ class ElasticSampler:
             batch_size: samples of one worker's batch. The last, smaller one may be told as a full one.
         """
         del batch_idx
-        executor = RUNTIME.executor
+        engine = RUNTIME.engine
         rows = min(batch_size, self.num_samples - self._row)
         if rows < 1:
             return
-        present = executor.steps.lineage
+        present = engine.steps.lineage
         if self._waiting and self._waiting[-1][1] == present:
             self._waiting[-1] = self._waiting[-1][0] + rows, present
         else:
             self._waiting.append((rows, present))
-        steps, participants = executor.steps.committed
+        steps, participants = engine.steps.committed
         if steps != self._steps:
             self._is_stepping |= self._row > 0  # else the step may have been of anything that came before
             self._settle(steps, participants)
@@ -128,10 +128,10 @@ class ElasticSampler:
         program deal alike; a worker that was lost since then still gets its part, which waits for the next deal.
         """
         ledger = self._write_known()
-        executor = RUNTIME.executor
-        self._steps, self._members = executor.steps.committed[0], self._find_members()
+        engine = RUNTIME.engine
+        self._steps, self._members = engine.steps.committed[0], self._find_members()
         self.num_replicas = len(self._members)
-        self.rank = self._members.index(executor.steps.origin)
+        self.rank = self._members.index(engine.steps.origin)
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)  # noqa: S311 - an order, no secret
@@ -166,7 +166,7 @@ class ElasticSampler:
 
         A batch that waits for its step to be committed is not among them: its gradient is not in the model yet.
         """
-        steps, participants = RUNTIME.executor.steps.committed
+        steps, participants = RUNTIME.engine.steps.committed
         if self._waiting and steps != self._steps:
             self._settle(steps, participants)
         ledger = self._write_known()
@@ -217,7 +217,7 @@ class ElasticSampler:
 
     def _find_members(self) -> tuple[int, ...]:
         """Among whom to deal: those who have committed the last step; who is alone need not wait for one."""
-        lineage, (_, members) = RUNTIME.executor.steps.lineage, RUNTIME.executor.steps.committed
+        lineage, (_, members) = RUNTIME.engine.steps.lineage, RUNTIME.engine.steps.committed
         return lineage if len(lineage) == 1 else members
 
     def _count_left(self) -> int:

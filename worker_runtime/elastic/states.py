@@ -14,7 +14,7 @@ from worker_runtime.engine import objects
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.startup.environment import read_checkpoint
+from worker_runtime.rendezvous import read_checkpoint
 
 _NO_FILES = (
     "a {} cannot be kept in files; derive it from ObjectState, or give it the methods to_checkpoint() and "
@@ -260,12 +260,12 @@ def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
 
 def gather_objects(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
     """The objects of all ranks, under a name of the operation; a program that is no job is alone."""
-    return objects.allgather_object(RUNTIME.executor, value, name) if RUNTIME.is_initialized else [value]
+    return objects.allgather_object(RUNTIME.engine, value, name) if RUNTIME.is_initialized else [value]
 
 
 def count_ranks() -> int:
     """How many ranks the job has now; 1 before `init()`."""
-    return RUNTIME.executor.size if RUNTIME.is_initialized else 1
+    return RUNTIME.engine.size if RUNTIME.is_initialized else 1
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any object

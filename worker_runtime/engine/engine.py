@@ -406,7 +406,7 @@ class Engine:
         sets = self.current.sets
         ranks = sets.list_ranks(question.process_set)
         number = sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
-        terms = Release(-1, question, ranks, extents=(tuple(operation.extents),), value=number)
+        terms = Release(-1, question, ranks, sizes=(tuple(operation.sizes),), value=number)
         self.current.change_sets(terms)
         if question.signature.kind is Kind.JOIN:
             self._names.count_join()
@@ -536,7 +536,7 @@ class Engine:
             self._names.count_join()
             self.note_step(terms.question.process_set, terms.index)  # those that had joined have missed the last ones
         elif kind is Kind.REMOVE_SET:
-            self._names.forget(terms.extents[0][0])
+            self._names.forget(terms.sizes[0][0])
         elif kind is Kind.COMMIT:
             self.steps.rounds[terms.question.process_set] += 1
 

@@ -128,9 +128,9 @@ class Generation:
         """Every rank makes and removes process sets at the same place in the order."""
         match terms.question.signature.kind:
             case Kind.ADD_SET:
-                self.sets.add(terms.value, terms.extents[0], terms.index)
+                self.sets.add(terms.value, terms.sizes[0], terms.index)
             case Kind.REMOVE_SET:
-                (number,) = terms.extents[0]
+                (number,) = terms.sizes[0]
                 if self._groups is not None:
                     self._groups.end(self.sets.version(number))
                 self.sets.remove(number)

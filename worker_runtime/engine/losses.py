@@ -85,7 +85,7 @@ def decode_answer(answer: bytes, question: Question, members: tuple[int, ...]) -
     if not answer:
         return Release(-1, question, members), memoryview(b"")
     released = next(wire.decode_releases(memoryview(answer), lambda _: len(members)))
-    return Release(-1, question, members, released.joined, released.extents, released.value), released.payload
+    return Release(-1, question, members, released.joined, released.sizes, released.value), released.payload
 
 
 def is_made_anew(operation: Operation[Any]) -> bool:

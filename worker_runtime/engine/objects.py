@@ -26,7 +26,7 @@ _PROOF_BYTES = hashlib.sha256().digest_size
 
 
 def broadcast_object(
-    executor: Engine,
+    engine: Engine,
     value: Any,  # noqa: ANN401 - any object
     root: int,
     name: str | None = None,
@@ -37,7 +37,7 @@ def broadcast_object(
     The root's bytes, and no others', are gathered, so that one operation tells their number too.
 
     Args:
-        executor: of the generation.
+        engine: of the generation.
         value: the object; counts on the root alone.
         root: the root's rank in the job.
         name: by which the ranks' calls find each other; without one, calls are counted.
@@ -48,22 +48,22 @@ def broadcast_object(
         HorovodInternalError: the operation failed, what came was not sent by the root, or the root could not pickle it.
         Exception: on the root, what pickling has raised.
     """
-    among = executor.find_members(process_set, "broadcast_object")
+    among = engine.find_members(process_set, "broadcast_object")
     root = read_root("broadcast_object", root, among.ranks)
     is_root = among.rank == root
     if is_root and among.size == 1:
         return value
-    title = executor.make_name("broadcast_object", name, process_set)
+    title = engine.make_name("broadcast_object", name, process_set)
     nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
-    data, error = _pack(executor, title, value, root) if is_root else (nothing, None)
-    ((gathered, _),) = executor.run(_RootRows(data, root, among, title))
+    data, error = _pack(engine, title, value, root) if is_root else (nothing, None)
+    ((gathered, _),) = engine.run(_RootRows(data, root, among, title))
     if error is not None:
         raise error
-    return value if is_root else _unpack(executor, title, gathered, root)
+    return value if is_root else _unpack(engine, title, gathered, root)
 
 
 def allgather_object(
-    executor: Engine,
+    engine: Engine,
     value: Any,  # noqa: ANN401 - any object
     name: str | None = None,
     process_set: int = GLOBAL_SET,
@@ -71,7 +71,7 @@ def allgather_object(
     """The objects of all ranks of a set, in rank order; also this rank's own is a copy.
 
     Args:
-        executor: of the generation.
+        engine: of the generation.
         value: this rank's object.
         name: by which the ranks' calls find each other; without one, calls are counted.
         process_set: the set's number.
@@ -82,14 +82,14 @@ def allgather_object(
             could not pickle its object.
         Exception: on that rank, what pickling has raised.
     """
-    among = executor.find_members(process_set, "allgather_object")
-    title = executor.make_name("allgather_object", name, process_set)
-    data, error = _pack(executor, title, value, among.rank)
-    ((gathered, counts),) = executor.run(Allgather((data,), among, title))
+    among = engine.find_members(process_set, "allgather_object")
+    title = engine.make_name("allgather_object", name, process_set)
+    data, error = _pack(engine, title, value, among.rank)
+    ((gathered, counts),) = engine.run(Allgather((data,), among, title))
     if error is not None:
         raise error
     parts = gathered.split_with_sizes(counts)
-    return [_unpack(executor, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
+    return [_unpack(engine, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
 
 
 class _Unpicklable(NamedTuple):
@@ -121,24 +121,24 @@ class _RootRows(Allgather):
         return type(self)(self._data, ranks[self._root], among, self.question.name)
 
 
-def _pack(executor: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
+def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
     """The proof and the pickled object, as one row of bytes; with an error, that row tells the others of it."""
     stream = io.BytesIO()
     stream.write(bytes(_PROOF_BYTES))
     try:
         cloudpickle.dump(value, stream)
     except Exception as error:  # noqa: BLE001 - the object's own code runs here
-        data, _ = _pack(executor, title, _Unpicklable(f"{type(error).__name__}: {error}"), rank)
+        data, _ = _pack(engine, title, _Unpicklable(f"{type(error).__name__}: {error}"), rank)
         return data, error
     message = stream.getbuffer()
-    message[:_PROOF_BYTES] = _prove(executor.key, title, rank, message[_PROOF_BYTES:])
+    message[:_PROOF_BYTES] = _prove(engine.key, title, rank, message[_PROOF_BYTES:])
     return torch.frombuffer(message, dtype=torch.uint8), None
 
 
-def _unpack(executor: Engine, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
+def _unpack(engine: Engine, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
     message = view_memory(data)
     proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
-    if not hmac.compare_digest(proof, _prove(executor.key, title, rank, pickled)):
+    if not hmac.compare_digest(proof, _prove(engine.key, title, rank, pickled)):
         raise ForgedObjectError(title, rank)
     value = pickle.loads(pickled)  # noqa: S301 - a worker of this job has sent it, which was proved
     if isinstance(value, _Unpicklable):

@@ -1,7 +1,8 @@
-"""Pieces of communication under way, as torch hands them out: waiting for them, and what their failures mean."""
+"""Pieces of communication under way, as torch hands them out: waiting for them, ending waits, what failures mean."""
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -81,3 +82,28 @@ def describe_cause(error: RuntimeError) -> str:
     text = re.sub(r"^\[[^\]]*\.cc:\d+\]\s*", "", str(error))
     text = text.partition(" This is typically caused")[0].strip().rstrip(".!")
     return text or type(error).__name__
+
+
+class Cancellation:
+    """Of one undertaking; safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], None]] = []
+        self._is_cancelled = False
+
+    def cover(self, end: Callable[[], None]) -> None:
+        """From now on `cancel` calls this too, and at once where it was called before; it may be called repeatedly."""
+        with self._lock:
+            self._ends.append(end)
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
+            end()
+
+    def cancel(self) -> None:
+        """Whoever waits shall fail soon."""
+        with self._lock:
+            self._is_cancelled = True
+            ends = list(self._ends)
+        for end in ends:
+            end()

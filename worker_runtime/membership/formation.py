@@ -1,7 +1,7 @@
 """One try to become a member of a generation and to connect to the others, in a thread that can be given up.
 
-gloo cannot be told to stop connecting, so whoever waits must be able to go on without it: a formation that was
-abandoned ends by itself, soon or at least within its limit, and closes what it may still open.
+gloo cannot be told to stop connecting, so the program must be able to continue without it: an abandoned
+formation ends by itself, within its limit, and closes what it may still open.
 """
 
 import threading
@@ -14,7 +14,7 @@ from worker_runtime.coordination.group import Group, connect, form
 from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
-from worker_runtime.groups.cancellation import Cancellation
+from worker_runtime.groups.works import Cancellation
 from worker_runtime.rendezvous import Interrupted, Membership, RendezvousError, Report, ResizeOffered
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ class Formation:
     ) -> None:
         self.report = report
         self.membership: Membership | None = None
-        self.is_connected = False
         self._client = client
         self._address = address
         self._choice = choice
@@ -153,7 +152,6 @@ class Formation:
             if group is not None and link is not None:
                 with self._lock:
                     self._formed = group, link
-            self.is_connected = True
             if not self._tell(Connected(self)):
                 self._close_formed()
 

@@ -3,7 +3,7 @@
 torch's own store (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes as
 soon as the group stands. Either only says where the sequencer is and what the generation's key is, so that a second
 `init()` meets in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
-open to whoever can reach it.
+open to everybody who can reach it.
 
 There is no agent here that could own a sequencer, so rank 0 has one as its child, for all generations.
 """
@@ -211,10 +211,10 @@ def join_world(
     unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
     membership = Membership(generation, unknown, meeting.share_key(generation))
     group = form(membership, meeting.await_sequencer, meeting.address, limit, choice=choice)
-    executor = Engine.connect(group, limit)
-    hosts = objects.allgather_object(executor, socket.gethostname(), "hosts")
+    engine = Engine.connect(group, limit)
+    hosts = objects.allgather_object(engine, socket.gethostname(), "hosts")
     meeting.end()
-    return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], executor
+    return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], engine
 
 
 def find_own_address(master: Master) -> str:

@@ -18,12 +18,10 @@ from worker_runtime.coordination.group import form
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
 from worker_runtime.errors import InitializationError, NotInitializedError
-from worker_runtime.groups.backends.choice import Choice, choose
-from worker_runtime.groups.backends.features import Features
-from worker_runtime.membership.agent_watch import AgentWatch
+from worker_runtime.groups.backends.choice import Choice, Features, choose
+from worker_runtime.membership.agent import AgentWatch, FailureNotice, StopNotice
+from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
 from worker_runtime.membership.meeting import Meeting, join_world, meet
-from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
-from worker_runtime.membership.notices import FailureNotice, StopNotice
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import Recovery
 from worker_runtime.membership.worlds import World, find_world
@@ -37,11 +35,10 @@ from worker_runtime.rendezvous import (
     Wish,
     connect,
     read_backend,
+    read_is_elastic,
+    read_numbers,
 )
-from worker_runtime.startup.environment import read_is_elastic, read_numbers
-from worker_runtime.startup.exit_code import describe_end
-from worker_runtime.startup.multiprocessing_folder import place_below
-from worker_runtime.startup.tracebacks import shorten_tracebacks
+from worker_runtime.startup.program_end import describe_end, shorten_tracebacks
 
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
@@ -54,7 +51,7 @@ DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a pe
 @dataclass(slots=True)
 class _World:
     assignment: Assignment  # changes while the program is in the midst of an operation that outlives others
-    executor: Engine
+    engine: Engine
 
 
 class Runtime:
@@ -76,7 +73,7 @@ class Runtime:
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
         self._is_forked = False  # from the process that has joined
-        self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.executor.has_failed)
+        self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
@@ -99,17 +96,17 @@ class Runtime:
                 wish = read_backend(environment)
                 choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=is_elastic)
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
-                    assignment, executor = read_numbers(environment), Engine()
+                    assignment, engine = read_numbers(environment), Engine()
                     self._late = bootstrap, choice
                 elif bootstrap is not None:
-                    assignment, executor = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
+                    assignment, engine = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
                 elif world is not None:
-                    assignment, executor = self._join_foreign(world, choice)
+                    assignment, engine = self._join_foreign(world, choice)
                 else:
-                    assignment, executor = ALONE, Engine()
+                    assignment, engine = ALONE, Engine()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self.world, self._is_forked = _World(assignment, executor), False
+            self.world, self._is_forked = _World(assignment, engine), False
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
@@ -163,7 +160,7 @@ class Runtime:
                 return False
             world, self.world = self.world, None
             if world is not None:
-                world.executor.close()
+                world.engine.close()
             try:
                 self.world = _World(*self._join_elastic(*late))
             except RendezvousError as error:
@@ -199,9 +196,9 @@ class Runtime:
         return self._require().assignment
 
     @property
-    def executor(self) -> Engine:
+    def engine(self) -> Engine:
         """What runs the collectives of the present generation; raises NotInitializedError."""
-        return self._require().executor
+        return self._require().engine
 
     def is_stopping(self) -> bool:
         """Whether a stop notice has come for the job: the same on all ranks, which ask at the same places.
@@ -209,7 +206,7 @@ class Runtime:
         Raises:
             HorovodInternalError: a rank has gone, or Horovod has not been initialized.
         """
-        engine = self.executor
+        engine = self.engine
         if not engine.steps.is_stopping:
             if engine.size == 1:
                 engine.steps.is_stopping = self.stop_notice.has_come()
@@ -246,8 +243,8 @@ class Runtime:
             membership = client.join(self._generation)
             self._generation = membership.generation
             group = form(membership, client.await_sequencer, bootstrap.address, limit, choice=choice)
-        executor = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
-        return membership.assignment, executor
+        engine = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
+        return membership.assignment, engine
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
         """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
@@ -270,7 +267,7 @@ class Runtime:
             world, self.world = self.world, None
             is_forked, self._is_forked = self._is_forked, False
         if world is not None and not is_forked:
-            world.executor.close(end=end)
+            world.engine.close(end=end)
             remove_mark(os.environ)
         self._close_recovery()
 
@@ -308,7 +305,7 @@ class Runtime:
             self._meeting = None
         if self.world is not None and not self._is_forked:
             self._is_forked = True
-            self.world.executor.abandon()
+            self.world.engine.abandon()
 
 
 RUNTIME = Runtime(AgentWatch(connect).connect)

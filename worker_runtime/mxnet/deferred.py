@@ -105,7 +105,7 @@ class _Hook:
 
     def __init__(self, parameter: mx.gluon.Parameter) -> None:
         self._parameter = weakref.ref(parameter)  # it holds this object
-        self._executor = RUNTIME.executor
+        self._engine = RUNTIME.engine
         self._wishes: list[Wish] = []  # that are not asked for yet
         self._lasting: dict[ProcessSet, Wish] = {}  # the last of each set, in their order
         self._has_asked = False
@@ -118,7 +118,7 @@ class _Hook:
     @property
     def is_current(self) -> bool:
         """The generation is the present one."""
-        return RUNTIME.is_initialized and RUNTIME.executor is self._executor
+        return RUNTIME.is_initialized and RUNTIME.engine is self._engine
 
     def add(self, wish: Wish) -> None:
         """One more broadcast is called for."""
@@ -169,7 +169,7 @@ class _Hook:
         vars(parameter)[_LOOK] = self._look
         array = list_arrays(parameter)[0]
         while self._wishes:
-            is_root = self._wishes[0].root_rank == self._executor.rank
+            is_root = self._wishes[0].root_rank == self._engine.rank
             if is_root and not all(pending.is_root for pending in self._pending):
                 break
             try:
@@ -188,7 +188,7 @@ class _Hook:
             view = view_for_reading(array)
             tensor = view.clone() if is_root else torch.empty_like(view)
             operation = Broadcast([tensor], wish.root_rank, call.among, call.name, [tensor])
-        self._pending.append(_Pending(call.executor.submit(operation), is_root))
+        self._pending.append(_Pending(call.engine.submit(operation), is_root))
 
     def _settle(self) -> None:
         """Wait for the root's values and take them over; as root, only see to what is done.
@@ -212,14 +212,14 @@ class _Hook:
         if not self.is_current:  # to a root it is nothing that it has left before the others
             done = [pending for pending in done if not pending.is_root]
         try:
-            await_all(self._executor, [pending.handle for pending in done])
+            await_all(self._engine, [pending.handle for pending in done])
         except HorovodInternalError as error:
             self._failure = str(error)
             return
         received = [pending.handle for pending in done if not pending.is_root]
         if received:
             arrays = list_arrays(parameter)
-            spread(make_array(self._executor.wait(received[-1])[0], arrays[0]), arrays)
+            spread(make_array(self._engine.wait(received[-1])[0], arrays[0]), arrays)
 
     def _find_parameter(self) -> mx.gluon.Parameter:
         """The parameter, which is there whenever one of its methods is called."""

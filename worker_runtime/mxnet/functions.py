@@ -122,7 +122,7 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
         homes = [bring_home(arrays[0]) for arrays in lists]
         views = list(map(make_view, homes))
         operation = Broadcast(views, root_rank, call.among, call.name, views)
-    call.executor.run(operation)
+    call.engine.run(operation)
     for home, arrays in zip(homes, lists, strict=True):
         spread(home, arrays)
 

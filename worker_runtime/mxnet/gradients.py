@@ -87,7 +87,7 @@ class ArrayReducer:
         self._groups: dict[torch.Tensor, int] = {}
         self._reducer = GradientReducer(
             lambda: self._named,
-            lambda: RUNTIME.executor,
+            lambda: RUNTIME.engine,
             settings,
             groups=self._groups,
             find_set=lambda: adopt(process_set).find_number("DistributedOptimizer"),
@@ -204,19 +204,19 @@ def is_alone(process_set: ProcessSet) -> bool:
         HorovodInternalError: Horovod has not been initialized.
     """
     number = adopt(process_set).find_number("DistributedOptimizer")
-    executor = RUNTIME.executor
-    ranks = executor.process_sets.list_ranks(number)
-    return executor.rank not in ranks or len(ranks) == 1
+    engine = RUNTIME.engine
+    ranks = engine.process_sets.list_ranks(number)
+    return engine.rank not in ranks or len(ranks) == 1
 
 
 def adopt(process_set: ProcessSet) -> ProcessSet:
     """Let a set that came out of a file with an optimizer be the registered one with the same ranks, if any."""
     if process_set.process_set_id is None:
-        executor = RUNTIME.executor
-        registered = executor.process_sets
+        engine = RUNTIME.engine
+        registered = engine.process_sets
         for number in registered.numbers:
             if list(registered.list_ranks(number)) == process_set.ranks:
-                process_set.register(executor, number)
+                process_set.register(engine, number)
     return process_set
 
 

@@ -135,7 +135,7 @@ class DistributedOptimizer(Wrapper):
             view = view_for_writing(home)
             how = make_settings(self._gradient_predivide_factor).how
             operation = make_allreduce(call, [view], how, [view])
-        call.executor.run(operation)
+        call.engine.run(operation)
         take_back(home, total)
         fill_parts(total, [grad])
 

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from worker_runtime.coordination.operation import Handle, Operation
 from worker_runtime.coordination.ordering.questions import Question, Release
 from worker_runtime.errors import ChangedGradientError
-from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.communicator import Communicator
 
 Form = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 
@@ -125,28 +125,28 @@ class Bucket(ABC):
         terms = None if self._handle is None else self._handle.terms
         return -1 if terms is None else terms.index
 
-    def ask(self, seat: Seat, *, at_once: bool = False, is_awaited: bool = False) -> None:
+    def ask(self, comm: Communicator, *, at_once: bool = False, is_awaited: bool = False) -> None:
         """Ask for the operation; all gradients have been taken.
 
         Args:
-            seat: among whom.
+            comm: among whom.
             at_once: during backward: the question is sent now.
             is_awaited: it is waited for right away.
         """
-        operation = self._make_operation(seat, self.part.format(seat.name))
+        operation = self._make_operation(comm, self.part.format(comm.name))
         question = operation.question
         if question != self._plain or self._noted is None:
             note = ", ".join(part for part in (question.signature.note, self._note) if part)
             self._plain, self._noted = question, question.add_note(note)
         operation.question = self._noted
         operation.is_of_step = True
-        self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)
+        self._handle = comm.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
-    def finish(self, seat: Seat) -> Release | None:
+    def finish(self, comm: Communicator) -> Release | None:
         """Wait for the operation; its terms.
 
         Args:
-            seat: among whom it was asked for.
+            comm: among whom it was asked for.
 
         Raises:
             HorovodInternalError: it failed.
@@ -154,7 +154,7 @@ class Bucket(ABC):
         handle = self._handle
         if handle is None:
             return None
-        self._receive(seat.executor.wait(handle))
+        self._receive(comm.engine.wait(handle))
         return handle.terms
 
     def refuse_changes(self) -> None:
@@ -192,7 +192,7 @@ class Bucket(ABC):
         """Put the results in the gradients' place."""
 
     @abstractmethod
-    def _make_operation(self, seat: Seat, name: str) -> Operation[Any]:
+    def _make_operation(self, comm: Communicator, name: str) -> Operation[Any]:
         """The operation on what was taken."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ import torch
 from worker_runtime.collectives import Allreduce
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.reduction.bucket import Bucket, Entry
-from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Compressor, Settings
 
 
@@ -53,10 +53,10 @@ class CompressedBucket(Bucket):
         super().reset()
         self._contexts, self._results = [], []
 
-    def _make_operation(self, seat: Seat, name: str) -> Operation[list[torch.Tensor]]:
+    def _make_operation(self, comm: Communicator, name: str) -> Operation[list[torch.Tensor]]:
         compressed = [self._compressor.compress(_make_dense(entry.parameter)) for entry in self.entries]
         self._contexts = [context for _, context in compressed]
-        return Allreduce([tensor for tensor, _ in compressed], self._how, seat.members, name)
+        return Allreduce([tensor for tensor, _ in compressed], self._how, comm.members, name)
 
     def _receive(self, result: list[torch.Tensor]) -> None:
         self._results = result

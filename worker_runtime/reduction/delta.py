@@ -13,9 +13,9 @@ from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.communicator import Communicator, commit_alone
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
-from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Compressor
 
 ResultT = TypeVar("ResultT")
@@ -29,7 +29,7 @@ class DeltaReducer:
 
     Args:
         list_parameters: those of the optimizer, named, in the same order on all ranks.
-        get_executor: the executor of the present generation.
+        get_engine: the engine of the present generation.
         find_set: the number of the process set in the present generation.
         compressor: makes the movements smaller before they travel; None for none.
         check: of the replicas, in some steps; None for none.
@@ -38,7 +38,7 @@ class DeltaReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Engine],
+        get_engine: Callable[[], Engine],
         find_set: Callable[[], int],
         compressor: Compressor | None = None,
         check: ReplicaCheck | None = None,
@@ -46,12 +46,12 @@ class DeltaReducer:
         self._roster = Roster(list_parameters, {}, self)
         self._superseded: str | None = None
         self._check = check
-        self._get_executor = get_executor
+        self._get_engine = get_engine
         self._find_set = find_set
         self._compressor = compressor
-        self._executor: Engine | None = None
+        self._engine: Engine | None = None
         self._generation = 0
-        self._seat: Seat | None = None
+        self._communicator: Communicator | None = None
         self._index = -1  # of the release of this step's operation
         self._has_asked = False  # for it
         self._enter()
@@ -82,8 +82,8 @@ class DeltaReducer:
         """
         self._roster.update(1)
         parameters = [entry.parameter for entry in self._roster.entries]
-        seat = self._enter()
-        if seat is None or not parameters:
+        comm = self._enter()
+        if comm is None or not parameters:
             result = move()
             if parameters:
                 self._commit_alone()
@@ -101,48 +101,48 @@ class DeltaReducer:
                     parameter.add_(combined)
         except BaseException as error:
             _copy(starts, parameters)
-            if self._seat is not None:
-                self._fail(self._seat, error)
+            if self._communicator is not None:
+                self._fail(self._communicator, error)
             raise
         return result
 
-    def _fail(self, seat: Seat, error: BaseException) -> None:
+    def _fail(self, comm: Communicator, error: BaseException) -> None:
         """The step has failed here: the others are told in whatever they ask for in it and this rank does not."""
         is_to_be_told = not isinstance(error, DeadlockError)  # else nothing is pending on any rank
         if self._check is not None:
             if is_to_be_told:
-                self._check.fail(seat, error)
+                self._check.fail(comm, error)
             self._check.withdraw()
         if is_to_be_told and not self._has_asked:
-            seat.fail(_STEP, error)
+            comm.fail(_STEP, error)
 
     def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
         """Where a rank has a gradient that is not finite, give all ranks one: a gradient scaler then skips the step.
 
         All ranks or none must take part in a step.
         """
-        seat = self._enter()
-        if seat is None:
+        comm = self._enter()
+        if comm is None:
             return
         dense = [gradient.detach() for gradient in gradients]
         values = [part if part.layout is torch.strided else part._values() for part in dense]  # noqa: SLF001 - in place, and whether it is coalesced or not
         is_bad = not all(bool(torch.isfinite(part).all()) for part in values)
         flag = torch.tensor([int(is_bad)], dtype=torch.int32, device="cpu")
-        operation = Allreduce([flag], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.infinity")
-        (found,) = seat.executor.run(operation)
+        operation = Allreduce([flag], Combination(Reduction.MAX), comm.members, f"allreduce.{comm.name}.infinity")
+        (found,) = comm.engine.run(operation)
         if found.item() and not is_bad:
             for part in values:
                 part.fill_(torch.inf)
 
     def _combine_with_all(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         """The movements of all ranks combined; of those that are left, where some are lost before all have it."""
-        while (seat := self._enter()) is not None:
+        while (comm := self._enter()) is not None:
             try:
                 if self._check is not None:
-                    self._check.ask(seat)
-                    self._check.finish(seat)
-                combined = self._combine(seat, deltas)
-                seat.commit(self._index)
+                    self._check.ask(comm)
+                    self._check.finish(comm)
+                combined = self._combine(comm, deltas)
+                comm.commit(self._index)
             except StepRevokedError:
                 continue
             return combined
@@ -150,39 +150,42 @@ class DeltaReducer:
         return deltas
 
     def _commit_alone(self) -> None:
-        commit_alone(self._get_executor(), self._find_set)
+        commit_alone(self._get_engine(), self._find_set)
 
-    def _combine(self, seat: Seat, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
-        name = _STEP.format(seat.name)
+    def _combine(self, comm: Communicator, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
+        name = _STEP.format(comm.name)
         compressor = self._compressor
         if compressor is None:
-            return self._run(seat, Adasum(deltas, _ADASUM, seat.members, name, None if seat.is_elastic else deltas))
+            return self._run(
+                comm,
+                Adasum(deltas, _ADASUM, comm.members, name, None if comm.is_elastic else deltas),
+            )
         compressed = [compressor.compress(delta) for delta in deltas]
-        results = self._run(seat, Adasum([tensor for tensor, _ in compressed], _ADASUM, seat.members, name))
+        results = self._run(comm, Adasum([tensor for tensor, _ in compressed], _ADASUM, comm.members, name))
         return [
             compressor.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)
         ]
 
-    def _enter(self) -> Seat | None:
+    def _enter(self) -> Communicator | None:
         """The place in the present generation."""
-        executor = self._get_executor()
-        if executor is not self._executor:
-            self._executor, self._generation = executor, executor.generation
-            self._seat = Seat.take(executor, self._find_set())
+        engine = self._get_engine()
+        if engine is not self._engine:
+            self._engine, self._generation = engine, engine.generation
+            self._communicator = Communicator.take(engine, self._find_set())
             if self._check is not None:
                 self._check.begin()
-        elif self._generation != executor.generation:
-            self._generation = executor.generation
-            self._seat = None if self._seat is None else self._seat.move()
+        elif self._generation != engine.generation:
+            self._generation = engine.generation
+            self._communicator = None if self._communicator is None else self._communicator.move()
             if self._check is not None:
                 self._check.withdraw()
-        return self._seat
+        return self._communicator
 
-    def _run(self, seat: Seat, operation: Adasum) -> list[torch.Tensor]:
+    def _run(self, comm: Communicator, operation: Adasum) -> list[torch.Tensor]:
         operation.is_of_step = True
-        handle = seat.executor.submit(operation, is_awaited=True)
+        handle = comm.engine.submit(operation, is_awaited=True)
         self._has_asked = True
-        results = seat.executor.wait(handle)
+        results = comm.engine.wait(handle)
         self._index = -1 if handle.terms is None else handle.terms.index
         return results
 

@@ -18,8 +18,8 @@ from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.memory import Memory, Part, is_dense, lies_in
-from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
 
 
@@ -29,15 +29,17 @@ class InPlaceBucket(Bucket):
     Args:
         entries, number, note: as for every bucket.
         settings: how to combine.
-        seat: among whom.
+        comm: among whom.
     """
 
-    def __init__(self, entries: Sequence[Entry], number: int, note: str, settings: Settings, seat: Seat) -> None:
+    def __init__(
+        self, entries: Sequence[Entry], number: int, note: str, settings: Settings, comm: Communicator
+    ) -> None:
         super().__init__(entries, number, note)
         reduction = settings.how.reduction
-        factors = settings.find_factors(seat.members.size)
+        factors = settings.find_factors(comm.members.size)
         self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction, *factors)
-        self._keeps = seat.is_elastic
+        self._keeps = comm.is_elastic
         self._results: list[torch.Tensor] = []
 
     def take(self, entry: Entry) -> None:
@@ -59,9 +61,9 @@ class InPlaceBucket(Bucket):
         super().reset()
         self._results = []
 
-    def _make_operation(self, seat: Seat, name: str) -> Operation[list[torch.Tensor]]:
+    def _make_operation(self, comm: Communicator, name: str) -> Operation[list[torch.Tensor]]:
         gradients = [_find_gradient(entry.parameter) for entry in self.entries]
-        return Allreduce(gradients, self._how, seat.members, name, None if self._keeps else gradients)
+        return Allreduce(gradients, self._how, comm.members, name, None if self._keeps else gradients)
 
     def _receive(self, result: list[torch.Tensor]) -> None:
         self._results = result
@@ -81,7 +83,7 @@ class DenseBucket(Bucket):
     Args:
         entries, number, note: as for every bucket.
         settings: how to combine.
-        seat: among whom.
+        comm: among whom.
         sparse_dims: of each entry, how many sparse dimensions the result shall have; 0 for a dense one.
     """
 
@@ -92,16 +94,16 @@ class DenseBucket(Bucket):
         note: str,
         *,
         settings: Settings,
-        seat: Seat,
+        comm: Communicator,
         sparse_dims: Sequence[int],
     ) -> None:
         super().__init__(entries, number, note)
         reduction = settings.how.reduction
         self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction)
-        before, self._after = settings.find_factors(seat.members.size)
+        before, self._after = settings.find_factors(comm.members.size)
         # As a tensor without dimensions: torch takes it faster than a number, and its dtype changes no other's.
         self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64, device="cpu")
-        self._keeps = seat.is_elastic
+        self._keeps = comm.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
         self._agreed_dims = tuple(sparse_dims)
@@ -174,9 +176,9 @@ class DenseBucket(Bucket):
         self._is_open = False
         self._sparse_dims = list(self._agreed_dims)
 
-    def _make_operation(self, seat: Seat, name: str) -> Operation[list[torch.Tensor]]:
+    def _make_operation(self, comm: Communicator, name: str) -> Operation[list[torch.Tensor]]:
         flats = self._open().flats
-        return Allreduce(flats, self._how, seat.members, name, flats)
+        return Allreduce(flats, self._how, comm.members, name, flats)
 
     def _receive(self, result: list[torch.Tensor]) -> None:
         if self._after != 1.0:

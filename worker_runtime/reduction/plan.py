@@ -6,10 +6,10 @@ from itertools import count
 
 from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
 from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.compressed import CompressedBucket
 from worker_runtime.reduction.dense import DenseBucket, InPlaceBucket
 from worker_runtime.reduction.memory import describe_order
-from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
 from worker_runtime.reduction.sparse import SparseBucket
 
@@ -17,7 +17,7 @@ from worker_runtime.reduction.sparse import SparseBucket
 def make_buckets(
     entries: Sequence[Entry],
     settings: Settings,
-    seat: Seat,
+    comm: Communicator,
     *,
     sparse_dims: Sequence[int] | None = None,
     order: Iterable[int] | None = None,
@@ -28,8 +28,8 @@ def make_buckets(
     Args:
         entries: of the gradients.
         settings: how they are combined.
-        seat: among whom.
-        sparse_dims: of each, as in `Survey`; None where all are dense.
+        comm: among whom.
+        sparse_dims: of each, as in `Negotiation`; None where all are dense.
         order: in which they become ready; None guesses.
         first_number: of the buckets.
     """
@@ -54,10 +54,10 @@ def make_buckets(
         elif settings.compressor is not None:
             buckets.append(CompressedBucket(members, number, note, settings, settings.compressor))
         elif settings.in_place and settings.wire_dtype is None:
-            buckets.append(InPlaceBucket(members, number, note, settings, seat))
+            buckets.append(InPlaceBucket(members, number, note, settings, comm))
         else:
             part = [dims[index] for index in indices]
-            buckets.append(DenseBucket(members, number, note, settings=settings, seat=seat, sparse_dims=part))
+            buckets.append(DenseBucket(members, number, note, settings=settings, comm=comm, sparse_dims=part))
     return buckets
 
 

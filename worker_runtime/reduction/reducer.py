@@ -4,14 +4,14 @@ Each bucket is one operation, asked for as soon as its gradients are complete on
 order. A parameter that got no gradient here counts as zeros, since another rank may have one for it.
 
 **Cautious and eager.** In its first steps an optimizer is cautious: nothing is asked for before `synchronize()`, and a
-survey of the ranks comes first. It tells which gradients are sparse and in which order they became ready; the buckets
-are planned anew, and from then on the optimizer is eager.
+negotiation of the ranks comes first. It tells which gradients are sparse and in which order they became ready; the
+buckets are planned anew, and from then on the optimizer is eager.
 
 **Gradients that are thrown away** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator)
 cost nothing while the optimizer is cautious. An eager one has asked for some of them, perhaps for others on other
 ranks: all its buckets are completed on all ranks, and the optimizer is cautious for a while, so that in a GAN what is
 thrown away every time is soon not sent at all. A rank that uses what another throws away asks for its next bucket,
-where that one asks for a survey: they wait for each other, which all ranks are told.
+where that one asks for a negotiation: they wait for each other, which all ranks are told.
 
 **Failures.** Every rank asks for each operation of a step once, whatever happens: one whose step fails says FAIL for
 what it has not asked for, so that the others' step fails too, and all are in step. Then all are cautious. While the
@@ -40,12 +40,12 @@ from worker_runtime.errors import (
     UnfinishedStepError,
 )
 from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.communicator import Communicator, commit_alone
+from worker_runtime.reduction.negotiation import PLAN, Negotiation, ask_negotiation, read_negotiation
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
-from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Settings
-from worker_runtime.reduction.survey import PLAN, Survey, ask_survey, read_survey
 
 # For how many steps an optimizer stays cautious after gradients were thrown away: one that does so regularly for good.
 _CAUTION_STEPS = 100
@@ -59,16 +59,18 @@ class Step:
 
     ready: gradients that are complete, in the order of readiness.
     latest: the bucket's that was asked for last, during backward.
-    asked: the survey of a cautious step, once it was asked for.
-    survey: that survey, once it is known.
+    asked: the negotiation of a cautious step, once it was asked for.
+    negotiation: that negotiation, once it is known.
     has_begun: a backward pass has reached one of the parameters.
+    follows_reduced: the step before it was reduced.
     """
 
     ready: list[Entry] = field(default_factory=list)
     latest: Handle[Any] | None = None
     asked: Handle[Any] | None = None
-    survey: Survey | None = None
+    negotiation: Negotiation | None = None
     has_begun: bool = False
+    follows_reduced: bool = False
 
 
 class GradientReducer:
@@ -77,7 +79,7 @@ class GradientReducer:
     Args:
         list_parameters: those of the optimizer, named, in the same order on all ranks. Asked anew for each step: those
             that are added or unfrozen are reduced from then on.
-        get_executor: the executor of the present generation; asked for anew at each use.
+        get_engine: the engine of the present generation; asked for anew at each use.
         settings: how gradients are combined.
         passes: backward passes per step; their gradients are summed locally before they are sent.
         groups: of parameters whose gradients travel together; looked up when a parameter is new.
@@ -89,7 +91,7 @@ class GradientReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Engine],
+        get_engine: Callable[[], Engine],
         settings: Settings | None = None,
         *,
         passes: int = 1,
@@ -98,7 +100,7 @@ class GradientReducer:
         label: str = "",
         check: ReplicaCheck | None = None,
     ) -> None:
-        self._get_executor = get_executor
+        self._get_engine = get_engine
         self._settings = settings or Settings()
         self._passes = passes
         self._roster = Roster(list_parameters, {} if groups is None else groups, self)
@@ -106,9 +108,9 @@ class GradientReducer:
         self._label = label
         self._check = check
         self._lock = threading.RLock()  # backward runs in a thread for each device
-        self._executor: Engine | None = None
+        self._engine: Engine | None = None
         self._generation = 0
-        self._seat: Seat | None = None
+        self._communicator: Communicator | None = None
         self._buckets: list[Bucket] = []
         self._planned: object = None  # what the buckets of a cautious step were planned from
         self._sparse_dims: dict[Entry, int] = {}  # other than none, with which an eager step's buckets were planned
@@ -119,8 +121,7 @@ class GradientReducer:
         self._preparations = 0  # within which gradients are made at present
         self._failures = 0  # steps that have failed here, of which the others were told
         self._has_changed = False  # the parameters have, since the last step
-        self._is_reduced = False  # the step that came last was, and no other has begun
-        self._has_reduced = False  # some step, with the present executor
+        self._has_reduced = False  # some step, with the present engine
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._roster.update(self._passes)
@@ -143,7 +144,8 @@ class GradientReducer:
     @property
     def is_reduced(self) -> bool:
         """Whether this rank's gradients are what `synchronize()` made: none was added to, or taken away, since then."""
-        return self._is_reduced and not any(
+        is_between = self._step.follows_reduced and not self._step.has_begun
+        return is_between and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
         )
 
@@ -186,15 +188,15 @@ class GradientReducer:
             ready = self._step.ready
             if self._is_eager and ready and all(entry.parameter.grad is None for entry in ready):
                 self.discard()  # what was taken during backward the program has thrown away, and made nothing since
-            while (seat := self._enter()) is not None:
+            while (comm := self._enter()) is not None:
                 try:
-                    self._reduce(seat)
+                    self._reduce(comm)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
-                self._is_reduced = self._has_reduced = True
+                self._step.follows_reduced = self._has_reduced = True
                 return
             self._end_step()
-            commit_alone(self._get_executor(), self._find_set)
+            commit_alone(self._get_engine(), self._find_set)
 
     def discard(self) -> None:
         """Throw away what this step's backward passes have made; the gradients are undefined then.
@@ -205,16 +207,16 @@ class GradientReducer:
             HorovodInternalError: a reduction failed.
         """
         with self._lock, torch.no_grad():
-            # What an executor that has gone was asked for has ended with it. The place in the next one is taken when
+            # What an engine that has gone was asked for has ended with it. The place in the next one is taken when
             # gradients are there: reducers find each other by the order in which they come, and only those that were
             # there before have something to throw away, or a state to restore.
-            is_over = self._get_executor() is not self._executor
-            seat = None if is_over else self._enter()
-            if seat is not None and self._step.ready:
+            is_over = self._get_engine() is not self._engine
+            comm = None if is_over else self._enter()
+            if comm is not None and self._step.ready:
                 if self._is_eager:
                     try:
-                        with self._completing(seat):
-                            is_of_all = self._complete(seat, takes=False)
+                        with self._completing(comm):
+                            is_of_all = self._complete(comm, takes=False)
                     except StepRevokedError:
                         self._enter()
                         is_of_all = True
@@ -231,19 +233,19 @@ class GradientReducer:
         The lock is not held meanwhile: backward may record gradients from threads of its own.
         """
         with self._lock:
-            seat = self._enter()
+            comm = self._enter()
             failures = self._failures
             self._preparations += 1
         try:
-            if seat is not None:
+            if comm is not None:
                 self._refuse_superseded()
             yield
         except StepRevokedError:
             raise
         except BaseException as error:
             with self._lock, torch.no_grad():
-                if self._seat is not None and self._failures == failures:  # else it is told already
-                    self._fail(self._seat, error)
+                if self._communicator is not None and self._failures == failures:  # else it is told already
+                    self._fail(self._communicator, error)
             raise
         finally:
             with self._lock:
@@ -255,19 +257,19 @@ class GradientReducer:
         With a note, all ranks must have the same, and are told of it where they have not; `part` is what they call it.
         """
         with self._lock, torch.no_grad():
-            seat = self._enter()
-            if seat is None:
+            comm = self._enter()
+            if comm is None:
                 return value.detach()
             part = f"allreduce.{{}}.{part}"
             reduction = self._settings.how.reduction
             how = Combination(Reduction.SUM if reduction is Reduction.SUM else Reduction.AVERAGE)
             try:
-                operation = Allreduce([value.detach()], how, seat.members, part.format(seat.name))
+                operation = Allreduce([value.detach()], how, comm.members, part.format(comm.name))
                 operation.question = operation.question.add_note(note)
             except BaseException as error:
-                seat.fail(part, error)
+                comm.fail(part, error)
                 raise
-            return seat.executor.run(operation)[0]
+            return comm.engine.run(operation)[0]
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
@@ -302,11 +304,11 @@ class GradientReducer:
             ExcessBackwardError: there were more passes than one step has.
         """
         with self._lock:
-            seat = self._enter()
-            if seat is None:
+            comm = self._enter()
+            if comm is None:
                 return
             if not self._step.has_begun:
-                self._begin(seat)
+                self._begin(comm)
             if entry.is_ready:
                 self._restart(entry)
             entry.passes_left -= 1
@@ -327,78 +329,78 @@ class GradientReducer:
             is_last = bucket is self._buckets[-1]
             if not (bucket.missing or (is_last and self._preparations)):
                 with suppress(StepRevokedError):  # whoever comes next enters the new generation
-                    bucket.ask(seat, at_once=True, is_awaited=is_last)  # the step is near, and wakes nobody for it
+                    bucket.ask(comm, at_once=True, is_awaited=is_last)  # the step is near, and wakes nobody for it
                 step.latest = bucket.handle
             elif step.latest is not None and step.latest.terms is None:
-                seat.executor.progress()
+                comm.engine.progress()
 
-    def _enter(self) -> Seat | None:
+    def _enter(self) -> Communicator | None:
         """The place in the present generation.
 
-        With a new executor everything begins anew. Where the same one has gone on without ranks that were lost, the
+        With a new engine everything begins anew. Where the same one has gone on without ranks that were lost, the
         step goes on too: with the local gradients, of which all are asked for again.
         """
-        executor = self._get_executor()
-        if executor is not self._executor:
-            self._executor, self._generation = executor, executor.generation
-            self._seat = Seat.take(executor, self._find_set(), self._label)
+        engine = self._get_engine()
+        if engine is not self._engine:
+            self._engine, self._generation = engine, engine.generation
+            self._communicator = Communicator.take(engine, self._find_set(), self._label)
             self._has_reduced = False
             self._end_step()
             if self._check is not None:
                 self._check.begin()
             self._become_cautious(0)
-        elif self._generation != executor.generation:
-            self._generation = executor.generation
-            self._seat = None if self._seat is None else self._seat.move()
+        elif self._generation != engine.generation:
+            self._generation = engine.generation
+            self._communicator = None if self._communicator is None else self._communicator.move()
             for bucket in self._buckets:
                 bucket.take_back()
                 bucket.reset()
-            self._step.latest = self._step.asked = self._step.survey = None
+            self._step.latest = self._step.asked = self._step.negotiation = None
             if self._check is not None:
                 self._check.withdraw()
             self._become_cautious(0)
-        return self._seat
+        return self._communicator
 
-    def _reduce(self, seat: Seat) -> None:
+    def _reduce(self, comm: Communicator) -> None:
         """Complete the step; see `synchronize`."""
         was_eager = self._is_eager
-        self._adapt(seat)
-        with self._completing(seat):
+        self._adapt(comm)
+        with self._completing(comm):
             if self._superseded is None:
                 self._has_changed |= self._roster.update(self._passes)
             self._refuse_superseded()
             if self._check is not None:
-                self._check.ask(seat)
+                self._check.ask(comm)
             if not was_eager:
-                self._explore(seat)
+                self._explore(comm)
             elif self._has_changed:
-                self._extend(seat)
-            self._complete(seat)
+                self._extend(comm)
+            self._complete(comm)
             if self._check is not None:
-                self._check.finish(seat)
+                self._check.finish(comm)
             for bucket in self._buckets:
                 bucket.give()
-            seat.commit(max((bucket.index for bucket in self._buckets), default=-1))
-        has_changed, survey = self._has_changed, self._step.survey
+            comm.commit(max((bucket.index for bucket in self._buckets), default=-1))
+        has_changed, negotiation = self._has_changed, self._step.negotiation
         self._has_changed = False
         self._end_step()
         self._calm += 1
         if has_changed:
             self._become_cautious(0)
-        elif survey is not None and survey.is_of_all and survey.calm > 0:
-            self._become_eager(seat, survey)
+        elif negotiation is not None and negotiation.is_of_all and negotiation.calm > 0:
+            self._become_eager(comm, negotiation)
 
     def _refuse_superseded(self) -> None:
         if self._superseded is not None:
             self._roster.detach()
             raise SupersededError(self._superseded)
 
-    def _begin(self, seat: Seat) -> None:
+    def _begin(self, comm: Communicator) -> None:
         """The first gradient of a step is there; once for each step, since it looks at all parameters."""
-        self._step.has_begun, self._is_reduced = True, False
-        self._adapt(seat)
+        self._step.has_begun = True
+        self._adapt(comm)
 
-    def _adapt(self, seat: Seat) -> None:
+    def _adapt(self, comm: Communicator) -> None:
         """Where parameters have another form than when the buckets were planned, plan anew.
 
         All ranks do so before they ask for anything of the step; those that have not the same are told. A program that
@@ -408,106 +410,106 @@ class GradientReducer:
             return
         entries = [entry for bucket in self._buckets for entry in bucket.entries]
         dims = [self._sparse_dims.get(entry, 0) for entry in entries]
-        self._plan_eagerly(make_buckets(entries, self._settings, seat, sparse_dims=dims, order=range(len(entries))))
+        self._plan_eagerly(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
 
     def _is_under_way(self) -> bool:
         """Whether gradients were asked for, or have been brought where they travel."""
         return (self._is_eager and bool(self._step.ready)) or any(bucket.handle is not None for bucket in self._buckets)
 
     @contextmanager
-    def _completing(self, seat: Seat) -> Iterator[None]:
+    def _completing(self, comm: Communicator) -> Iterator[None]:
         """While all that belongs to the step is asked for and awaited."""
         try:
             yield
         except StepRevokedError:
             raise  # nothing has failed: the step is run again
         except BaseException as error:
-            self._fail(seat, error)
+            self._fail(comm, error)
             raise
 
-    def _fail(self, seat: Seat, error: BaseException) -> None:
+    def _fail(self, comm: Communicator, error: BaseException) -> None:
         """The step has failed here, and ends; the others are told."""
         self._failures += 1
         if not isinstance(error, DeadlockError):  # else nothing is pending on any rank, and all begin anew
-            self._tell(seat, error)
+            self._tell(comm, error)
         handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
         for handle in handles if isinstance(error, Exception) else ():  # else whoever interrupts is not to wait
             with suppress(Exception):
-                seat.executor.wait(handle)  # so that nothing is written to gradients afterwards
+                comm.engine.wait(handle)  # so that nothing is written to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
         self._become_cautious(0)
         self._end_step()
 
-    def _tell(self, seat: Seat, error: BaseException) -> None:
+    def _tell(self, comm: Communicator, error: BaseException) -> None:
         """Fail all that the others ask for in this step, and this rank has not asked for."""
         if self._check is not None:
-            self._check.fail(seat, error)
+            self._check.fail(comm, error)
         if self._is_eager and self._superseded is None:
             with suppress(Exception):  # the failure that was first is told
-                self._adapt(seat)
+                self._adapt(comm)
                 self._roster.update(self._passes)
-                self._extend(seat)  # the others ask for parameters that are new as well
+                self._extend(comm)  # the others ask for parameters that are new as well
         if not self._is_eager and self._step.asked is None:
-            seat.fail(PLAN, error)
-        for bucket in self._buckets if self._is_eager or self._step.survey is not None else ():
+            comm.fail(PLAN, error)
+        for bucket in self._buckets if self._is_eager or self._step.negotiation is not None else ():
             if bucket.handle is None:
-                seat.fail(bucket.part, error)
+                comm.fail(bucket.part, error)
 
-    def _explore(self, seat: Seat) -> None:
+    def _explore(self, comm: Communicator) -> None:
         """In a cautious step: find out what all have, and plan accordingly."""
         entries = tuple(self._roster.entries)
         note = f"{self._settings.describe()}, {describe(entries)}"
         step = self._step
-        step.asked = ask_survey(seat, entries, step.ready, self._calm, note)
-        step.survey = survey = read_survey(seat, step.asked, len(entries))
-        planned = (seat, entries, tuple(entry.form for entry in entries), survey.sparse_dims)
+        step.asked = ask_negotiation(comm, entries, step.ready, self._calm, note)
+        step.negotiation = negotiation = read_negotiation(comm, step.asked, len(entries))
+        planned = (comm, entries, tuple(entry.form for entry in entries), negotiation.sparse_dims)
         if planned != self._planned:
-            dims = survey.sparse_dims
-            self._buckets = make_buckets(entries, self._settings, seat, sparse_dims=dims, order=self._order)
+            dims = negotiation.sparse_dims
+            self._buckets = make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order)
             self._planned = planned
 
-    def _extend(self, seat: Seat) -> None:
+    def _extend(self, comm: Communicator) -> None:
         """In an eager step: let parameters that are new travel, too."""
         new = [entry for entry in self._roster.entries if entry.bucket is None]
         if new:
-            self._buckets += make_buckets(new, self._settings, seat, first_number=len(self._buckets))
+            self._buckets += make_buckets(new, self._settings, comm, first_number=len(self._buckets))
 
-    def _complete(self, seat: Seat, *, takes: bool = True) -> bool:
+    def _complete(self, comm: Communicator, *, takes: bool = True) -> bool:
         """Ask for all buckets, whether they are full or not, and wait; whether no rank had joined at the last one.
 
         Args:
-            seat: among whom.
+            comm: among whom.
             takes: the gradients that were not taken are; else they do not matter, and are left alone.
         """
         for bucket in self._buckets if takes else ():
             bucket.refuse_changes()
-        self._ask_rest(seat, takes=takes)
+        self._ask_rest(comm, takes=takes)
         if not self._buckets:
             return True
         last = self._buckets[-1]
         if last.handle is not None:
-            seat.executor.await_answer(
+            comm.engine.await_answer(
                 last.handle
             )  # before any data: its question leaves now, and it runs beside the others
         failures = []
         for bucket in self._buckets:
             try:
-                bucket.finish(seat)
+                bucket.finish(comm)
             except HorovodInternalError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
         return last.handle is None or last.handle.terms is None or not last.handle.terms.joined
 
-    def _ask_rest(self, seat: Seat, *, takes: bool) -> None:
+    def _ask_rest(self, comm: Communicator, *, takes: bool) -> None:
         """Ask for the buckets that were not asked for during backward."""
         for bucket in self._buckets:
             if bucket.handle is None:
                 for entry in bucket.entries if takes else ():
                     if entry.bucket is None or not entry.is_ready:
                         bucket.take(entry)
-                bucket.ask(seat, is_awaited=bucket is self._buckets[-1])
+                bucket.ask(comm, is_awaited=bucket is self._buckets[-1])
 
     def _restart(self, entry: Entry) -> None:
         """A gradient was complete, and backward has made another: all is well if the first one was thrown away."""
@@ -520,16 +522,16 @@ class GradientReducer:
         if not is_new:
             raise ExcessBackwardError(entry.name, self._passes)
         self.discard()
-        if self._seat is not None:
-            self._begin(self._seat)
+        if self._communicator is not None:
+            self._begin(self._communicator)
 
-    def _become_eager(self, seat: Seat, survey: Survey) -> None:
+    def _become_eager(self, comm: Communicator, negotiation: Negotiation) -> None:
         """Ask during backward from now on, in buckets that are complete as early as can be."""
         self._is_eager, self._planned = True, None
-        entries, dims = self._roster.entries, survey.sparse_dims
+        entries, dims = self._roster.entries, negotiation.sparse_dims
         self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
-        self._order = self._order or survey.order
-        self._plan_eagerly(make_buckets(entries, self._settings, seat, sparse_dims=dims, order=self._order))
+        self._order = self._order or negotiation.order
+        self._plan_eagerly(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
 
     def _plan_eagerly(self, buckets: list[Bucket]) -> None:
         self._buckets = buckets
@@ -546,7 +548,7 @@ class GradientReducer:
 
     def _end_step(self) -> None:
         """The next step begins anew."""
-        self._step, self._is_reduced = Step(), False
+        self._step = Step()
         for bucket in self._buckets:
             bucket.reset()
         self._roster.begin_step(self._passes)

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
+from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.roster import NamedParameters
-from worker_runtime.reduction.seat import Seat
 
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"
 REPLICAS = "allreduce.{}.replicas"  # the operation's name, but for the optimizer's
@@ -47,16 +47,16 @@ class ReplicaCheck:
         """The step is over; what was asked in it is asked again in the next."""
         self._handle = None
 
-    def fail(self, seat: Seat, error: BaseException) -> None:
+    def fail(self, comm: Communicator, error: BaseException) -> None:
         """The step has failed: the others are told, if they ask and this rank did not come to it."""
         if self._handle is None and self._is_due:
-            seat.fail(REPLICAS, error)
+            comm.fail(REPLICAS, error)
 
     @property
     def _is_due(self) -> bool:
         return self._steps % self._interval == 0
 
-    def ask(self, seat: Seat) -> None:
+    def ask(self, comm: Communicator) -> None:
         """Ask whether all have the same, if that is due in this step, and was not asked yet."""
         if not self._is_due or self._handle is not None:
             return
@@ -64,22 +64,22 @@ class ReplicaCheck:
         self._names = [name for name, _ in named]
         sums = [_make_checksum(parameter) for _, parameter in named]
         values = torch.tensor([*sums, *(_ALL - each for each in sums)], dtype=torch.int64, device="cpu")
-        operation = Allreduce([values], Combination(Reduction.MAX), seat.members, REPLICAS.format(seat.name))
+        operation = Allreduce([values], Combination(Reduction.MAX), comm.members, REPLICAS.format(comm.name))
         operation.is_of_step = True
-        self._handle = seat.executor.submit(operation, at_once=True)
+        self._handle = comm.engine.submit(operation, at_once=True)
 
-    def finish(self, seat: Seat) -> None:
+    def finish(self, comm: Communicator) -> None:
         """The step ends: wait for the answer, if it was asked for.
 
         Args:
-            seat: among whom.
+            comm: among whom.
 
         Raises:
             ReplicasDifferError: not all ranks have the same parameters.
             HorovodInternalError: the comparison failed.
         """
         if self._handle is not None:
-            (found,) = seat.executor.wait(self._handle)
+            (found,) = comm.engine.wait(self._handle)
             greatest, complements = found.view(2, -1).tolist()
             for name, most, complement in zip(self._names, greatest, complements, strict=True):
                 if most != _ALL - complement:

@@ -5,7 +5,7 @@ import torch
 from worker_runtime.collectives import SparseAllreduce
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.reduction.bucket import Bucket, Entry
-from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Settings
 
 
@@ -43,8 +43,8 @@ class SparseBucket(Bucket):
         super().reset()
         self._result = None
 
-    def _make_operation(self, seat: Seat, name: str) -> Operation[torch.Tensor]:
-        return SparseAllreduce(self._make_sparse(), self._reduction, seat.members, name)
+    def _make_operation(self, comm: Communicator, name: str) -> Operation[torch.Tensor]:
+        return SparseAllreduce(self._make_sparse(), self._reduction, comm.members, name)
 
     def _receive(self, result: torch.Tensor) -> None:
         self._result = result

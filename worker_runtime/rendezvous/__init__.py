@@ -1,13 +1,15 @@
-"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one.
+"""The only import of the rendezvous package by a training process; see `isolation` for why there is only one.
 
-In comes what the agent has told this worker (`Bootstrap`). Out come clients of the rendezvous, and its plain values.
+In comes what the agent's variables tell this worker (`Bootstrap` and others). Out come clients of the rendezvous, and
+its plain values.
 
 Threads: gRPC's own, while a client is open.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_runtime.rendezvous.isolation import own_packages
@@ -66,11 +68,32 @@ __all__ = [
     "name_stop_file",
     "rank",
     "read_backend",
+    "read_checkpoint",
+    "read_is_elastic",
+    "read_numbers",
     "read_port",
 ]
 
 
 _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+_ELASTIC = "HOROVOD_ELASTIC"  # "1" in a job whose policy allows losses
+_NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")  # in the order of Assignment
+
+
+def read_is_elastic(environment: Mapping[str, str]) -> bool:
+    """Whether the job outlives the loss of workers."""
+    return environment.get(_ELASTIC) == "1"
+
+
+def read_checkpoint(environment: Mapping[str, str]) -> Path | None:
+    """The folder that the job's checkpoints are in; None where it has none."""
+    folder = environment.get(CHECKPOINT)
+    return Path(folder) if folder else None
+
+
+def read_numbers(environment: Mapping[str, str]) -> Assignment:
+    """The numbers with which the agent has started this worker."""
+    return Assignment(*(int(environment[f"HOROVOD_{name}"]) for name in _NUMBERS))
 
 
 def import_client() -> "type[WorkerClient]":

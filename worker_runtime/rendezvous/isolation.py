@@ -2,7 +2,7 @@
 
 Python searches the script's folder first, so `import protos` would find the user's there; and once ours were imported,
 the user's own `import protos` would find ours. Where that can happen, and only there, ours are imported past the search
-path and then taken out of the table of modules; whoever imported them keeps them. A folder without an `__init__.py` is
+path and then taken out of the table of modules; their importers keep them. A folder without an `__init__.py` is
 no package of its own to Python: its modules are found in ours, which look for such folders (`pkgutil.extend_path`).
 """
 

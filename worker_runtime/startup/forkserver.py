@@ -38,8 +38,9 @@ from worker_runtime.rendezvous import (
     encode,
     import_client,
     isolation,
+    read_is_elastic,
 )
-from worker_runtime.startup import process_image, program, thread_counts
+from worker_runtime.startup import process_image, program
 from worker_runtime.startup.program import Program
 
 _OUTPUTS = (1, 2)
@@ -100,8 +101,7 @@ def import_all(modules: Sequence[str]) -> None:
 
 def list_later(modules: Sequence[str]) -> tuple[str, ...]:
     """What is imported when the first workers have been forked, for those that may come in their place."""
-    is_elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
-    return ("torch._dynamo",) if is_elastic and "torch" in modules else ()
+    return ("torch._dynamo",) if read_is_elastic(os.environ) and "torch" in modules else ()
 
 
 def is_idle(agent: socket.socket) -> bool:
@@ -200,7 +200,7 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
         process_image.show(request.arguments, request.environment)
         os.chdir(request.directory)
         forget_relatives()
-        thread_counts.set_all(request.threads)
+        process_image.set_thread_counts(request.threads)
         loaded = program.load(request.arguments)
     except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command

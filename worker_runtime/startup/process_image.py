@@ -1,9 +1,11 @@
-"""Makes a forked process look from outside as if it had been executed: command line, environment, descriptors, streams.
+"""Makes a forked process what an executed one would be: command line, environment, descriptors, streams, threads.
 
 Linux keeps where a process' arguments and environment lie in its memory; `ps`, py-spy and an agent that looks for a
 worker's strays read them from there. PR_SET_MM_MAP points the kernel to new ones and needs no privilege (kernels
 since 3.18 with CONFIG_CHECKPOINT_RESTORE, which distributions have); where it is refused, the process only looks like
 the forkserver in `ps`.
+
+The forkserver loads torch and NumPy's BLAS with OMP_NUM_THREADS=1. A worker sets the number of threads that they use.
 """
 
 import ctypes
@@ -107,3 +109,49 @@ def _remap(arguments: int, environment: int, end: int) -> bool:
     )
     size = ctypes.c_ulong(len(data))
     return bool(libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.create_string_buffer(data, len(data)), size, 0) == 0)
+
+
+# NumPy and SciPy rename the symbols of the OpenBLAS that they bring, each release in its own way.
+_OPENBLAS_SETTERS = tuple(
+    f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_", "_64")
+)
+
+
+def set_thread_counts(wanted: int | None) -> None:
+    """Use as many threads from now on as if OMP_NUM_THREADS had said so before the imports; None: it was not set."""
+    if wanted == 1:
+        return
+    usable = len(os.sched_getaffinity(0))
+    count = usable if wanted is None else min(wanted, usable)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        if torch.backends.mkl.is_available():  # it never uses more threads than there are cores, and torch follows it
+            torch.set_num_threads(min(count, len(_find_cores())))
+        else:
+            torch.set_num_threads(usable if wanted is None else wanted)
+    for library in _find_openblas():
+        handle = ctypes.CDLL(library)
+        for name in _OPENBLAS_SETTERS:
+            if hasattr(handle, name):
+                getattr(handle, name)(count)
+                break
+
+
+def _find_openblas() -> set[str]:
+    """The OpenBLAS libraries that this process has mapped; NumPy and SciPy bring one each."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return {line[line.index("/") :] for line in lines if "openblas" in line and "/" in line}
+
+
+def _find_cores() -> set[tuple[str, str]]:
+    """The cores that this process may use; one core may have two hardware threads."""
+    return {_find_core(cpu) for cpu in os.sched_getaffinity(0)}
+
+
+def _find_core(cpu: int) -> tuple[str, str]:
+    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        package = (topology / "physical_package_id").read_text(encoding="ascii").strip()
+        return package, (topology / "core_id").read_text(encoding="ascii").strip()
+    except OSError:  # no such folder in some containers
+        return "cpu", str(cpu)

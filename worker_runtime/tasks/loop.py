@@ -24,6 +24,10 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client
 
+_MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
+_FAILURE = 1
+_WRONG_USE = 2
+
 
 def add_modules(units: Sequence[tuple[str, Mapping[str, bytes]]], place: Path) -> list[str]:
     """Write what is missing under a folder of this worker's own; what to put first on the search path.
@@ -54,9 +58,6 @@ def _holds(file: Path, source: bytes) -> bool:
         return False
 
 
-_OWN_FRAMES = 1  # that of whoever has called the function
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An exception in words.
@@ -75,10 +76,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> Self:
         """That of an exception which was caught where the function was called."""
-        shown = error.__traceback__
-        for _ in range(_OWN_FRAMES):
-            shown = shown and shown.tb_next
-        lines = traceback.format_exception(type(error), error, shown)
+        own = error.__traceback__  # the frame that has called the function
+        lines = traceback.format_exception(type(error), error, own and own.tb_next)
         return cls(name(error), _describe(error), "".join(lines), _pickle(error))
 
     def write(self, file: IO[bytes]) -> None:
@@ -124,11 +123,6 @@ def _pickle(error: BaseException) -> bytes | None:
     except Exception:  # noqa: BLE001 - whatever its own code raises
         return None
     return pickled
-
-
-_MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
-_FAILURE = 1
-_WRONG_USE = 2
 
 
 class Orders(NamedTuple):
@@ -233,7 +227,7 @@ def leave_job() -> None:
 def follows_another() -> bool:
     """Another worker's end was told to this one."""
     runtime = find_runtime()
-    return runtime is not None and runtime.is_initialized and runtime.executor.has_failed
+    return runtime is not None and runtime.is_initialized and runtime.engine.has_failed
 
 
 def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported

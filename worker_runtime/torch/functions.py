@@ -50,7 +50,7 @@ def broadcast_parameters(
         tensors = _check_tensors(named)
         operations = [Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)) for call, tensor in calls]
     increment_version(tensors)
-    engine = RUNTIME.executor
+    engine = RUNTIME.engine
     await_all(engine, [engine.submit(operation) for operation in operations])
 
 
@@ -110,7 +110,7 @@ def broadcast_optimizer_state(
         lots.setdefault(tensor.device, []).append(tensor)
     for index, tensors in enumerate(lots.values()):
         call = begin_call("broadcast", f"optimizer.state.{index}", process_set)
-        call.executor.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
+        call.engine.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
     if not is_root:
         load_optimizer_state(plain, outline["param_groups"], state)
 

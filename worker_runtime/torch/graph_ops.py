@@ -111,9 +111,9 @@ def _run_adjoint(  # noqa: PLR0917 - as above
     """Communicate in the backward pass; gives the next token and the gradient of the input, which has this shape."""
     del shape
     name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has made it in this process
-    executor = RUNTIME.executor
-    members = executor.find_members(find_process_set(process_set).find_number(name), name)
-    (found,) = adjoint(Call(executor, members, name), (gradient,), saved)
+    engine = RUNTIME.engine
+    members = engine.find_members(find_process_set(process_set).find_number(name), name)
+    (found,) = adjoint(Call(engine, members, name), (gradient,), saved)
     return token.clone(), found.clone(memory_format=torch.contiguous_format)
 
 

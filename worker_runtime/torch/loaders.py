@@ -25,7 +25,7 @@ from torch.utils.data import (
 from worker_runtime.api.basics import rank, size
 from worker_runtime.elastic import sampler as elastic_sampler
 from worker_runtime.preparation import DataNotSplitError, RankOrder, count_share, share_stream
-from worker_runtime.startup.environment import read_is_elastic
+from worker_runtime.rendezvous import read_is_elastic
 from worker_runtime.torch.elastic.loader import RecordedSampler, make_recorded
 
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])

@@ -251,8 +251,8 @@ def sparse_allreduce_async(
     """
     reduction = choose_reduction(op)
     call = begin_call("sparse_allreduce", name, process_set)
-    handle = call.executor.submit(SparseAllreduce(tensor, reduction, call.among, call.name))
-    return partial(call.executor.wait, handle)
+    handle = call.engine.submit(SparseAllreduce(tensor, reduction, call.among, call.name))
+    return partial(call.engine.wait, handle)
 
 
 @runs

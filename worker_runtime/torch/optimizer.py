@@ -105,7 +105,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         warnings.warn("num_groups is deprecated; give the number as groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     passes = read_passes(backward_passes_per_step)
-    size = RUNTIME.executor.size
+    size = RUNTIME.engine.size
     if reduction is Reduction.ADASUM and size > 1 and process_set is not global_process_set:
         raise NotImplementedError("op=Adasum is supported only in the global process set; leave process_set out")
     plain = unwrap(optimizer)
@@ -129,7 +129,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     interval = read_interval(os.environ)
     check = ReplicaCheck(list_own, interval) if interval else None
     if reduction is Reduction.ADASUM:
-        delta = DeltaReducer(list_own, lambda: RUNTIME.executor, find_set, own, check)
+        delta = DeltaReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
         return make_facade(Delta, plain, __name__, _reducer=delta, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
@@ -140,7 +140,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     )
     reducer = GradientReducer(
         list_own,
-        lambda: RUNTIME.executor,
+        lambda: RUNTIME.engine,
         settings,
         passes=passes,
         groups=chosen_groups,

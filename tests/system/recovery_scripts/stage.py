@@ -96,14 +96,14 @@ class Stage:
             resume(succession, group, link)
             stage._place[_FORMING] = 0
 
-        def note_commit(executor: Engine, among: Members) -> None:
+        def note_commit(engine: Engine, among: Members) -> None:
             stage.come_to("commit")
             if dies_asked:
-                handle = executor.submit(Commit(among, executor.steps.rounds[among.number] + 1), at_once=True)
+                handle = engine.submit(Commit(among, engine.steps.rounds[among.number] + 1), at_once=True)
                 stage.come_to("asked")
-                executor.wait(handle)
+                engine.wait(handle)
             else:
-                commit(executor, among)
+                commit(engine, among)
             stage.come_to("committed")
 
         @wraps(form)

@@ -58,12 +58,12 @@ class Trainer:
 
     def enter(self, step: int) -> bool:
         """A training begins, or begins again, at this step; whether others may have been taken in."""
-        executor = RUNTIME.executor
-        self._begins = self._begins + 1 if executor.key == self._key else 0
-        self._key = executor.key
-        self.stage.enter(executor.steps.origin, step)
-        self.stage.note("enter", entry=self._entry, step=step, size=executor.size)
-        is_in_sets = "sets" in self.recipe.features and executor.size > len(_SOME)
+        engine = RUNTIME.engine
+        self._begins = self._begins + 1 if engine.key == self._key else 0
+        self._key = engine.key
+        self.stage.enter(engine.steps.origin, step)
+        self.stage.note("enter", entry=self._entry, step=step, size=engine.size)
+        is_in_sets = "sets" in self.recipe.features and engine.size > len(_SOME)
         self._some = hvd.add_process_set(_SOME) if is_in_sets else None
         return self._begins == 0
 
@@ -79,11 +79,11 @@ class Trainer:
         self._use_set()
         members = []
         for part, optimizer in zip(self.recipe.parts, self.optimizers, strict=True):
-            before = RUNTIME.executor.steps.committed[0]
+            before = RUNTIME.engine.steps.committed[0]
             self._step(part, optimizer, samples)
-            executor = RUNTIME.executor
-            number, participants = executor.steps.committed
-            members.append(participants if number > before else executor.steps.lineage)
+            engine = RUNTIME.engine
+            number, participants = engine.steps.committed
+            members.append(participants if number > before else engine.steps.lineage)
         for scheduler in self._schedulers:
             scheduler.step()
         stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
@@ -228,7 +228,7 @@ def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
     else:
         trainer.enter(0)
         for step in range(options.steps):
-            trainer.train(step, recipe.draw(RUNTIME.executor.steps.origin, step))
+            trainer.train(step, recipe.draw(RUNTIME.engine.steps.origin, step))
     torch.save(list(recipe.list_parameters()), options.folder / f"{os.getpid()}.parameters")
     stage.note("done", digest=digest(recipe), size=hvd.size(), rank=hvd.rank())
     hvd.shutdown()

@@ -15,8 +15,7 @@ from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
 from worker_runtime.collectives import AVERAGE
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Assignment
-from worker_runtime.startup.environment import read_is_elastic, read_numbers
+from worker_runtime.rendezvous import Assignment, read_is_elastic, read_numbers
 
 
 def test_init_and_shutdown_may_be_repeated() -> None:
@@ -68,7 +67,7 @@ def test_hosts_of_different_sizes_are_noticed(
     try:
         world = RUNTIME._require()
         numbers = Assignment(0, 4, 0, local_size, 0, cross_size)
-        monkeypatch.setattr(RUNTIME, "world", type(world)(numbers, world.executor))
+        monkeypatch.setattr(RUNTIME, "world", type(world)(numbers, world.engine))
         assert basics.is_homogeneous() is is_even
         monkeypatch.undo()
     finally:
@@ -188,9 +187,9 @@ def test_all_operations_are_awaited_also_after_one_has_failed(ranks: RankPool) -
         for name in ("a", "b", "c"):
             call = begin_call("allreduce", name)
             rows = call.among.rank + 1 if name == "b" else 1  # on which the ranks do not agree
-            handles.append(call.executor.submit(make_allreduce(call, [torch.ones(rows)], AVERAGE)))
+            handles.append(call.engine.submit(make_allreduce(call, [torch.ones(rows)], AVERAGE)))
         with pytest.raises(hvd.HorovodInternalError, match="allreduce"):
-            await_all(call.executor, handles)
-        return handles[0].is_done(), call.executor.wait(handles[2])[0].tolist()
+            await_all(call.engine, handles)
+        return handles[0].is_done(), call.engine.wait(handles[2])[0].tolist()
 
     assert ranks.run(body) == [(True, [1.0])] * 2

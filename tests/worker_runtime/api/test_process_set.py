@@ -1,4 +1,4 @@
-"""Process sets as programs and executors see them, and the names that are counted in each."""
+"""Process sets as programs and engines see them, and the names that are counted in each."""
 
 import copy
 import pickle
@@ -83,7 +83,7 @@ def test_wrong_sets_are_refused_before_anything_is_asked(ranks: RankPool) -> Non
             with pytest.raises(ValueError, match="a process set needs at least one of the ranks 0 to 1"):
                 add_process_set(wrong)
         numbers = [add_process_set([1]).process_set_id]
-        runtime.RUNTIME.executor.begin_again()  # as a function does that adds its sets each time
+        runtime.RUNTIME.engine.begin_again()  # as a function does that adds its sets each time
         return [*numbers, add_process_set(some).process_set_id, add_process_set([1]).process_set_id]
 
     assert ranks.run(body) == [[2, 3, 4]] * 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import LIMIT_SECONDS
-from worker_runtime.membership.notices import StopNotice
+from worker_runtime.membership.agent import StopNotice
 from worker_runtime.membership.runtime import Runtime
 from worker_runtime.rendezvous import name_stop_file
 
@@ -59,8 +59,8 @@ def test_a_program_keeps_its_own_handler(tmp_path: Path, own: Any) -> None:  # n
 
 def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_any_more(tmp_path: Path) -> None:
     notice, job = StopNotice(), SimpleNamespace(socket=tmp_path / "agent.sock")
-    executor = SimpleNamespace(steps=SimpleNamespace(is_stopping=False), size=1)
-    stopping = partial(Runtime.is_stopping, SimpleNamespace(executor=executor, stop_notice=notice))
+    engine = SimpleNamespace(steps=SimpleNamespace(is_stopping=False), size=1)
+    stopping = partial(Runtime.is_stopping, SimpleNamespace(engine=engine, stop_notice=notice))
     assert not stopping()
     notice.prepare(job)  # type: ignore[arg-type]  # all of a Bootstrap that is asked for
     assert not stopping()
@@ -72,8 +72,8 @@ def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_a
 
 def test_after_a_step_nobody_is_asked() -> None:
     steps = SimpleNamespace(is_stopping=False, has_stepped=True)
-    executor = SimpleNamespace(steps=steps, size=2)
-    stopping = partial(Runtime.is_stopping, SimpleNamespace(executor=executor))
+    engine = SimpleNamespace(steps=steps, size=2)
+    stopping = partial(Runtime.is_stopping, SimpleNamespace(engine=engine))
     assert not stopping()
     steps.is_stopping = True
     assert stopping()

@@ -23,9 +23,9 @@ def make_input(rank: int, dtype: torch.dtype) -> list[torch.Tensor]:
 def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(size: int, way: str) -> None:
     dtypes = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         return {
-            dtype: executor.run(Adasum(make_input(executor.rank, dtype), ADASUM, executor.all, "allreduce.x"))
+            dtype: engine.run(Adasum(make_input(engine.rank, dtype), ADASUM, engine.all, "allreduce.x"))
             for dtype in dtypes
         }
 
@@ -42,23 +42,23 @@ def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(size: int, way:
 
 
 def test_orthogonal_vectors_add_up_and_parallel_ones_are_averaged() -> None:
-    def body(executor: ThreadEngine) -> object:
-        axes, same, zero = torch.eye(4)[executor.rank], torch.tensor([1.0, 2.0]), torch.zeros(3)
-        results = executor.run(Adasum([axes, same, zero], ADASUM, executor.all, "allreduce.x"))
+    def body(engine: ThreadEngine) -> object:
+        axes, same, zero = torch.eye(4)[engine.rank], torch.tensor([1.0, 2.0]), torch.zeros(3)
+        results = engine.run(Adasum([axes, same, zero], ADASUM, engine.all, "allreduce.x"))
         return [result.tolist() for result in results]
 
     assert run(body, size=4) == [[[1.0] * 4, [1.0, 2.0], [0.0] * 3]] * 4
 
 
 def test_factors_apply_and_the_result_goes_where_it_shall() -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         base = torch.ones(2, 6)
         part = base[:, ::2]
         how = Combination(Reduction.ADASUM, 2.0, 5.0)
-        (result,) = executor.run(Adasum([part], how, executor.all, "allreduce.x", [part]))
+        (result,) = engine.run(Adasum([part], how, engine.all, "allreduce.x", [part]))
         assert result is part
         left = torch.ones(3)
-        executor.run(Adasum([left], how, executor.all, "allreduce.x"))
+        engine.run(Adasum([left], how, engine.all, "allreduce.x"))
         return base.tolist(), left.tolist()
 
     assert run(body, size=3)[2] == ([[10.0, 1.0] * 3] * 2, [1.0] * 3)

@@ -32,8 +32,8 @@ def test_they_ask_by_name_and_move_nothing(operation: Operation[object], kind: K
 
 
 def test_they_run_on_real_ranks() -> None:
-    def body(executor: ThreadEngine) -> object:
-        return [executor.run(operation) for operation in (Barrier(executor.all, "barrier.x"), Commit(executor.all))]
+    def body(engine: ThreadEngine) -> object:
+        return [engine.run(operation) for operation in (Barrier(engine.all, "barrier.x"), Commit(engine.all))]
 
     assert run(body) == [[None, None]] * 2
 
@@ -47,7 +47,7 @@ def test_a_join_gives_the_rank_that_came_last() -> None:
 
 def test_a_process_set_is_asked_for_by_its_ranks_in_order() -> None:
     operation = AddSet([1, 0], PAIR)
-    assert operation.extents == (0, 1)
+    assert operation.sizes == (0, 1)
     assert operation.question == AddSet([0, 1], PAIR).question
     assert operation.question != AddSet([0], PAIR).question
     assert operation.finish(release(operation, value=5), memoryview(b"")) == 5
@@ -55,7 +55,7 @@ def test_a_process_set_is_asked_for_by_its_ranks_in_order() -> None:
 
 def test_a_process_set_is_removed_by_its_number() -> None:
     operation = RemoveSet(3, PAIR)
-    assert operation.extents == (3,)
+    assert operation.sizes == (3,)
     assert operation.question.process_set == 0
     assert operation.question != RemoveSet(4, PAIR).question
     assert operation.finish(release(operation), memoryview(b"")) is None

@@ -20,10 +20,10 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(rows: tuple[int, .
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(rows[rank] * 2 * 2).reshape(rows[rank], 2, 2) + 10 * rank) % 3 + 1
 
-    def body(executor: ThreadEngine) -> object:
-        own = make_part(executor.rank)
-        single = [executor.run(Allgather([own.to(dtype)], executor.all, "allgather.x"))[0] for dtype in MOVABLE]
-        grouped = executor.run(Allgather([own.to(dtype) for dtype in MOVABLE], executor.all, "allgather.x"))
+    def body(engine: ThreadEngine) -> object:
+        own = make_part(engine.rank)
+        single = [engine.run(Allgather([own.to(dtype)], engine.all, "allgather.x"))[0] for dtype in MOVABLE]
+        grouped = engine.run(Allgather([own.to(dtype) for dtype in MOVABLE], engine.all, "allgather.x"))
         assert all(gathered.rows == rows and gathered.tensor.is_contiguous() for gathered in single + grouped)
         return [[describe(gathered.tensor) for gathered in results] for results in (single, grouped)]
 
@@ -33,12 +33,12 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(rows: tuple[int, .
 
 
 def test_views_and_rows_without_elements_are_gathered() -> None:
-    def body(executor: ThreadEngine) -> object:
-        base = torch.arange(6).reshape(2, 3) + 10 * executor.rank
+    def body(engine: ThreadEngine) -> object:
+        base = torch.arange(6).reshape(2, 3) + 10 * engine.rank
         before = base.clone()
         view, empty, lazy = (
-            executor.run(Allgather([tensor], executor.all, "allgather.x"))[0].tensor
-            for tensor in (base.t(), torch.zeros(executor.rank + 1, 0), torch.tensor([1j]).conj())
+            engine.run(Allgather([tensor], engine.all, "allgather.x"))[0].tensor
+            for tensor in (base.t(), torch.zeros(engine.rank + 1, 0), torch.tensor([1j]).conj())
         )
         assert torch.equal(base, before)
         return view.tolist(), empty.shape, lazy.tolist()
@@ -51,11 +51,11 @@ def test_views_and_rows_without_elements_are_gathered() -> None:
 
 @pytest.mark.parametrize("count", [PAYLOAD_BYTES // 2 - 1, PAYLOAD_BYTES // 2 + 1])
 def test_rows_travel_inside_the_questions_unless_those_of_a_rank_are_many(count: int) -> None:
-    def body(executor: ThreadEngine) -> object:
-        rows = torch.full((count if executor.rank else 1,), executor.rank, dtype=torch.uint8)
-        operation = Allgather([rows, rows[:1]], executor.all, "allgather.x")
+    def body(engine: ThreadEngine) -> object:
+        rows = torch.full((count if engine.rank else 1,), engine.rank, dtype=torch.uint8)
+        operation = Allgather([rows, rows[:1]], engine.all, "allgather.x")
         inside = len(operation.payload)
-        first, second = executor.run(operation)
+        first, second = engine.run(operation)
         return inside, first.rows, int(first.tensor.sum()), second.tensor.tolist()
 
     last = count + 1
@@ -68,8 +68,8 @@ def test_own_rows_lie_behind_those_of_lower_ranks() -> None:
     assert [find_own_rows(gathered, Members(0, (4, 5, 7), rank)) for rank in (4, 5, 7)] == [(0, 1), (1, 4), (4, 6)]
 
 
-def test_the_first_dimension_is_an_extent_and_the_others_must_agree() -> None:
+def test_the_first_dimension_may_differ_and_the_others_must_agree() -> None:
     operation = Allgather([torch.zeros(4, 2, 3), torch.zeros(5)], PAIR, "allgather.x")
-    assert operation.extents == (4, 5)
+    assert operation.sizes == (4, 5)
     assert operation.question.signature.shapes == ((2, 3), ())
     assert not operation.question.signature.tolerates_joined

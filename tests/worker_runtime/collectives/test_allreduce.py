@@ -21,9 +21,9 @@ MAX, PRODUCT = Reduction.MAX, Combination(Reduction.PRODUCT)
 
 
 def reduce(
-    executor: ThreadEngine, tensor: torch.Tensor, how: Combination = SUM, into: torch.Tensor | None = None
+    engine: ThreadEngine, tensor: torch.Tensor, how: Combination = SUM, into: torch.Tensor | None = None
 ) -> torch.Tensor:
-    (result,) = executor.run(Allreduce([tensor], how, executor.all, "allreduce.x", None if into is None else [into]))
+    (result,) = engine.run(Allreduce([tensor], how, engine.all, "allreduce.x", None if into is None else [into]))
     return result
 
 
@@ -45,13 +45,13 @@ def test_an_extreme_is_nan_where_any_rank_has_one(way: str) -> None:
         for in_place in (False, True)
     ]
 
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         results = []
         for reduction, holders, dtype, in_place in cases:
-            values, whole = make_values(executor.rank, holders, dtype), torch.arange(300)
+            values, whole = make_values(engine.rank, holders, dtype), torch.arange(300)
             into = [values, whole] if in_place else None
-            operation = Allreduce([values, whole], Combination(reduction), executor.all, "allreduce.x", into)
-            result, numbers = executor.run(operation)
+            operation = Allreduce([values, whole], Combination(reduction), engine.all, "allreduce.x", into)
+            result, numbers = engine.run(operation)
             assert torch.equal(numbers, torch.arange(300))
             assert (result is values) == in_place
             results.append(result)
@@ -90,8 +90,8 @@ CORNERS: dict[str, tuple[Callable[[int], torch.Tensor], Combination, list]] = { 
 
 @in_two_ways
 def test_integers_wrap_around_averages_are_truncated_and_factors_apply(way: str) -> None:
-    def body(executor: ThreadEngine) -> object:
-        return {name: reduce(executor, make(executor.rank), how) for name, (make, how, _) in CORNERS.items()}
+    def body(engine: ThreadEngine) -> object:
+        return {name: reduce(engine, make(engine.rank), how) for name, (make, how, _) in CORNERS.items()}
 
     for results in run(body, way=way):
         assert {name: result.tolist() for name, result in results.items()} == {
@@ -102,11 +102,11 @@ def test_integers_wrap_around_averages_are_truncated_and_factors_apply(way: str)
 
 @in_two_ways
 def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(way: str) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         base, lazy = torch.arange(6.0), torch.tensor([1 + 2j]).conj()
-        reduce(executor, base[:4], SUM, into=base[2:])
-        reduce(executor, base.view(2, 3).t(), SUM, into=base.view(3, 2))
-        reduce(executor, lazy, SUM, into=lazy)
+        reduce(engine, base[:4], SUM, into=base[2:])
+        reduce(engine, base.view(2, 3).t(), SUM, into=base.view(3, 2))
+        reduce(engine, lazy, SUM, into=lazy)
         return base.tolist(), lazy.is_conj(), lazy.tolist()
 
     # 0 1 2 3 4 5 -> 0 1 0 2 4 6 -> transposed and doubled
@@ -115,11 +115,11 @@ def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(way: str) -> N
 
 @in_two_ways
 def test_the_input_is_left_alone_and_the_result_shares_no_memory(way: str) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         x = torch.ones(3, requires_grad=True)
         other = torch.zeros(3)
-        result = reduce(executor, x, SUM)
-        assert reduce(executor, x, SUM, into=other) is other
+        result = reduce(engine, x, SUM)
+        assert reduce(engine, x, SUM, into=other) is other
         assert not result.requires_grad
         return x.tolist(), result.tolist(), other.tolist(), result.data_ptr() == x.data_ptr()
 
@@ -128,13 +128,13 @@ def test_the_input_is_left_alone_and_the_result_shares_no_memory(way: str) -> No
 
 @in_two_ways
 def test_layouts_may_differ_between_ranks(way: str) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         x = torch.arange(6.0).reshape(2, 3)
         image = torch.arange(16.0).reshape(1, 4, 2, 2)
-        if executor.rank == 1:
+        if engine.rank == 1:
             x, image = x.t().contiguous().t(), image.contiguous(memory_format=torch.channels_last)
-        reduce(executor, image, SUM, into=image)
-        return reduce(executor, x), image
+        reduce(engine, image, SUM, into=image)
+        return reduce(engine, x), image
 
     for result, image in run(body, way=way):
         assert torch.equal(result, torch.arange(6.0).reshape(2, 3) * 2)
@@ -143,11 +143,11 @@ def test_layouts_may_differ_between_ranks(way: str) -> None:
 
 @in_two_ways
 def test_tensors_of_inference_mode_are_reduced(way: str) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         with torch.inference_mode():
             x = torch.ones(2)
-            reduce(executor, x, Combination(Reduction.SUM, 2.0), into=x)
-        return x.tolist(), reduce(executor, x, AVERAGE).tolist()
+            reduce(engine, x, Combination(Reduction.SUM, 2.0), into=x)
+        return x.tolist(), reduce(engine, x, AVERAGE).tolist()
 
     assert run(body, way=way)[0] == ([4.0, 4.0], [4.0, 4.0])
 
@@ -165,13 +165,13 @@ def test_a_group_of_tensors_is_one_operation(way: str) -> None:
             torch.arange(4, dtype=torch.int32) + rank,
         ]
 
-    def body(executor: ThreadEngine) -> object:
-        tensors = make_tensors(executor.rank)
-        new = executor.run(Allreduce(tensors, AVERAGE, executor.all, "grouped_allreduce.x"))
+    def body(engine: ThreadEngine) -> object:
+        tensors = make_tensors(engine.rank)
+        new = engine.run(Allreduce(tensors, AVERAGE, engine.all, "grouped_allreduce.x"))
         assert all(result.is_contiguous() and result is not tensor for result, tensor in zip(new, tensors, strict=True))
         own = {result.untyped_storage().data_ptr() for result in new if result.numel()}
         assert len(own) == len(tensors) - 1  # none holds the memory of the others
-        same = executor.run(Allreduce(tensors, AVERAGE, executor.all, "grouped_allreduce.x", tensors))
+        same = engine.run(Allreduce(tensors, AVERAGE, engine.all, "grouped_allreduce.x", tensors))
         assert all(result is tensor for result, tensor in zip(same, tensors, strict=True))
         return [[(result.dtype, result.tolist()) for result in results] for results in (new, same)]
 
@@ -182,21 +182,21 @@ def test_a_group_of_tensors_is_one_operation(way: str) -> None:
 
 
 def test_a_group_of_one_dtype_travels_inside_the_question_as_a_whole() -> None:
-    def body(executor: ThreadEngine) -> object:
-        tensors = [torch.full((count,), float(executor.rank + 1)) for count in (3, 0, 5)]
-        operation = Allreduce(tensors, Combination(Reduction.PRODUCT, 2.0), executor.all, "grouped_allreduce.x")
+    def body(engine: ThreadEngine) -> object:
+        tensors = [torch.full((count,), float(engine.rank + 1)) for count in (3, 0, 5)]
+        operation = Allreduce(tensors, Combination(Reduction.PRODUCT, 2.0), engine.all, "grouped_allreduce.x")
         assert (operation.question.signature.payload_dtype, len(operation.payload)) == ("float32", 8 * 4)
-        return [result.tolist() for result in executor.run(operation)]
+        return [result.tolist() for result in engine.run(operation)]
 
     assert run(body)[1] == [[8.0] * 3, [], [8.0] * 5]
 
 
 def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         x = torch.ones(100_000)
-        operation = Allreduce([x], SUM, executor.all, "allreduce.x", [x])
+        operation = Allreduce([x], SUM, engine.all, "allreduce.x", [x])
         assert not operation.question.signature.payload_dtype
-        executor.run(operation)
+        engine.run(operation)
         (buffer,) = operation._buffers
         return buffer.data_ptr() == x.data_ptr(), x.unique().tolist()
 
@@ -204,10 +204,10 @@ def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None
 
 
 def test_an_operation_can_be_started_again() -> None:
-    def body(executor: ThreadEngine) -> object:
-        operation = Allreduce([torch.ones(2)], Combination(Reduction.SUM, 2.0), executor.all, "allreduce.x")
-        executor.await_answer(executor.submit(operation))
-        return executor.run(operation)[0].tolist()
+    def body(engine: ThreadEngine) -> object:
+        operation = Allreduce([torch.ones(2)], Combination(Reduction.SUM, 2.0), engine.all, "allreduce.x")
+        engine.await_answer(engine.submit(operation))
+        return engine.run(operation)[0].tolist()
 
     assert run(body, way="gloo") == [[4.0, 4.0]] * 2
 

@@ -18,9 +18,9 @@ def test_rows_of_every_dtype_go_where_the_splits_say() -> None:
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(sum(splits[rank]) * 2).reshape(-1, 2) + rank) % 3 + 1
 
-    def body(executor: ThreadEngine) -> object:
-        own, counts = make_part(executor.rank), splits[executor.rank]
-        results = [executor.run(Alltoall(own.to(dtype), counts, executor.all, "alltoall.x")) for dtype in MOVABLE]
+    def body(engine: ThreadEngine) -> object:
+        own, counts = make_part(engine.rank), splits[engine.rank]
+        results = [engine.run(Alltoall(own.to(dtype), counts, engine.all, "alltoall.x")) for dtype in MOVABLE]
         return [describe(result.tensor) for result in results], {str(result.received_splits) for result in results}
 
     for rank, (described, received) in enumerate(run(body, size=3)):
@@ -30,9 +30,9 @@ def test_rows_of_every_dtype_go_where_the_splits_say() -> None:
 
 
 def test_without_splits_all_get_as_many() -> None:
-    def body(executor: ThreadEngine) -> object:
-        base = torch.arange(8).reshape(2, 4) + 10 * executor.rank
-        tensor, splits = executor.run(Alltoall(base.t(), None, executor.all, "alltoall.x"))
+    def body(engine: ThreadEngine) -> object:
+        base = torch.arange(8).reshape(2, 4) + 10 * engine.rank
+        tensor, splits = engine.run(Alltoall(base.t(), None, engine.all, "alltoall.x"))
         return tensor.tolist(), splits.tolist()
 
     low, high = [[0, 4], [1, 5], [10, 14], [11, 15]], [[2, 6], [3, 7], [12, 16], [13, 17]]
@@ -44,5 +44,5 @@ def test_without_splits_all_get_as_many() -> None:
 )
 def test_splits_are_integers_in_any_form(splits: object) -> None:
     operation = Alltoall(torch.zeros(4, 5), splits, PAIR, "alltoall.x")
-    assert operation.extents == (1, 3)
+    assert operation.sizes == (1, 3)
     assert operation.question.signature.shapes == ((5,),)

@@ -26,9 +26,9 @@ def test_all_ranks_get_the_roots_values_of_every_dtype(root: int, way: str) -> N
     def make_own(rank: int) -> list[torch.Tensor]:
         return [torch.full((2, 2), rank + 1).to(dtype) for dtype in MOVABLE]
 
-    def body(executor: ThreadEngine) -> object:
-        own = make_own(executor.rank)
-        new = executor.run(Broadcast(own, root, executor.all, "broadcast.x"))
+    def body(engine: ThreadEngine) -> object:
+        own = make_own(engine.rank)
+        new = engine.run(Broadcast(own, root, engine.all, "broadcast.x"))
         assert all(one.data_ptr() != other.data_ptr() for one, other in zip(own, new, strict=True))
         return [describe(tensor) for tensor in own], [describe(tensor) for tensor in new]
 
@@ -42,14 +42,14 @@ def test_all_ranks_get_the_roots_values_of_every_dtype(root: int, way: str) -> N
 def test_a_broadcast_in_place_changes_the_view_and_nothing_else(way: str, *, together: bool) -> None:
     takes = list(VIEWS.values())
 
-    def body(executor: ThreadEngine) -> object:
-        bases = [torch.full((4, 6), float(executor.rank)) for _ in takes]
+    def body(engine: ThreadEngine) -> object:
+        bases = [torch.full((4, 6), float(engine.rank)) for _ in takes]
         parts = [take(base) for take, base in zip(takes, bases, strict=True)]
         for group in [parts] if together else [[part] for part in parts]:
-            results = executor.run(Broadcast(group, 1, executor.all, "broadcast.x", group))
+            results = engine.run(Broadcast(group, 1, engine.all, "broadcast.x", group))
             assert all(result is part for result, part in zip(results, group, strict=True))
         for take, base in zip(takes, bases, strict=True):
-            expected = torch.full((4, 6), float(executor.rank))
+            expected = torch.full((4, 6), float(engine.rank))
             take(expected).fill_(1.0)
             assert torch.equal(base, expected)
 
@@ -58,24 +58,24 @@ def test_a_broadcast_in_place_changes_the_view_and_nothing_else(way: str, *, tog
 
 @in_three_ways
 def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensors(way: str) -> None:
-    def body(executor: ThreadEngine) -> object:
-        lazy = torch.full((1,), executor.rank * (1 + 2j)).conj()
-        executor.run(Broadcast([lazy], 1, executor.all, "broadcast.x", [lazy]))
-        weight = torch.nn.Parameter(torch.full((2, 2), float(executor.rank)))
-        executor.run(Broadcast([weight], 1, executor.all, "broadcast.x", [weight]))
-        own, other = torch.full((2, 3), executor.rank), torch.zeros(3, 2, dtype=torch.int64).t()
-        executor.run(Broadcast([own], 1, executor.all, "broadcast.x", [other]))
-        assert own.unique().tolist() == [executor.rank]
+    def body(engine: ThreadEngine) -> object:
+        lazy = torch.full((1,), engine.rank * (1 + 2j)).conj()
+        engine.run(Broadcast([lazy], 1, engine.all, "broadcast.x", [lazy]))
+        weight = torch.nn.Parameter(torch.full((2, 2), float(engine.rank)))
+        engine.run(Broadcast([weight], 1, engine.all, "broadcast.x", [weight]))
+        own, other = torch.full((2, 3), engine.rank), torch.zeros(3, 2, dtype=torch.int64).t()
+        engine.run(Broadcast([own], 1, engine.all, "broadcast.x", [other]))
+        assert own.unique().tolist() == [engine.rank]
         return lazy.tolist(), weight.requires_grad, weight.tolist(), other.tolist()
 
     assert run(body, way=way) == [([1 - 2j], True, [[1.0] * 2] * 2, [[1] * 3] * 2)] * 2
 
 
 def test_large_tensors_are_received_right_where_they_belong() -> None:
-    def body(executor: ThreadEngine) -> object:
-        x = torch.full((300_000,), float(executor.rank))
-        operation = Broadcast([x, torch.zeros(3)], 0, executor.all, "broadcast.x", [x, torch.zeros(3)])
-        executor.run(operation)
+    def body(engine: ThreadEngine) -> object:
+        x = torch.full((300_000,), float(engine.rank))
+        operation = Broadcast([x, torch.zeros(3)], 0, engine.all, "broadcast.x", [x, torch.zeros(3)])
+        engine.run(operation)
         return operation._fused[1].data_ptr() == x.data_ptr(), x.unique().tolist()
 
     assert run(body) == [(True, [0.0])] * 2

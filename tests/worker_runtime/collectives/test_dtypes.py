@@ -33,18 +33,18 @@ def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     entries = {name: allowed for (name, of), allowed in read_table().items() if of == column}
     makers = MAKERS[column]
 
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         shown = {}
         for name, allowed in entries.items():
             for number, make in enumerate(makers):
                 x = torch.tensor([1, 1]).to(dtypes.find_dtype(name))
                 if allowed:
-                    shown[name, number] = str(executor.run(make(x, executor.all)))
+                    shown[name, number] = str(engine.run(make(x, engine.all)))
                 else:
                     with pytest.raises(
                         ValueError, match=r"^[a-z_]+ 'x': .*(convert them|use Sum, or make them dense)$"
                     ):
-                        make(x, executor.all)
+                        make(x, engine.all)
         return shown
 
     first, second = run(body, way=way)

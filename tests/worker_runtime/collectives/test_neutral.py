@@ -31,9 +31,9 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX], ids=lambda reduction: reduction.name)
 def test_a_joined_rank_sends_keys_where_another_has_a_nan(reduction: Reduction) -> None:
-    def body(executor: ThreadEngine) -> object:
-        values = [torch.tensor([executor.rank, torch.nan if executor.rank else 1.0], dtype=dtype) for dtype in FLOATS]
-        return executor.run(Allreduce(values, Combination(reduction), executor.all, "allreduce.x"))
+    def body(engine: ThreadEngine) -> object:
+        values = [torch.tensor([engine.rank, torch.nan if engine.rank else 1.0], dtype=dtype) for dtype in FLOATS]
+        return engine.run(Allreduce(values, Combination(reduction), engine.all, "allreduce.x"))
 
     for found in run(body, size=3, way="gloo", joined=2)[:2]:
         for each in found:
@@ -46,10 +46,10 @@ def test_a_joined_rank_sends_keys_where_another_has_a_nan(reduction: Reduction) 
 def test_a_joined_rank_changes_no_allreduce(reduction: Reduction, way: str) -> None:
     dtypes = sorted(REDUCIBLE[reduction], key=str)
 
-    def body(executor: ThreadEngine) -> object:
-        own, how = [make_input(executor.rank, dtype) for dtype in dtypes], Combination(reduction)
-        operations = [Allreduce(tensors, how, executor.all, "a.x") for tensors in [*([one] for one in own), own]]
-        return [[result.to(torch.complex128).tolist() for result in executor.run(op)] for op in operations]
+    def body(engine: ThreadEngine) -> object:
+        own, how = [make_input(engine.rank, dtype) for dtype in dtypes], Combination(reduction)
+        operations = [Allreduce(tensors, how, engine.all, "a.x") for tensors in [*([one] for one in own), own]]
+        return [[result.to(torch.complex128).tolist() for result in engine.run(op)] for op in operations]
 
     expected = [
         compute(reduction, [make_input(rank, dtype) for rank in (0, 2)], size=3).to(torch.complex128).tolist()
@@ -68,29 +68,29 @@ def _flat(lists: list[list[complex]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
 def test_factors_do_not_change_what_is_neutral(dtype: torch.dtype) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         how = Combination(Reduction.MIN, -20.0, 0.05)
         x = torch.tensor([-30000, 40]).to(dtype)
-        return executor.run(Allreduce([x], how, executor.all, "allreduce.x"))[0].tolist()
+        return engine.run(Allreduce([x], how, engine.all, "allreduce.x"))[0].tolist()
 
     assert run(body, way="gloo", joined=1)[0] == [30000, -40]
 
 
 def test_a_joined_rank_changes_no_adasum() -> None:
-    def body(executor: ThreadEngine) -> object:
-        x = [torch.tensor([1.0, 2.0]), torch.eye(3)[executor.rank]]
-        operation = Adasum(x, Combination(Reduction.ADASUM, 2.0, 0.5), executor.all, "allreduce.x")
-        return [result.tolist() for result in executor.run(operation)]
+    def body(engine: ThreadEngine) -> object:
+        x = [torch.tensor([1.0, 2.0]), torch.eye(3)[engine.rank]]
+        operation = Adasum(x, Combination(Reduction.ADASUM, 2.0, 0.5), engine.all, "allreduce.x")
+        return [result.tolist() for result in engine.run(operation)]
 
     expected = [[1.0, 2.0], [1.0, 0.0, 1.0]]
     assert run(body, size=3, joined=1) == [expected, None, expected]
 
 
 def test_a_joined_rank_gives_no_rows_where_that_is_tolerated() -> None:
-    def body(executor: ThreadEngine) -> object:
-        tensors = [torch.full((executor.rank + 1, 2), executor.rank), torch.zeros(1, dtype=torch.bfloat16)]
-        operation = Allgather(tensors, executor.all, "allgather.x", tolerates_joined=True)
-        return [gathered.tensor.tolist() for gathered in executor.run(operation)]
+    def body(engine: ThreadEngine) -> object:
+        tensors = [torch.full((engine.rank + 1, 2), engine.rank), torch.zeros(1, dtype=torch.bfloat16)]
+        operation = Allgather(tensors, engine.all, "allgather.x", tolerates_joined=True)
+        return [gathered.tensor.tolist() for gathered in engine.run(operation)]
 
     expected = [[[0, 0], *[[2, 2]] * 3], [0.0, 0.0]]
     assert run(body, size=3, joined=1) == [expected, None, expected]

@@ -18,11 +18,11 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
 def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(reduction: Reduction) -> None:
-    def body(executor: ThreadEngine) -> object:
-        tensors = [make_input(executor.rank, dtype) for dtype in DTYPES]
+    def body(engine: ThreadEngine) -> object:
+        tensors = [make_input(engine.rank, dtype) for dtype in DTYPES]
         how = Combination(reduction)
-        single = [executor.run(Reducescatter([tensor], how, executor.all, "reducescatter.x"))[0] for tensor in tensors]
-        grouped = executor.run(Reducescatter(tensors, how, executor.all, "grouped_reducescatter.x"))
+        single = [engine.run(Reducescatter([tensor], how, engine.all, "reducescatter.x"))[0] for tensor in tensors]
+        grouped = engine.run(Reducescatter(tensors, how, engine.all, "grouped_reducescatter.x"))
         return single, grouped
 
     for rank, results in enumerate(run(body, size=3)):
@@ -34,21 +34,21 @@ def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(reduction: 
 
 
 def test_complex_and_truth_values() -> None:
-    def body(executor: ThreadEngine) -> object:
-        (sums,) = executor.run(Reducescatter([torch.tensor([1j, executor.rank]).conj()], AVERAGE, executor.all, "r.x"))
-        true = torch.tensor([executor.rank == 0, False])
-        (most,) = executor.run(Reducescatter([true], Combination(Reduction.MAX), executor.all, "r.x"))
+    def body(engine: ThreadEngine) -> object:
+        (sums,) = engine.run(Reducescatter([torch.tensor([1j, engine.rank]).conj()], AVERAGE, engine.all, "r.x"))
+        true = torch.tensor([engine.rank == 0, False])
+        (most,) = engine.run(Reducescatter([true], Combination(Reduction.MAX), engine.all, "r.x"))
         return sums.tolist(), most.tolist()
 
     assert run(body) == [([-1j], [True]), ([0.5 + 0j], [False])]
 
 
 def test_factors_apply_and_the_input_is_left_alone() -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         x, integers = torch.ones(2, 2), torch.tensor([3, -3])
-        (result,) = executor.run(Reducescatter([x.t()], Combination(Reduction.AVERAGE, 2.0, 3.0), executor.all, "r.x"))
-        (halves,) = executor.run(Reducescatter([integers], Combination(Reduction.SUM, 0.5), executor.all, "r.x"))
-        (one,) = executor.run(Reducescatter([integers], Combination(Reduction.AVERAGE, 1.0, 0.5), executor.all, "r.x"))
+        (result,) = engine.run(Reducescatter([x.t()], Combination(Reduction.AVERAGE, 2.0, 3.0), engine.all, "r.x"))
+        (halves,) = engine.run(Reducescatter([integers], Combination(Reduction.SUM, 0.5), engine.all, "r.x"))
+        (one,) = engine.run(Reducescatter([integers], Combination(Reduction.AVERAGE, 1.0, 0.5), engine.all, "r.x"))
         assert x.unique().tolist() == [1.0]
         return result.tolist(), halves.tolist(), one.tolist()
 

@@ -19,11 +19,11 @@ def make_input(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVERAGE], ids=lambda op: op.name)
 def test_elements_of_all_ranks_are_added_up(reduction: Reduction) -> None:
-    def body(executor: ThreadEngine) -> object:
-        tensor = make_input(executor.rank)
-        result = executor.run(SparseAllreduce(tensor, reduction, executor.all, "sparse_allreduce.x"))
+    def body(engine: ThreadEngine) -> object:
+        tensor = make_input(engine.rank)
+        result = engine.run(SparseAllreduce(tensor, reduction, engine.all, "sparse_allreduce.x"))
         assert (result.layout, result.is_coalesced(), result.shape) == (torch.sparse_coo, False, tensor.shape)
-        assert torch.equal(tensor.to_dense(), make_input(executor.rank).to_dense())
+        assert torch.equal(tensor.to_dense(), make_input(engine.rank).to_dense())
         return result.to_dense()
 
     expected = torch.stack([make_input(rank).to_dense() for rank in range(3)]).sum(0)
@@ -32,9 +32,9 @@ def test_elements_of_all_ranks_are_added_up(reduction: Reduction) -> None:
 
 
 def test_a_rank_that_has_joined_gives_no_elements_and_counts_in_the_average() -> None:
-    def body(executor: ThreadEngine) -> object:
-        operation = SparseAllreduce(make_input(2), Reduction.AVERAGE, executor.all, "sparse_allreduce.x")
-        return executor.run(operation).to_dense()
+    def body(engine: ThreadEngine) -> object:
+        operation = SparseAllreduce(make_input(2), Reduction.AVERAGE, engine.all, "sparse_allreduce.x")
+        return engine.run(operation).to_dense()
 
     first, _, last = run(body, size=3, joined=1)
     torch.testing.assert_close(first, make_input(2).to_dense() * 2 / 3)

@@ -53,9 +53,9 @@ def test_on_the_cpu_cuda_is_never_touched(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("Stream", "stream", "current_stream", "is_available", "current_device"):
         monkeypatch.setattr(torch.cuda, name, refuse)
 
-    def body(executor: ThreadEngine) -> None:
+    def body(engine: ThreadEngine) -> None:
         for make in itertools.chain(*MAKERS.values()):
-            executor.run(make(torch.ones(2), executor.all))
+            engine.run(make(torch.ones(2), engine.all))
         assert not torch.cuda.is_initialized()
 
     run(body)

@@ -26,10 +26,10 @@ def run(body: Callable[[ThreadEngine], Any], size: int = 2, way: str = WAYS[0], 
         joined: a rank that joins instead; the others do when they have ended.
     """
 
-    def play(executor: ThreadEngine) -> object:
-        result = None if executor.rank == joined else body(executor)
+    def play(engine: ThreadEngine) -> object:
+        result = None if engine.rank == joined else body(engine)
         if joined is not None:
-            executor.join()
+            engine.join()
         return result
 
     with pytest.MonkeyPatch.context() as patch:

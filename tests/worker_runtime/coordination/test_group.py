@@ -22,9 +22,9 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.coordination.group import Group, form
 from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups import gloo
-from worker_runtime.groups.cancellation import Cancellation
 from worker_runtime.groups.connections import duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo, find_listener
+from worker_runtime.groups.works import Cancellation
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)

@@ -142,7 +142,7 @@ def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypat
 def read_questions(
     sequencer: Sequencer, count: int, told: dict[int, Signature] | None = None
 ) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
-    """The next questions, by name: signature, extents and payload; `told` are signatures that came before."""
+    """The next questions, by name: signature, sizes and payload; `told` are signatures that came before."""
     told = {} if told is None else told
     read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
     while len(read) < count:
@@ -150,9 +150,9 @@ def read_questions(
         if kind == Frame.SIGNATURE:
             told.update([wire.decode_signature(memoryview(body))])
         else:
-            for head, extents, payload in wire.decode_questions(body, 0, len(body)):
+            for head, sizes, payload in wire.decode_questions(body, 0, len(body)):
                 signature_number, _, name, _ = wire.decode_head(head)
-                read[name] = told[signature_number], extents, payload
+                read[name] = told[signature_number], sizes, payload
     return read
 
 
@@ -196,7 +196,7 @@ class Lost(Echo):
 
 
 @pytest.mark.parametrize(
-    ("change", "extents"),
+    ("change", "sizes"),
     [
         ({"signature": replace(SUM, note=object())}, ()),
         ({"signature": replace(SUM, shapes=([1],))}, ()),  # it has no hash
@@ -206,15 +206,15 @@ class Lost(Echo):
         ({}, (1.5,)),
         ({}, (0,) * 70_000),
     ],
-    ids=["encoding", "hash", "surrogate", "long name", "large extent", "float extent", "many extents"],
+    ids=["encoding", "hash", "surrogate", "long name", "large size", "float size", "many sizes"],
 )
 def test_what_cannot_become_a_question_is_not_counted(
-    ends: Ends, change: dict[str, Any], extents: tuple[int, ...]
+    ends: Ends, change: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
     link, sequencer = ends
     for _ in range(2):  # it is not half known the second time, either
         wrong = Echo("wrong")
-        wrong.question, wrong.extents = wrong.question._replace(**change), extents
+        wrong.question, wrong.sizes = wrong.question._replace(**change), sizes
         with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
             link.outbox.ask(wrong)
     assert [link.outbox.ask(Echo("a")), link.outbox.ask(Echo("b"))] == [0, 1]
@@ -233,9 +233,9 @@ def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbour
     questions = read_questions(sequencer, 3)
     assert list(questions) == ["a", "lost", "b"]
     assert questions["a"] == questions["b"] == (SUM, (), b"12345678")
-    signature, extents, payload = questions["lost"]
+    signature, sizes, payload = questions["lost"]
     assert (signature.kind, signature.note) == (Kind.FAIL, f"{type(error).__name__}: no memory")
-    assert (extents, payload) == ((), b"")
+    assert (sizes, payload) == ((), b"")
 
 
 def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
@@ -254,16 +254,16 @@ def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
 
 def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:
     def body() -> object:
-        executor = runtime.RUNTIME.executor
-        among = executor.find_members(0, "test")
+        engine = runtime.RUNTIME.engine
+        among = engine.find_members(0, "test")
 
         def make() -> Operation[Any]:
             return Allgather([torch.ones(1)], among, "allgather.x")
 
         wrong = make()
-        wrong.extents = (2**70,)
+        wrong.sizes = (2**70,)
         with pytest.raises(UnsendableError, match="allgather 'x' cannot be sent"):
-            executor.submit(wrong)
-        return executor.run(make())[0].tensor.tolist()
+            engine.submit(wrong)
+        return engine.run(make())[0].tensor.tolist()
 
     assert ranks.run(body) == [[1.0, 1.0]] * 2

@@ -9,7 +9,7 @@ from worker_runtime.coordination.ordering.questions import Kind, Question, Reduc
 from worker_runtime.coordination.wire import ProtocolError, Released
 
 Factors = tuple[float, float]
-Asked = tuple[int, int, bytes, tuple[int, ...], bytes, Factors]  # signature, set, name, extents, payload, factors
+Asked = tuple[int, int, bytes, tuple[int, ...], bytes, Factors]  # signature, set, name, sizes, payload, factors
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(0, 2**16 - 1)
@@ -36,8 +36,8 @@ ASKED = st.tuples(
 
 
 def encode(asked: Asked) -> bytes:
-    signature, process_set, name, extents, payload, factors = asked
-    return wire.encode_question(signature, process_set, name, extents, len(payload), factors=factors) + payload
+    signature, process_set, name, sizes, payload, factors = asked
+    return wire.encode_question(signature, process_set, name, sizes, len(payload), factors=factors) + payload
 
 
 @given(number=st.integers(0, 2**32 - 1), signature=SIGNATURES)
@@ -49,9 +49,9 @@ def test_signatures(number: int, signature: Signature) -> None:
 def test_questions_follow_each_other_in_one_frame(questions: list[Asked]) -> None:
     body = b"".join(map(encode, questions))
     decoded = wire.decode_questions(b"before" + body, 6, 6 + len(body))
-    assert [(*wire.decode_head(head), extents, payload) for head, extents, payload in decoded] == [
-        (signature, process_set, name.decode(), factors, extents, payload)
-        for signature, process_set, name, extents, payload, factors in questions
+    assert [(*wire.decode_head(head), sizes, payload) for head, sizes, payload in decoded] == [
+        (signature, process_set, name.decode(), factors, sizes, payload)
+        for signature, process_set, name, sizes, payload, factors in questions
     ]
 
 
@@ -71,14 +71,14 @@ def test_a_name_that_is_no_text_is_an_error() -> None:
 def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: int) -> None:
     question = Question(0, "allgather.x", Signature(Kind.ALLGATHER))
     count = data.draw(st.integers(0, 3))
-    extents = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
+    sizes = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
     releases = [
         Release(
             index=data.draw(st.integers(0, 2**64 - 1)),
             question=question,
             members=tuple(range(members)),
             joined=tuple(data.draw(st.lists(st.integers(0, 2**32 - 1), max_size=2))),
-            extents=tuple(data.draw(st.lists(extents, min_size=members, max_size=members))) if count else (),
+            sizes=tuple(data.draw(st.lists(sizes, min_size=members, max_size=members))) if count else (),
             value=data.draw(NUMBERS),
         )
         for _ in range(data.draw(st.integers(0, 3)))
@@ -93,7 +93,7 @@ def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: i
             number,
             release.index,
             release.joined,
-            release.extents,
+            release.sizes,
             release.value,
             tuple(map(len, each)),
             memoryview(b"".join(each)),

@@ -343,8 +343,8 @@ def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something
     sizes = iter((3, 3, 2, 2, 2, 2))  # when the function begins, and at each look
     monkeypatch.setattr(states, "count_ranks", lambda: next(sizes))
     state = Journal()
-    executor = SimpleNamespace(begin_again=lambda: state.lines.append("begin again"))
-    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(executor=executor))
+    engine = SimpleNamespace(begin_again=lambda: state.lines.append("begin again"))
+    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(engine=engine))
     state.register_reset_callbacks([lambda: state.lines.append("callback")])
 
     def function(state: Journal) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker_runtime.ranks import RankPool
-from tests.worker_runtime.sampled_job import Job, Seat, play_job
+from tests.worker_runtime.sampled_job import Communicator, Job, play_job
 from worker_runtime.elastic import sampler as samplers
 from worker_runtime.elastic.sampler import ElasticSampler
 
@@ -21,9 +21,9 @@ EVENTS = (
 
 
 @pytest.fixture
-def seat(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The runtime as a sampler sees it; a test sets its `executor`."""
-    runtime = SimpleNamespace(executor=Seat.take(0, 1))
+def communicator(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """The runtime as a sampler sees it; a test sets its `engine`."""
+    runtime = SimpleNamespace(engine=Communicator.take(0, 1))
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
@@ -32,7 +32,7 @@ def deal(runtime: SimpleNamespace, size: int, count: int, **options: object) -> 
     """The indices that each rank gets."""
     dealt = []
     for rank in range(size):
-        runtime.executor = Seat.take(rank, size)
+        runtime.engine = Communicator.take(rank, size)
         sampler = ElasticSampler(range(count), **options)  # type: ignore[arg-type]  # the options are given by the tests
         dealt.append(list(sampler))
         assert len(sampler) == len(dealt[-1]) == sampler.num_samples
@@ -51,9 +51,9 @@ def deal(runtime: SimpleNamespace, size: int, count: int, **options: object) -> 
     ],
 )
 def test_samples_are_dealt_by_strides_and_the_first_twice_where_they_do_not_suffice(
-    seat: SimpleNamespace, size: int, count: int, expected: list[list[int]]
+    communicator: SimpleNamespace, size: int, count: int, expected: list[list[int]]
 ) -> None:
-    assert deal(seat, size, count, shuffle=False) == expected
+    assert deal(communicator, size, count, shuffle=False) == expected
     sampler = ElasticSampler(range(count))
     sampler.record_batch(0, 4)
     assert sampler.processed_num == count
@@ -61,22 +61,22 @@ def test_samples_are_dealt_by_strides_and_the_first_twice_where_they_do_not_suff
     assert list(sampler) == []
 
 
-def test_the_order_is_that_of_pythons_generator_seeded_with_seed_and_epoch(seat: SimpleNamespace) -> None:
+def test_the_order_is_that_of_pythons_generator_seeded_with_seed_and_epoch(communicator: SimpleNamespace) -> None:
     order = list(range(8))
     random.Random(7).shuffle(order)  # noqa: S311 - an order
-    assert deal(seat, 2, 8, seed=7) == [order[::2], order[1::2]]
+    assert deal(communicator, 2, 8, seed=7) == [order[::2], order[1::2]]
     sampler = ElasticSampler(range(8), seed=5)
     sampler.set_epoch(2)
     assert (sampler.remaining_indices, sampler.epoch) == (order, 2)
 
 
-def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(seat: SimpleNamespace) -> None:
-    seat.executor = Seat.take(0, 2)
+def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(communicator: SimpleNamespace) -> None:
+    communicator.engine = Communicator.take(0, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.record_batch(0, 2)
     state = sampler.state_dict()
     assert state == {"epoch": 0, "processed_num": 4, "ledger": ((2, ((2, ()),)),)}
-    seat.executor = Seat.take(1, 3)
+    communicator.engine = Communicator.take(1, 3)
     sampler.reset()
     assert (sampler.remaining_indices, list(sampler)) == ([4, 5, 6, 7, 8, 9], [5, 8])
     assert sampler.state_dict() == state
@@ -88,8 +88,8 @@ def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(seat: 
     assert other.state_dict() == {"epoch": 1, "processed_num": 0, "ledger": ()}
 
 
-def test_a_state_of_horovods_means_the_first_samples(seat: SimpleNamespace) -> None:
-    seat.executor = Seat.take(1, 2)
+def test_a_state_of_horovods_means_the_first_samples(communicator: SimpleNamespace) -> None:
+    communicator.engine = Communicator.take(1, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.load_state_dict({"epoch": 3, "processed_num": 5})
     assert (sampler.epoch, sampler.processed_num, list(sampler)) == (3, 5, [6, 8, 5])
@@ -104,14 +104,14 @@ def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) 
     c: a step is committed, from now on without these ranks. l: their loss is heard of. b: a batch of this size.
     s: its state is asked for.
     """
-    seat = runtime.executor = Seat.take(rank, size)
+    communicator = runtime.engine = Communicator.take(rank, size)
     sampler = ElasticSampler(range(count), shuffle=False)
     for act, *numbers in acts.split():
         ranks = tuple(map(int, numbers))
         if act == "c":
-            seat.commit(*ranks)
+            communicator.commit(*ranks)
         elif act == "l":
-            seat.lineage = tuple(member for member in seat.lineage if member not in ranks)
+            communicator.lineage = tuple(member for member in communicator.lineage if member not in ranks)
         elif act == "b":
             sampler.record_batch(0, ranks[0])
         else:
@@ -153,24 +153,24 @@ STORIES: dict[str, tuple[int, int, int, str, tuple[object, ...], int, list[int]]
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_batch_counts_for_the_ranks_that_committed_its_step(seat: SimpleNamespace, name: str) -> None:
+def test_a_batch_counts_for_the_ranks_that_committed_its_step(communicator: SimpleNamespace, name: str) -> None:
     rank, size, count, acts, ledger, processed, left = STORIES[name]
-    sampler = play(seat, rank, size, count, acts)
+    sampler = play(communicator, rank, size, count, acts)
     assert sampler.state_dict() == {"epoch": 0, "processed_num": processed, "ledger": ledger}
     sampler.reset()
     assert (sampler.remaining_indices, sampler.processed_num) == (left, processed)
 
 
-def test_a_batch_that_waits_counts_as_processed_by_this_worker_alone(seat: SimpleNamespace) -> None:
-    sampler = play(seat, 0, 2, 8, "c b1 c b1 b1")
+def test_a_batch_that_waits_counts_as_processed_by_this_worker_alone(communicator: SimpleNamespace) -> None:
+    sampler = play(communicator, 0, 2, 8, "c b1 c b1 b1")
     assert (sampler.processed_num, sampler.may_differ) == (6, False)
     sampler.reset()
     assert (sampler.remaining_indices, sampler.processed_num) == ([4, 5, 6, 7], 4)
 
 
-def test_ranks_may_differ_where_batches_are_recorded_and_nothing_commits(seat: SimpleNamespace) -> None:
-    assert not play(seat, 0, 3, 12, "").may_differ
-    sampler = play(seat, 0, 3, 12, "b2 l1 b1")
+def test_ranks_may_differ_where_batches_are_recorded_and_nothing_commits(communicator: SimpleNamespace) -> None:
+    assert not play(communicator, 0, 3, 12, "").may_differ
+    sampler = play(communicator, 0, 3, 12, "b2 l1 b1")
     assert sampler.may_differ
     sampler.reset()
     assert not sampler.may_differ
@@ -186,16 +186,16 @@ def test_ranks_may_differ_where_batches_are_recorded_and_nothing_commits(seat: S
     ],
 )
 def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(
-    seat: SimpleNamespace, count: int, acts: str, *, is_outdated: bool
+    communicator: SimpleNamespace, count: int, acts: str, *, is_outdated: bool
 ) -> None:
-    sampler = play(seat, 0, 3, count, acts)
+    sampler = play(communicator, 0, 3, count, acts)
     assert sampler.is_outdated is is_outdated
     sampler.reset()
     assert not sampler.is_outdated
 
 
-def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
-    seat.executor = Seat.take(0, 2)
+def test_what_waits_is_of_its_epoch(communicator: SimpleNamespace) -> None:
+    communicator.engine = Communicator.take(0, 2)
     sampler = ElasticSampler(range(8), shuffle=False)
     state = sampler.state_dict()
     sampler.record_batch(0, 1)
@@ -207,30 +207,32 @@ def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])
-def test_samples_that_an_epoch_leaves_are_warned_of_once(seat: SimpleNamespace, origin: int, warned: list[str]) -> None:
-    executor = seat.executor = Seat.take(origin, 3)
+def test_samples_that_an_epoch_leaves_are_warned_of_once(
+    communicator: SimpleNamespace, origin: int, warned: list[str]
+) -> None:
+    engine = communicator.engine = Communicator.take(origin, 3)
     sampler = ElasticSampler(range(9), shuffle=False)
-    executor.commit(1)
+    engine.commit(1)
     sampler.record_batch(0, 3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sampler.set_epoch(1)
-        executor.commit()
+        engine.commit()
         sampler.record_batch(0, 9)
         sampler.set_epoch(2)
     assert [str(warning.message).split(" are")[0] for warning in caught] == warned
 
 
-def test_who_is_alone_gets_all(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(1, 2)
-    executor.steps.lineage = (1,)
+def test_who_is_alone_gets_all(communicator: SimpleNamespace) -> None:
+    engine = communicator.engine = Communicator.take(1, 2)
+    engine.steps.lineage = (1,)
     sampler = ElasticSampler(range(4), shuffle=False)
     assert (list(sampler), sampler.rank, sampler.num_replicas) == ([0, 1, 2, 3], 0, 1)
     sampler.record_batch(0, 3)
     assert sampler.state_dict()["ledger"] == ((1, ((3, ()),)),)
 
 
-@pytest.mark.usefixtures("seat")
+@pytest.mark.usefixtures("communicator")
 def test_a_sampler_can_be_pickled() -> None:
     sampler = ElasticSampler(range(4), seed=3)
     sampler.record_batch(0, 1)
@@ -251,7 +253,7 @@ def test_each_sample_counts_once_per_epoch_over_losses_growth_and_restores() -> 
     counts = Counter[str]()
     with pytest.MonkeyPatch.context() as patch:
         for seed in range(300):
-            runtime = SimpleNamespace(executor=None)
+            runtime = SimpleNamespace(engine=None)
             patch.setattr(samplers, "RUNTIME", runtime)
             job = Job(random.Random(seed), runtime)  # noqa: S311 - a history
             try:

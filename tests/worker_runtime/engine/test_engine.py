@@ -74,12 +74,12 @@ def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
     assert ranks.run(body, size=1) == [((1, 2), (2, True, [1, 2]), (0, False, []), 1)]
 
 
-def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_executor_takes_nothing() -> None:
-    executor = Engine()
-    members = executor.find_members(GLOBAL_SET, "x")
+def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_engine_takes_nothing() -> None:
+    engine = Engine()
+    members = engine.find_members(GLOBAL_SET, "x")
     operation = Allreduce([torch.ones(1)], SUM, members, "allreduce.x")
-    assert executor.submit(operation).is_done()
-    assert executor.run(operation)[0].tolist() == [1.0]
-    executor.close()
+    assert engine.submit(operation).is_done()
+    assert engine.run(operation)[0].tolist() == [1.0]
+    engine.close()
     with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
-        executor.submit(Barrier(members, "barrier.x"))
+        engine.submit(Barrier(members, "barrier.x"))

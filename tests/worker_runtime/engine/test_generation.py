@@ -126,12 +126,12 @@ def read_departed(generation: PlayedGeneration) -> int:
 
 def suspend(succession: Succession, before: PlayedGeneration) -> None:
     """After the loss of rank 1; the process set {0, 2} is known."""
-    executor = succession.engine
-    members = executor.find_members(GLOBAL_SET, "x")
-    handle = executor.submit(AddSet((0, 2), members, "add_process_set.1", 1))
+    engine = succession.engine
+    members = engine.find_members(GLOBAL_SET, "x")
+    handle = engine.submit(AddSet((0, 2), members, "add_process_set.1", 1))
     before.sequencer.read_names(1)
     before.release_set(0, 1, (0, 2))
-    executor.wait(handle)
+    engine.wait(handle)
     before.lose()
     succession.suspend("rank 1 was lost")
     succession.adopt(2, 0, 2, retry(0, 2))

@@ -52,27 +52,27 @@ def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what:
             def __reduce__(self) -> object:
                 return setattr, (torch, "harmed", True)
 
-        executor = runtime.RUNTIME.executor
-        own, executor.key = executor.key, b"another key" if executor.rank == 1 else executor.key
-        share = Harm() if executor.rank == 1 else None
+        engine = runtime.RUNTIME.engine
+        own, engine.key = engine.key, b"another key" if engine.rank == 1 else engine.key
+        share = Harm() if engine.rank == 1 else None
         if what == "allgather":
             with pytest.raises(ForgedObjectError):
-                objects.allgather_object(executor, share, "x")
-        elif executor.rank == 0:
+                objects.allgather_object(engine, share, "x")
+        elif engine.rank == 0:
             with pytest.raises(ForgedObjectError, match=r"of rank 1 does not carry this job's signature"):
-                objects.broadcast_object(executor, share, 1, "x")
+                objects.broadcast_object(engine, share, 1, "x")
         else:
-            objects.broadcast_object(executor, share, 1, "x")
-        executor.key = own
-        return hasattr(torch, "harmed") and executor.rank == 0, allgather_object(executor.rank), len(own) >= 32
+            objects.broadcast_object(engine, share, 1, "x")
+        engine.key = own
+        return hasattr(torch, "harmed") and engine.rank == 0, allgather_object(engine.rank), len(own) >= 32
 
     assert ranks.run(body) == [(False, [0, 1], True)] * 2
 
 
 def test_what_was_sent_under_another_name_or_by_another_rank_is_refused() -> None:
-    executor = Engine()  # of a world of one
-    message, _ = objects._pack(executor, "broadcast_object.a", "said", 0)
-    assert objects._unpack(executor, "broadcast_object.a", message, 0) == "said"
+    engine = Engine()  # of a world of one
+    message, _ = objects._pack(engine, "broadcast_object.a", "said", 0)
+    assert objects._unpack(engine, "broadcast_object.a", message, 0) == "said"
     changed = message.clone()
     changed[-1] ^= 1
     for title, data, rank in (
@@ -82,7 +82,7 @@ def test_what_was_sent_under_another_name_or_by_another_rank_is_refused() -> Non
         ("broadcast_object.a", message[:5], 0),
     ):
         with pytest.raises(ForgedObjectError):
-            objects._unpack(executor, title, data, rank)
+            objects._unpack(engine, title, data, rank)
 
 
 class Unpicklable:

@@ -34,18 +34,18 @@ THREE = (0, 1, 2)
 
 
 class Scene:
-    """An executor of rank 0 of three, in the generation `before`; after the loss of rank 1 there is `after`."""
+    """An engine of rank 0 of three, in the generation `before`; after the loss of rank 1 there is `after`."""
 
     def __init__(self, before: PlayedGeneration, after: PlayedGeneration) -> None:
         self.before, self.after = before, after
         self.troubles = SimpleQueue[str]()
         self.succession = make_succession(before, self.troubles.put)
-        self.executor = self.succession.engine
+        self.engine = self.succession.engine
 
     @property
     def all_ranks(self) -> Members:
         """Of the present generation."""
-        return self.executor.find_members(GLOBAL_SET, "x")
+        return self.engine.find_members(GLOBAL_SET, "x")
 
     def sum(self, name: str, *values: float) -> Allreduce:
         """An operation of all."""
@@ -53,7 +53,7 @@ class Scene:
 
     def ask(self, operation: Operation[object]) -> Handle[object]:
         """Submit an operation, and read its question."""
-        handle = self.executor.submit(operation)
+        handle = self.engine.submit(operation)
         self.before.sequencer.read_names(1)
         return handle
 
@@ -76,10 +76,10 @@ class Scene:
 
 @pytest.fixture
 def scene(before: PlayedGeneration, after: PlayedGeneration) -> Iterator[Scene]:
-    """In the first generation; the executor is closed before they are."""
+    """In the first generation; the engine is closed before they are."""
     made = Scene(before, after)
     yield made
-    made.executor.close()
+    made.engine.close()
 
 
 def pack(*values: float) -> bytes:
@@ -99,28 +99,28 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     assert (report.wish, report.completed, report.seen) == (Wish.CONTINUE, (), -1)
     scene.go_on()
     with pytest.raises(StepRevokedError):
-        scene.executor.wait(handle)
-    assert (scene.executor.steps.committed, scene.executor.steps.lineage) == ((0, THREE), (0, 2))
+        scene.engine.wait(handle)
+    assert (scene.engine.steps.committed, scene.engine.steps.lineage) == ((0, THREE), (0, 2))
 
 
 def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scene: Scene) -> None:
-    executor = scene.executor
+    engine = scene.engine
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
     scene.go_on(Done(THREE, 1))
-    scene.executor.wait(handle)
-    assert executor.steps.committed == (1, THREE)
-    assert (executor.rank, executor.size, executor.generation, executor.steps.lineage) == (0, 2, 2, (0, 2))
+    scene.engine.wait(handle)
+    assert engine.steps.committed == (1, THREE)
+    assert (engine.rank, engine.size, engine.generation, engine.steps.lineage) == (0, 2, 2, (0, 2))
 
 
 def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
-    executor = scene.executor
-    executor.current.stops_from = 8
+    engine = scene.engine
+    engine.current.stops_from = 8
     for number, index in ((1, 7), (2, 8)):
         handle = scene.ask(Commit(scene.all_ranks, number))
         scene.before.release(number - 1, index=index)
-        scene.executor.wait(handle)
-        assert (executor.steps.has_stepped, executor.steps.is_stopping) == (True, number == 2)
+        scene.engine.wait(handle)
+        assert (engine.steps.has_stepped, engine.steps.is_stopping) == (True, number == 2)
     assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
 
 
@@ -131,33 +131,33 @@ def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
     scene.go_on(Done(THREE, 1, answer=answer))
-    scene.executor.wait(handle)
-    assert (scene.executor.steps.has_stepped, scene.executor.steps.is_stopping) == (True, answer == STOPPING)
+    scene.engine.wait(handle)
+    assert (scene.engine.steps.has_stepped, scene.engine.steps.is_stopping) == (True, answer == STOPPING)
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
     first = scene.ask(Commit(scene.all_ranks, 1))
     scene.before.release(0, index=7)
-    scene.executor.wait(first)
-    second = scene.executor.submit(Commit(scene.all_ranks, 2))
+    scene.engine.wait(first)
+    second = scene.engine.submit(Commit(scene.all_ranks, 2))
     report = scene.interrupt()
     assert report.completed == (CompletedOperation(THREE, "commit", 7, 1),)
     assert (only(report.pending).number, report.seen) == (2, 7)
     scene.go_on()
     with pytest.raises(StepRevokedError):
-        scene.executor.wait(second)
-    assert scene.executor.steps.committed == (1, THREE)
+        scene.engine.wait(second)
+    assert scene.engine.steps.committed == (1, THREE)
 
 
 def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> None:
     handles = [scene.ask(scene.sum("x", 1.0, 2.0))]
     assert only(scene.interrupt().pending).title == "allreduce 'x'"
-    handles.append(scene.executor.submit(scene.sum("meanwhile", 1.0)))
+    handles.append(scene.engine.submit(scene.sum("meanwhile", 1.0)))
     scene.go_on()
     assert scene.after.sequencer.read_names(2) == ["allreduce.x", "allreduce.meanwhile"]
     scene.after.release(0, payload=pack(3.0, 4.0))
     scene.after.release(1, payload=pack(2.0))
-    assert [scene.executor.wait(handle)[0].tolist() for handle in handles] == [[3.0, 4.0], [2.0]]
+    assert [scene.engine.wait(handle)[0].tolist() for handle in handles] == [[3.0, 4.0], [2.0]]
 
 
 def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scene: Scene) -> None:
@@ -167,17 +167,17 @@ def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scen
     assert report.pending == ()
     assert [(each.ranks, each.name, each.index) for each in report.completed] == [(THREE, "allreduce.x", 4)]
     scene.go_on()
-    assert scene.executor.wait(handle)[0].tolist() == [6.0]
+    assert scene.engine.wait(handle)[0].tolist() == [6.0]
 
 
 def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
     scene.before.played.silent = "10.0.0.2"
-    waiting = Errand(scene.executor.wait, handle)
+    waiting = Errand(scene.engine.wait, handle)
     expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6.83 s"
     assert scene.troubles.get(timeout=LIMIT_SECONDS) == expected
-    scene.executor.close()
+    scene.engine.close()
     with pytest.raises(HorovodInternalError):
         waiting.finish()
 
@@ -185,15 +185,15 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
 def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
-    scene.executor.await_answer(handle)
+    scene.engine.await_answer(handle)
     scene.before.played.shut_down()
-    waiting = Errand(scene.executor.wait, handle)
+    waiting = Errand(scene.engine.wait, handle)
     assert scene.troubles.get(timeout=LIMIT_SECONDS).startswith("allreduce 'x' failed on rank 0: ")
     assert only(scene.interrupt().pending).index == 0
     scene.go_on()
     scene.after.sequencer.read_names(1)
     scene.after.release(0)
-    scene.executor.await_answer(handle)
+    scene.engine.await_answer(handle)
     scene.after.played.works[-1].is_done = True
     assert waiting.finish()[0][0].item() == 1.0
     assert scene.before.played.is_shut
@@ -222,7 +222,7 @@ def test_what_cannot_be_run_again_says_why(scene: Scene, number: int) -> None:
     handle = scene.ask(operation)
     if is_begun:
         scene.before.release(0)
-        scene.executor.await_answer(handle)
+        scene.engine.await_answer(handle)
     pending = only(scene.interrupt().pending)
     assert pending.obstacle.startswith(obstacle)
     assert bool(pending.obstacle) == bool(obstacle)
@@ -236,14 +236,14 @@ def test_a_broadcast_names_the_rank_that_it_needs(scene: Scene) -> None:
     scene.go_on()
     scene.after.sequencer.read_names(1)
     scene.after.release(0, payload=pack(5.0, 6.0))  # of the rank that is now 1
-    assert scene.executor.wait(handle)[0].tolist() == [5.0, 6.0]
+    assert scene.engine.wait(handle)[0].tolist() == [5.0, 6.0]
 
 
 def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(scene: Scene) -> None:
-    executor = scene.executor
-    executor.process_sets.add(1, (0, 1), 0)
-    executor.process_sets.add(2, (0, 2), 1)
-    handle = executor.submit(Barrier(executor.find_members(1, "x"), "barrier.x"))
+    engine = scene.engine
+    engine.process_sets.add(1, (0, 1), 0)
+    engine.process_sets.add(2, (0, 2), 1)
+    handle = engine.submit(Barrier(engine.find_members(1, "x"), "barrier.x"))
     assert only(scene.interrupt().pending).ranks == (0, 1)
     resuming = Errand(scene.go_on)
     for number, members in enumerate([(0,), (0, 1)], start=1):  # the number of the lost one is not free either
@@ -251,17 +251,17 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
         scene.after.release_set(number - 1, number, members)
     resuming.finish()
     with pytest.raises(SetLostError):
-        scene.executor.wait(handle)
+        scene.engine.wait(handle)
     with pytest.raises(SetLostError, match="process set 1 has lost rank 1"):
-        executor.find_members(1, "x")
-    assert executor.find_members(2, "x").ranks == (0, 1)
+        engine.find_members(1, "x")
+    assert engine.find_members(2, "x").ranks == (0, 1)
 
 
-def register(executor: Engine, number: int, *ranks: int) -> ProcessSet:
+def register(engine: Engine, number: int, *ranks: int) -> ProcessSet:
     """As `add_process_set`."""
     made = ProcessSet(ranks)
-    executor.process_sets.add(number, ranks, number)
-    made.register(executor, number)
+    engine.process_sets.add(number, ranks, number)
+    made.register(engine, number)
     return made
 
 
@@ -270,10 +270,10 @@ def describe_set(made: ProcessSet) -> tuple[object, ...]:
 
 
 def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = scene.executor
-    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(executor=executor))
+    engine = scene.engine
+    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(engine=engine))
     kept, shrunk, foreign, gone = (
-        register(executor, number, *ranks) for number, ranks in enumerate([(0, 2), (0, 1), (2,), (1,)], start=1)
+        register(engine, number, *ranks) for number, ranks in enumerate([(0, 2), (0, 1), (2,), (1,)], start=1)
     )
     scene.interrupt()
     scene.succession.adopt(2, 0, 2, retry(0, 2))
@@ -285,10 +285,10 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
     ]
     assert [each.rank() for each in (kept, shrunk)] == [0, 0]
     with pytest.raises(SetLostError, match="process set 2 has lost rank 1"):
-        executor.find_members(shrunk.find_number("x"), "x")
+        engine.find_members(shrunk.find_number("x"), "x")
     assert remove_process_set(gone)
-    again = register(executor, 4, 0, 1)
-    assert [executor.process_sets.is_current(number) for number in range(1, 5)] == [True, False, True, True]
+    again = register(engine, 4, 0, 1)
+    assert [engine.process_sets.is_current(number) for number in range(1, 5)] == [True, False, True, True]
     assert (describe_set(gone), describe_set(again)) == ((None, [1], None, False), (4, [0, 1], 2, True))
     assert pickle.loads(pickle.dumps(kept)).ranks == [0, 1]  # noqa: S301 - what was dumped here
     scene.succession.resume(None, None)
@@ -296,20 +296,20 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
 
 def test_who_makes_the_sets_known_again_does_not_count_as_one_that_asks(scene: Scene) -> None:
     """The thread that recovers lives on: a deadlock is told only where no thread is left that may ask."""
-    register(scene.executor, 1, 0, 2)
+    register(scene.engine, 1, 0, 2)
     scene.interrupt()
     resuming = Errand(scene.go_on)
     assert scene.after.sequencer.read_names(1) == ["add_process_set.1"]
     scene.after.release_set(0, 1, (0, 1))
     resuming.finish()
-    assert resuming.ident not in scene.executor.askers
+    assert resuming.ident not in scene.engine.askers
 
 
 def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
-    handle = scene.executor.submit(Barrier(scene.all_ranks, "barrier.x"))
+    handle = scene.engine.submit(Barrier(scene.all_ranks, "barrier.x"))
     scene.interrupt()
     scene.go_on(Done(THREE, 0, "barrier.x"))
-    scene.executor.wait(handle)
+    scene.engine.wait(handle)
 
 
 def make_average(members: Members) -> Operation[list[Any]]:
@@ -321,7 +321,7 @@ def make_gathering(members: Members) -> Operation[list[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("make", "extents", "payload", "result"),
+    ("make", "sizes", "payload", "result"),
     [
         (make_average, (), pack(6.0, 12.0), [[2.0, 4.0]]),
         (
@@ -335,7 +335,7 @@ def make_gathering(members: Members) -> Operation[list[Any]]:
 def test_with_the_answer_that_others_have_got_an_operation_is_done(
     scene: Scene,
     make: Callable[[Members], Operation[list[Any]]],
-    extents: tuple[tuple[int, ...], ...],
+    sizes: tuple[tuple[int, ...], ...],
     payload: bytes,
     result: object,
 ) -> None:
@@ -343,15 +343,15 @@ def test_with_the_answer_that_others_have_got_an_operation_is_done(
     operation = make(scene.all_ranks)
     other = Retry(lambda *_: None)  # of one that has done it
     other.remember(
-        operation, Release(4, operation.question, THREE, extents=extents), memoryview(payload), is_stopping=False
+        operation, Release(4, operation.question, THREE, sizes=sizes), memoryview(payload), is_stopping=False
     )
     (done,) = other.list_completed()
-    handle = scene.executor.submit(operation)
+    handle = scene.engine.submit(operation)
     scene.interrupt()
     scene.go_on(Done(THREE, 0, "x", done.answer))
-    found = scene.executor.wait(handle)
+    found = scene.engine.wait(handle)
     assert [each.tolist() if make is make_average else (each[0].tolist(), each[1]) for each in found] == result
-    scene.executor.submit(scene.sum("y", 1.0))
+    scene.engine.submit(scene.sum("y", 1.0))
     assert scene.after.sequencer.read_names(1) == ["allreduce.y"]
 
 
@@ -360,7 +360,7 @@ def test_answers_are_reported_if_they_are_short_and_of_late(scene: Scene) -> Non
         values = [1.0] * (300 if number == 20 else 1)
         handle = scene.ask(scene.sum(f"x{number}", *values))
         scene.before.release(number, payload=pack(*values))
-        scene.executor.wait(handle)
+        scene.engine.wait(handle)
     told = [bool(each.answer) for each in scene.interrupt().completed]
     assert told == [False] * 2 + [True] * 18 + [False] + [True] * 13
 
@@ -370,17 +370,17 @@ def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after
     scene: Scene, *, is_resumed: bool
 ) -> None:
     """Also while the next generation is connected."""
-    executor, after = scene.executor, scene.after
+    engine, after = scene.engine, scene.after
     average = Allreduce([torch.tensor([3.0])], AVERAGE, scene.all_ranks, "allreduce.average")
     scene.interrupt()
     scene.succession.adopt(2, 0, 2, retry(0, 2))
     if is_resumed:
         scene.succession.resume(after.group, after.link)
-    handle = executor.submit(average)
+    handle = engine.submit(average)
     if not is_resumed:
         scene.succession.resume(after.group, after.link)
     after.release(0, payload=pack(6.0))
-    assert (executor.wait(handle)[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
+    assert (engine.wait(handle)[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
@@ -394,8 +394,8 @@ def test_a_step_is_revoked_also_where_nobody_was_lost(scene: Scene, *, is_resume
         scene.succession.resume(scene.after.group, scene.after.link)
     for operation in (of_step, Commit(of_step.among, 1)):
         with pytest.raises(StepRevokedError):
-            scene.executor.submit(operation)
-    assert scene.executor.submit(other).operation is other
+            scene.engine.submit(operation)
+    assert scene.engine.submit(other).operation is other
 
 
 def test_a_renewed_operation_keeps_its_note(scene: Scene) -> None:
@@ -414,25 +414,25 @@ def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> N
         handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
         if not number:
             scene.before.release(0)
-            scene.executor.await_answer(handle)
+            scene.engine.await_answer(handle)
             scene.before.played.works[0].is_done = True
     report = scene.interrupt()
     assert (only(report.pending).index, report.completed) == (None, (CompletedOperation(THREE, "allreduce.x", 0),))
 
 
 def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scene: Scene) -> None:
-    handle = scene.executor.submit(scene.sum("x", 5.0))
+    handle = scene.engine.submit(scene.sum("x", 5.0))
     scene.interrupt()
     scene.go_on_alone()
-    assert scene.executor.wait(handle)[0].tolist() == [5.0]
-    assert (scene.executor.size, scene.executor.steps.lineage) == (1, (0,))
+    assert scene.engine.wait(handle)[0].tolist() == [5.0]
+    assert (scene.engine.size, scene.engine.steps.lineage) == (1, (0,))
     scene.succession.suspend("others have come")
     assert scene.succession.report().completed == ()
 
 
 def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     """Between two optimizers' steps the others are lost: who took part in the second one is known."""
-    executor, before = scene.executor, scene.before
+    engine, before = scene.engine, scene.before
     parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
     first, second = (make_reducer(scene, parameter) for parameter in parameters)
     sum(parameter.sum() for parameter in parameters).backward()
@@ -440,30 +440,30 @@ def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     for number in range(3):
         answer_one(before, number, is_committed=True)
     stepping.finish()
-    assert executor.steps.committed == (1, THREE)
+    assert engine.steps.committed == (1, THREE)
     stepping = Errand(second.synchronize)
     answer_one(before, 3)
     scene.interrupt()
     scene.go_on_alone()
     stepping.finish()
-    assert executor.steps.committed == (2, (0,))
+    assert engine.steps.committed == (2, (0,))
     assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]
     second.synchronize()
-    assert executor.steps.committed == (3, (0,))
+    assert engine.steps.committed == (3, (0,))
 
 
 def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer:
-    return GradientReducer(lambda: [("p", parameter)], lambda: scene.executor)
+    return GradientReducer(lambda: [("p", parameter)], lambda: scene.engine)
 
 
 def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(scene: Scene) -> None:
-    handle = scene.executor.submit(scene.sum("x", 1.0))
+    handle = scene.engine.submit(scene.sum("x", 1.0))
     scene.interrupt()
-    scene.executor.fail_all(lambda title: HorovodInternalError(f"{title}: over"))
+    scene.engine.fail_all(lambda title: HorovodInternalError(f"{title}: over"))
     with pytest.raises(HorovodInternalError, match="allreduce 'x': over"):
-        scene.executor.wait(handle)
+        scene.engine.wait(handle)
     with pytest.raises(HorovodInternalError, match="allreduce 'y': over"):
-        scene.executor.submit(scene.sum("y", 1.0))
+        scene.engine.submit(scene.sum("y", 1.0))
 
 
 def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
@@ -480,7 +480,7 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     scene.before.lose()
     suspending = Errand(scene.succession.suspend, "rank 1 was lost")
     assert is_suspending.wait(LIMIT_SECONDS)
-    closing = Errand(scene.executor.close)
+    closing = Errand(scene.engine.close)
     closing.join(0.2)  # it would have ended, if it did not wait
     assert closing.is_alive()
     may_go_on.set()
@@ -489,11 +489,11 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     assert scene.before.is_closed
 
 
-def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Scene) -> None:
+def test_a_suspended_engine_can_report_before_what_it_ran_has_ended(scene: Scene) -> None:
     """What has not ended may still write: to disconnect is to wait for it."""
     handle = scene.ask(scene.sum("large", *[0.0] * LARGE))
     scene.before.release(0, ranks=THREE)
-    scene.executor.await_answer(handle)
+    scene.engine.await_answer(handle)
     scene.before.played.lingers = True
     assert only(scene.interrupt().pending).name == "allreduce.large"
     disconnecting = Errand(scene.succession.disconnect)
@@ -509,10 +509,10 @@ def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Sce
 
 
 def test_closing_ends_a_wait_for_a_generation(scene: Scene) -> None:
-    handle = scene.executor.submit(scene.sum("x", 1.0))
+    handle = scene.engine.submit(scene.sum("x", 1.0))
     scene.interrupt()
-    waiting = Errand(scene.executor.wait, handle)
-    scene.executor.close()
+    waiting = Errand(scene.engine.wait, handle)
+    scene.engine.close()
     with pytest.raises(HorovodInternalError, match="shut down"):
         waiting.finish()
 
@@ -520,7 +520,7 @@ def test_closing_ends_a_wait_for_a_generation(scene: Scene) -> None:
 def test_a_generation_that_is_formed_after_closing_is_closed(scene: Scene) -> None:
     scene.interrupt()
     scene.succession.adopt(2, 0, 2, retry(0, 2))
-    scene.executor.close()
+    scene.engine.close()
     scene.succession.resume(scene.after.group, scene.after.link)
     assert scene.after.is_closed
 
@@ -542,13 +542,13 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
     assert asked[1][1] == pack(0.5, 1.0)
     stepping.finish()
     assert parameter.grad.tolist() == [10.0, 20.0]
-    assert scene.executor.steps.committed == (1, (0, 2))
+    assert scene.engine.steps.committed == (1, (0, 2))
 
 
 def answer_one(
     generation: PlayedGeneration, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
 ) -> tuple[str, bytes]:
-    """Play the sequencer for a question of a step: the survey, the bucket, the commit round; its name and payload."""
+    """Play the sequencer for a question of a step (negotiation, bucket, commit round); its name and payload."""
     name, asked = generation.read_question()
     if "bucket" in name:
         generation.release(number, payload=payload)

@@ -79,7 +79,7 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
         large = torch.full((100_000,), float(hvd.rank()))
         handles = [hvd.allreduce_async(large, op=hvd.Sum, name="x", process_set=pair) for pair in mine]
         sums = {tuple(pair.ranks or ()): hvd.synchronize(h)[0].item() for pair, h in zip(mine, handles, strict=True)}
-        groups = RUNTIME.executor.current._groups
+        groups = RUNTIME.engine.current._groups
         counts = sorted(len(connections._names) for _, connections in groups._groups.values())
         for pair in pairs:
             hvd.remove_process_set(pair)
@@ -110,10 +110,10 @@ class _Recorded(Operation[None]):
         pass
 
 
-def make_terms(kind: Kind, *, extents: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
+def make_terms(kind: Kind, *, sizes: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
     signature = Signature(kind, ("float32",), ((2,),), Reduction.SUM)
     question = Question(index, f"{kind.name.lower()}.x", signature)
-    return Release(index, question, (0, 1), extents=(extents, extents), value=value)
+    return Release(index, question, (0, 1), sizes=(sizes, sizes), value=value)
 
 
 BARRIER = make_terms(Kind.BARRIER)._replace(question=make_terms(Kind.BARRIER).question._replace(process_set=1))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_runtime.membership.agent_watch import find_listener
+from worker_runtime.membership.agent import find_listener
 
 LIMIT_SECONDS = 20
 AGENT = """
@@ -25,7 +25,7 @@ with socket.create_server(sys.argv[1], family=socket.AF_UNIX) as server:
 WORKER = """
 import signal, sys, threading, time
 from pathlib import Path
-from worker_runtime.membership.agent_watch import watch
+from worker_runtime.membership.agent import watch
 from worker_runtime.rendezvous import Bootstrap, Slot
 from rendezvous.core.model import Worker
 

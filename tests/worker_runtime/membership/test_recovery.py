@@ -66,7 +66,7 @@ class Stage:
         self.may_hear = threading.Event()
         self.may_hear.set()
         self.pool = pool
-        self._executors: list[Engine] = []
+        self._engines: list[Engine] = []
         bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
         self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
 
@@ -79,14 +79,14 @@ class Stage:
         return self.pool.submit(self.recovery.enter, wish, trouble)
 
     def begin(self, size: int = 1) -> Engine:
-        """Its executor, in the first generation."""
+        """Its engine, in the first generation."""
         self.generations[5].gate.set()
         entering = self.enter(Wish.BEGIN)
         call = self.registrar.read()
         assert (call.after, call.report.wish) == (0, Wish.BEGIN)
         call.answer(publish(5, Decision.BEGIN, size=size))
-        self._executors.append(entering.result(LIMIT_SECONDS).engine)
-        return self._executors[-1]
+        self._engines.append(entering.result(LIMIT_SECONDS).engine)
+        return self._engines[-1]
 
     def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
         """Tell that a generation cannot go on; what the worker asks for then."""
@@ -102,8 +102,8 @@ class Stage:
         self.may_hear.set()
         for generation in self.generations.values():
             generation.gate.set()
-        for executor in self._executors:
-            executor.close()
+        for engine in self._engines:
+            engine.close()
         self.recovery.close()
         assert self.registrar.is_closed
         assert not any(thread.is_alive() for thread in self.recovery._threads)
@@ -139,14 +139,14 @@ def stage(make_stage: Callable[..., Stage]) -> Stage:
     return make_stage()
 
 
-def submit(executor: Engine, name: str = "x") -> Handle[list[torch.Tensor]]:
-    members = executor.find_members(GLOBAL_SET, name)
-    return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
+def submit(engine: Engine, name: str = "x") -> Handle[list[torch.Tensor]]:
+    members = engine.find_members(GLOBAL_SET, name)
+    return engine.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
 
 
 def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
-    executor = stage.begin(size=3)
-    handle = submit(executor)
+    engine = stage.begin(size=3)
+    handle = submit(engine)
     stage.generations[5].lose()
     call = stage.interrupt()
     assert (call.after, call.report.wish) == (5, Wish.CONTINUE)
@@ -155,13 +155,13 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     assert not call.report.has_state
     stage.may_hear.clear()
     call.answer(publish(6, Decision.RETRY, (0,)))
-    waiting = stage.pool.submit(executor.wait, handle)
+    waiting = stage.pool.submit(engine.wait, handle)
     with pytest.raises(TimeoutError):  # the program is told its new size before the result that was made with it
         waiting.result(0.1)
     stage.may_hear.set()
     assert waiting.result(LIMIT_SECONDS)[0].tolist() == [1.0]
     assert stage.heard.get_nowait() == ALONE
-    assert (stage.recovery.generation, executor.generation) == (6, 6)
+    assert (stage.recovery.generation, engine.generation) == (6, 6)
 
 
 def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
@@ -236,15 +236,15 @@ def wait_until_closed(generation: PlayedGeneration) -> None:
 
 
 def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_first(stage: Stage) -> None:
-    executor = stage.begin(size=3)
-    handle = submit(executor)
+    engine = stage.begin(size=3)
+    handle = submit(engine)
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.interrupt(6, "rank 2 was lost")
     assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
     assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
     again.answer(publish(7, Decision.RETRY, (0,)))
-    assert executor.wait(handle)[0].tolist() == [1.0]
+    assert engine.wait(handle)[0].tolist() == [1.0]
     wait_until_closed(stage.generations[6])
 
 
@@ -268,38 +268,38 @@ def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: 
 def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generation(
     stage: Stage, decision: Decision, raised: type[Exception], words: str
 ) -> None:
-    executor = stage.begin(size=3)
-    handle = submit(executor)
+    engine = stage.begin(size=3)
+    handle = submit(engine)
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, decision))
     with pytest.raises(raised, match=words):
-        executor.wait(handle)
+        engine.wait(handle)
     entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
-    assert entry.engine is not executor
+    assert entry.engine is not engine
     assert (entry.engine.generation, entry.verdict.decision) == (6, decision)
     assert stage.registrar.calls.empty()
 
 
 def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
-    executor = stage.begin()
+    engine = stage.begin()
     with stage.recovery.declare():
         entering = stage.enter(Wish.RESTORE, "allreduce 'x': shapes differ")
         call = stage.registrar.read()
     assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.RESTORE, "allreduce 'x': shapes differ")
     assert call.report.has_state
     call.answer(publish(6, Decision.RESTORE))
-    assert entering.result(LIMIT_SECONDS).engine is not executor
+    assert entering.result(LIMIT_SECONDS).engine is not engine
     with pytest.raises(HorovodInternalError, match="not been initialized"):
-        submit(executor)
+        submit(engine)
 
 
 def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: Stage) -> None:
     """Else the others, who have done it with this rank, would seem to be wrong."""
-    executor, generation = stage.begin(size=3), stage.generations[5]
-    handle = executor.submit(Commit(executor.find_members(GLOBAL_SET, "commit"), 1))
+    engine, generation = stage.begin(size=3), stage.generations[5]
+    handle = engine.submit(Commit(engine.find_members(GLOBAL_SET, "commit"), 1))
     generation.sequencer.read_names(1)
     generation.release(0, index=7)
-    executor.wait(handle)
+    engine.wait(handle)
     stage.recovery.note_commit()
     entering = stage.enter(Wish.RESTORE, "it broke")
     call = stage.registrar.read()
@@ -323,12 +323,12 @@ def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation
 
 
 def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
-    executor = stage.begin()
+    engine = stage.begin()
     call = stage.interrupt()
-    handle = submit(executor)
+    handle = submit(engine)
     call.answer(RendezvousError("this worker was replaced by incarnation 2"))
     with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
-        executor.wait(handle)
+        engine.wait(handle)
     with pytest.raises(RendezvousError, match="was replaced"):
         stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
 
@@ -357,11 +357,11 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
 
 def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: Stage) -> None:
     """A thread that comes back from gloo when Python has gone would end the process with SIGABRT."""
-    executor = stage.begin(size=3)
+    engine = stage.begin(size=3)
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
     stage.interrupt(6).answer(publish(7, Decision.RETRY, (0, 1), size=2))
-    executor.close()
+    engine.close()
     closing = stage.pool.submit(stage.recovery.close)
     for number in (7, 6):
         with pytest.raises(TimeoutError):
@@ -399,19 +399,19 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
 
 
 def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = stage.begin(size=3)
-    handle = submit(executor)
+    engine = stage.begin(size=3)
+    handle = submit(engine)
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(Succession, "note_interrupted", lambda *_: 1 / 0)
     stage.interrupt()
     with pytest.raises(HorovodInternalError, match=r"this worker hears nothing more of the job \(ZeroDivisionError"):
-        executor.wait(handle)
+        engine.wait(handle)
 
 
 def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = stage.begin()
+    engine = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(Succession, "adopt", lambda *_: 1 / 0)
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
-        executor.wait(submit(executor))
+        engine.wait(submit(engine))

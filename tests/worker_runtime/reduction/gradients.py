@@ -18,7 +18,7 @@ def make_parameters(count: int = 3) -> list[torch.Tensor]:
     return [torch.full((4,), float(index + 1), requires_grad=True) for index in range(count)]
 
 
-def make_reducer(parameters: list[torch.Tensor], executor: ThreadEngine, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
+def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
     """A reducer of p0, p1, ...; passes, groups, process_set and interval are its own, the others are `Settings`."""
     passes = settings.pop("passes", 1)
     groups = settings.pop("groups", None)
@@ -30,7 +30,7 @@ def make_reducer(parameters: list[torch.Tensor], executor: ThreadEngine, **setti
 
     return GradientReducer(
         list_named,
-        lambda: executor,
+        lambda: engine,
         Settings(**{"bounds": SMALL, **settings}),
         passes=passes,
         groups=groups,
@@ -40,7 +40,7 @@ def make_reducer(parameters: list[torch.Tensor], executor: ThreadEngine, **setti
 
 
 def begin(
-    executor: ThreadEngine,
+    engine: ThreadEngine,
     count: int,
     *,
     is_warm: bool = False,
@@ -48,9 +48,9 @@ def begin(
 ) -> tuple[GradientReducer, list[torch.Tensor]]:
     """A reducer and its parameters; where it is warm, it asks for buckets during backward."""
     parameters = make_parameters(count)
-    reducer = make_reducer(parameters, executor, **settings)
+    reducer = make_reducer(parameters, engine, **settings)
     if is_warm:
-        warm_up(reducer, parameters, executor)
+        warm_up(reducer, parameters, engine)
     return reducer, parameters
 
 
@@ -68,13 +68,13 @@ def backward(parameters: list[torch.Tensor], factor: float = 1.0) -> None:
     sum((parameter * factor).sum() for parameter in parameters).backward()
 
 
-def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], executor: ThreadEngine) -> None:
+def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], engine: ThreadEngine) -> None:
     """Take the steps after which buckets are asked for during backward."""
     for _ in range(2):
         train(reducer, parameters)
     for parameter in parameters:
         parameter.grad = None
-    executor.asked.clear()
+    engine.asked.clear()
 
 
 def list_gradients(parameters: list[torch.Tensor]) -> list[list[float]]:

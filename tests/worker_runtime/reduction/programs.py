@@ -36,21 +36,21 @@ class Program:
     is_elastic: bool
     steps: list[Step]
 
-    def play(self, executor: ThreadEngine) -> list[list[float]]:
+    def play(self, engine: ThreadEngine) -> list[list[float]]:
         """The gradient of each parameter after each step, on one rank."""
         parameters = make_parameters(self.count)
-        reducer = make_reducer(parameters, executor, bounds=self.bounds)
+        reducer = make_reducer(parameters, engine, bounds=self.bounds)
         seen = []
         for number, step in enumerate(self.steps):
-            mine = step.ready[executor.rank]
+            mine = step.ready[engine.rank]
             if step.throws_away:
                 for index in mine:
                     (parameters[index] * 1000.0).sum().backward()
                 reducer.discard()
                 _clear(parameters, "none")
             for index in mine:
-                (parameters[index] * (executor.rank + number)).sum().backward()
-            calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
+                (parameters[index] * (engine.rank + number)).sum().backward()
+            calls = [reducer.synchronize, lambda: engine.run(make_metric(engine))]
             for call in reversed(calls) if step.metric_first else calls:
                 call()
             seen.append([parameter.grad[0].item() for parameter in parameters])
@@ -72,9 +72,9 @@ class Program:
         return expected
 
 
-def make_metric(executor: ThreadEngine, name: str = "metric", process_set: int = 0) -> Allreduce:
+def make_metric(engine: ThreadEngine, name: str = "metric", process_set: int = 0) -> Allreduce:
     """An operation that has nothing to do with gradients."""
-    members = executor.find_members(process_set, name)
+    members = engine.find_members(process_set, name)
     return Allreduce([torch.ones(1)], Combination(Reduction.SUM), members, f"allreduce.{name}")
 
 

@@ -6,9 +6,9 @@ from tests.worker_runtime.reduction.gradients import backward, begin, list_gradi
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import Settings
 from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.communicator import Communicator
+from worker_runtime.reduction.negotiation import Negotiation, ask_negotiation, read_negotiation
 from worker_runtime.reduction.plan import describe, make_buckets
-from worker_runtime.reduction.seat import Seat
-from worker_runtime.reduction.survey import Survey, ask_survey, read_survey
 
 
 def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet() -> None:
@@ -22,38 +22,38 @@ def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet(
 
 
 def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
-    def body(executor: ThreadEngine) -> Survey:
+    def body(engine: ThreadEngine) -> Negotiation:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(4)]
-        ready = [entries[2], entries[0]] if executor.rank == 0 else entries
-        if executor.rank == 1:
+        ready = [entries[2], entries[0]] if engine.rank == 0 else entries
+        if engine.rank == 1:
             entries[3].parameter.grad = torch.ones(4).to_sparse()
-        seat = Seat.take(executor, 0)
-        return read_survey(seat, ask_survey(seat, entries, ready, 3 - 10 * executor.rank, ""), 4)
+        comm = Communicator.take(engine, 0)
+        return read_negotiation(comm, ask_negotiation(comm, entries, ready, 3 - 10 * engine.rank, ""), 4)
 
-    expected = Survey(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
+    expected = Negotiation(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
 
 
-def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+def test_a_negotiation_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
+    def body(engine: ThreadEngine) -> object:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
-        surveys = []
-        if executor.rank == 1:
-            seat = Seat.take(executor, 0)
-            surveys.append(read_survey(seat, ask_survey(seat, entries, entries, 3, ""), 2))
-        executor.join()
-        return surveys
+        negotiations = []
+        if engine.rank == 1:
+            comm = Communicator.take(engine, 0)
+            negotiations.append(read_negotiation(comm, ask_negotiation(comm, entries, entries, 3, ""), 2))
+        engine.join()
+        return negotiations
 
-    assert world.run(body) == [[], [Survey(calm=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)]]
+    assert world.run(body) == [[], [Negotiation(calm=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)]]
 
 
 def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = [*make_parameters(3), torch.zeros(4, dtype=torch.float64, requires_grad=True)]
         groups = {parameters[0]: 0, parameters[3]: 0}
-        reducer = make_reducer(parameters, executor, groups=groups)
+        reducer = make_reducer(parameters, engine, groups=groups)
         for _ in range(3):
-            backward(parameters, executor.rank + 1)
+            backward(parameters, engine.rank + 1)
             reducer.synchronize()
         buckets = [{entry.name for entry in bucket.entries} for bucket in reducer.buckets]
         return {"p0", "p3"} in buckets, len(buckets), list_gradients(parameters)
@@ -62,12 +62,12 @@ def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
 
 
 def test_buckets_follow_the_order_of_readiness_on_the_first_rank(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3)
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = None
-            for index in [1, 2, 0] if executor.rank == 0 else [0, 1, 2]:
+            for index in [1, 2, 0] if engine.rank == 0 else [0, 1, 2]:
                 parameters[index].sum().backward()
             reducer.synchronize()
         return [entry.name for bucket in reducer.buckets for entry in bucket.entries]
@@ -80,10 +80,10 @@ def make_entries(count: int = 3) -> list[Entry]:
 
 
 def test_a_sparse_gradient_has_a_bucket_of_its_own_unless_it_shall_travel_as_dense() -> None:
-    seat = Seat.take(World(2).executors[0], 0)
+    comm = Communicator.take(World(2).engines[0], 0)
     for as_dense, expected in ((False, [["p2", "p0"], ["p1"]]), (True, [["p2", "p1", "p0"]])):
         settings = Settings(sparse_as_dense=as_dense)
-        buckets = make_buckets(make_entries(), settings, seat, sparse_dims=[0, 1, 0])
+        buckets = make_buckets(make_entries(), settings, comm, sparse_dims=[0, 1, 0])
         assert sorted([entry.name for entry in bucket.entries] for bucket in buckets) == sorted(expected)
 
 
@@ -97,30 +97,30 @@ def test_a_description_differs_with_everything_that_ranks_must_have_alike() -> N
     assert describe([]) == "no gradients"
 
 
-def make_bucket(executor: ThreadEngine) -> tuple[Seat, Bucket]:
+def make_bucket(engine: ThreadEngine) -> tuple[Communicator, Bucket]:
     entries = [Entry(parameter, f"p{index}", 1) for index, parameter in enumerate(make_parameters(2))]
-    seat = Seat.take(executor, 0)
-    (bucket,) = make_buckets(entries, Settings(), seat, first_number=4)
+    comm = Communicator.take(engine, 0)
+    (bucket,) = make_buckets(entries, Settings(), comm, first_number=4)
     for entry in entries:
-        entry.parameter.grad = torch.full((4,), executor.rank + 1.0)
-    return seat, bucket
+        entry.parameter.grad = torch.full((4,), engine.rank + 1.0)
+    return comm, bucket
 
 
 def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        seat, bucket = make_bucket(executor)
+    def body(engine: ThreadEngine) -> object:
+        comm, bucket = make_bucket(engine)
         for _ in range(2):
             assert bucket.handle is None
-            assert bucket.finish(seat) is None
+            assert bucket.finish(comm) is None
             for entry in bucket.entries:
                 bucket.take(entry)
                 bucket.missing -= 1
-            bucket.ask(seat)
-            terms = bucket.finish(seat)
+            bucket.ask(comm)
+            terms = bucket.finish(comm)
             bucket.give()
             bucket.reset()
             assert bucket.missing == 2
-        return executor.asked, terms.members, bucket.entries[0].parameter.grad.tolist(), executor.notes[0]
+        return engine.asked, terms.members, bucket.entries[0].parameter.grad.tolist(), engine.notes[0]
 
     for asked, members, gradient, note in world.run(body):
         assert asked == ["allreduce.optimizer.1.bucket.4"] * 2

@@ -21,12 +21,12 @@ class Shifted:
 
 
 def test_a_compressor_of_the_users_handles_each_gradient_by_itself(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, compressor=Shifted, bounds=(32, 32))
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, compressor=Shifted, bounds=(32, 32))
         for _ in range(4):
             for parameter in parameters:
                 parameter.grad = None
-            sum((parameter * (executor.rank + 1)).sum() for parameter in parameters[1:]).backward()
+            sum((parameter * (engine.rank + 1)).sum() for parameter in parameters[1:]).backward()
             reducer.synchronize()
         assert all(parameter.grad.dtype == torch.float32 for parameter in parameters)
         return list_gradients(parameters)
@@ -35,10 +35,10 @@ def test_a_compressor_of_the_users_handles_each_gradient_by_itself(world: World)
 
 
 def test_sparse_gradients_are_compressed_as_dense_ones(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         matrix = torch.zeros(2, 2, requires_grad=True)
-        reducer = make_reducer([matrix], executor, compressor=Shifted)
-        matrix.grad = (torch.eye(2) * (executor.rank + 1)).to_sparse(1)
+        reducer = make_reducer([matrix], engine, compressor=Shifted)
+        matrix.grad = (torch.eye(2) * (engine.rank + 1)).to_sparse(1)
         matrix.requires_grad_(requires_grad=False)  # since backward: its optimizer steps all the same
         reducer.synchronize()
         return matrix.grad.layout, matrix.grad.to_dense().tolist()

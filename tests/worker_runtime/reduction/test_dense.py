@@ -19,7 +19,7 @@ from worker_runtime.errors import GradientShapeError
 
 
 def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         wide = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
         narrow = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
         half = torch.zeros(2, dtype=torch.float16, requires_grad=True)
@@ -28,10 +28,10 @@ def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> N
         gappy = torch.zeros(3, 4)[:, ::2].requires_grad_()
         empty = torch.zeros(0, 3, requires_grad=True)
         parameters = [wide, narrow, half, complex_, image, gappy, empty]
-        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
+        reducer = make_reducer(parameters, engine, bounds=(1000, 1000))
         weights = torch.arange(6.0, dtype=torch.float64).reshape(3, 2).t()
         pixels = torch.arange(24.0).reshape(2, 3, 2, 2)
-        factor = 2 * executor.rank + 1  # 2 on average
+        factor = 2 * engine.rank + 1  # 2 on average
         for _ in range(4):
             for parameter in parameters:
                 parameter.grad = None
@@ -61,21 +61,21 @@ def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> N
     ],
 )
 def test_gradients_are_combined_as_was_asked(world: World, how: Combination, expected: float) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 1, how=how)
-        return [train(reducer, parameters, 1.0 + 3 * executor.rank) for _ in range(3)]
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 1, how=how)
+        return [train(reducer, parameters, 1.0 + 3 * engine.rank) for _ in range(3)]
 
     assert world.run(body) == [[[[expected] * 4]] * 3] * 2
 
 
 def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 1, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 1, is_warm=True)
         train(reducer, parameters)
         places, values = set(), []
         for _ in range(4):
             parameters[0].grad.zero_()
-            (parameters[0] * (executor.rank + 1)).sum().backward()
+            (parameters[0] * (engine.rank + 1)).sum().backward()
             reducer.synchronize()
             places.add(parameters[0].grad.data_ptr())
             values.append(parameters[0].grad[0].item())
@@ -88,37 +88,37 @@ def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: W
 def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_be_lost() -> None:
     world = World(2, is_elastic=True)
 
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
-        sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
+        sum((parameter * (engine.rank + 1)).sum() for parameter in parameters).backward()
         local = [parameter.grad for parameter in parameters]
         kept = [entry.kept for entry in reducer.entries]
         assert all(mine is theirs for mine, theirs in zip(local, kept, strict=True))
         reducer.synchronize()
-        assert [grad[0].item() for grad in local] == [executor.rank + 1] * 2
+        assert [grad[0].item() for grad in local] == [engine.rank + 1] * 2
         assert [entry.kept for entry in reducer.entries] == [None] * 2
-        return executor.asked[-1], list_gradients(parameters)
+        return engine.asked[-1], list_gradients(parameters)
 
     assert world.run(body) == [("commit", [[1.5] * 4] * 2)] * 2
 
 
 def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost() -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True, bounds=(1000, 1000))
         sum(parameter.sum() for parameter in parameters).backward()
         shared = len({parameter.grad.untyped_storage().data_ptr() for parameter in parameters})
         reducer.synchronize()
-        return shared, executor.asked
+        return shared, engine.asked
 
     names = ["allreduce.optimizer.1.bucket.0"]
     assert World(2).run(body) == [(1, names)] * 2
 
 
 def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         for parameter in parameters:
-            parameter.grad = torch.full((4,), executor.rank + 1.0)
+            parameter.grad = torch.full((4,), engine.rank + 1.0)
         reducer.synchronize()
         return list_gradients(parameters)
 
@@ -127,13 +127,13 @@ def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")  # it is what is tried
 def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)
-        reducer = make_reducer([parameter], executor, passes=2)
+        reducer = make_reducer([parameter], engine, passes=2)
         results = []
         for _ in range(3):
             parameter.grad = None
-            (parameter**2).sum().mul(executor.rank + 1).backward(create_graph=True)
+            (parameter**2).sum().mul(engine.rank + 1).backward(create_graph=True)
             penalty = (parameter.grad**2).sum()
             penalty.backward()
             reducer.synchronize()
@@ -145,23 +145,23 @@ def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World)
 
 
 def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, wire_dtype=torch.bfloat16)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, wire_dtype=torch.bfloat16)
         for _ in range(4):
-            train(reducer, parameters, 1.0 + executor.rank / 512)
+            train(reducer, parameters, 1.0 + engine.rank / 512)
         gradients = [parameter.grad for parameter in parameters]
-        assert reducer.buckets[0]._make_operation(reducer._seat, "x").tensors[0].dtype == torch.bfloat16
+        assert reducer.buckets[0]._make_operation(reducer._communicator, "x").tensors[0].dtype == torch.bfloat16
         return [(gradient.dtype, gradient.tolist()) for gradient in gradients]
 
     assert world.run(body) == [[(torch.float32, [1.0] * 4)] * 2] * 2
 
 
 def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         weight = torch.zeros(4, 2, requires_grad=True)
-        reducer = make_reducer([weight], executor)
-        warm_up(reducer, [weight], executor)
-        torch.nn.functional.embedding(torch.tensor([executor.rank]), weight, sparse=True).sum().backward()
+        reducer = make_reducer([weight], engine)
+        warm_up(reducer, [weight], engine)
+        torch.nn.functional.embedding(torch.tensor([engine.rank]), weight, sparse=True).sum().backward()
         reducer.synchronize()
         return weight.grad.to_dense()[:, 0].tolist()
 
@@ -170,13 +170,13 @@ def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World)
 
 @cautious_and_eager
 def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 1, is_warm=is_warm)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 1, is_warm=is_warm)
         train(reducer, parameters)
         parameters[0].grad.data = torch.ones(1)  # which would spread to the whole of the parameter
         with pytest.raises(GradientShapeError, match=r"gradient of p0 has the shape \[1\], and its parameter \[4\]"):
             reducer.synchronize()
-        return train(reducer, parameters, executor.rank + 1)
+        return train(reducer, parameters, engine.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4]] * 2
 
@@ -185,9 +185,9 @@ def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world
 def test_a_parameter_that_changes_its_dtype_between_backward_and_step_gets_a_gradient_of_the_new_one(
     world: World, dtype: torch.dtype
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
-        backward(parameters, executor.rank + 1)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
+        backward(parameters, engine.rank + 1)
         for parameter in parameters:
             parameter.data = parameter.data.to(dtype)
             parameter.grad.data = parameter.grad.data.to(dtype)

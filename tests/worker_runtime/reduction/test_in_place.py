@@ -8,11 +8,11 @@ from worker_runtime.collectives import Combination, Reduction
 
 
 def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, in_place=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, in_place=True)
         seen = []
         for _ in range(4):
-            places = [torch.full((4,), float(executor.rank + index)) for index in range(3)]
+            places = [torch.full((4,), float(engine.rank + index)) for index in range(3)]
             for parameter, place in zip(parameters, places, strict=True):
                 parameter.grad = place
             for entry in reversed(reducer.entries):
@@ -20,8 +20,8 @@ def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None
             reducer.synchronize()
             in_place = [parameter.grad is place for parameter, place in zip(parameters, places, strict=True)]
             seen.append((in_place, [parameter.grad.tolist() for parameter in parameters]))
-            if executor.is_elastic:
-                assert [place[0].item() for place in places] == [executor.rank + index for index in range(3)]
+            if engine.is_elastic:
+                assert [place[0].item() for place in places] == [engine.rank + index for index in range(3)]
         return seen
 
     in_place = [not world.is_elastic] * 3
@@ -29,16 +29,16 @@ def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None
 
 
 def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, _ = begin(executor, 3, in_place=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, _ = begin(engine, 3, in_place=True)
         asked = []
         for _ in range(3):
             asked.clear()
-            executor.asked.clear()
+            engine.asked.clear()
             for entry in reversed(reducer.entries):
                 entry.parameter.grad = torch.ones(4)
                 reducer.record_gradient(entry)
-                asked.append(len(executor.asked))
+                asked.append(len(engine.asked))
             reducer.synchronize()
         return asked
 
@@ -46,13 +46,13 @@ def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -
 
 
 def test_a_rank_without_a_gradient_counts_as_zeros_and_gets_the_result(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
         how = Combination(Reduction.AVERAGE, 0.5, 2.0)
-        reducer = make_reducer(parameters, executor, in_place=True, bounds=(64, 64), how=how)
+        reducer = make_reducer(parameters, engine, in_place=True, bounds=(64, 64), how=how)
         seen = []
         for _ in range(3):
-            parameters[0].grad = torch.full((4,), 2.0) if executor.rank else None
+            parameters[0].grad = torch.full((4,), 2.0) if engine.rank else None
             parameters[1].grad = torch.full((4,), 4.0)
             reducer.synchronize()
             seen.append([parameter.grad.tolist() for parameter in parameters])

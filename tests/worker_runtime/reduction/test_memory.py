@@ -16,8 +16,8 @@ from worker_runtime.reduction.memory import Memory, Part, lies_in
 def test_a_gradient_that_a_program_holds_keeps_its_values(
     world: World, view: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True, bounds=(1000, 1000))
         held = []
         for step in range(3):
             train(reducer, parameters, step + 1)
@@ -75,9 +75,9 @@ def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
 ) -> None:
     """And what it put there is what the optimizer finds."""
 
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = [torch.ones(2, 3, requires_grad=True) for _ in range(3)]
-        reducer = make_reducer(parameters, executor, bounds=(40, 40))
+        reducer = make_reducer(parameters, engine, bounds=(40, 40))
         seen = []
         for step in range(8):
             for parameter in parameters:
@@ -85,7 +85,7 @@ def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
                     parameter.grad = None
                 else:
                     parameter.grad.zero_()
-            sum((parameter * (executor.rank + step)).sum() for parameter in parameters).backward()
+            sum((parameter * (engine.rank + step)).sum() for parameter in parameters).backward()
             reducer.synchronize()
             averaged = [parameter.grad.unique().tolist() for parameter in parameters]
             change(parameters[step % 3].grad)
@@ -98,11 +98,11 @@ def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
 
 
 def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_ranks_drift_apart(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         seen = []
         for _ in range(3):
-            backward(parameters, executor.rank + 1)
+            backward(parameters, engine.rank + 1)
             for parameter in parameters:
                 parameter.grad.data = parameter.grad.data.clone()
             reducer.synchronize()
@@ -113,12 +113,12 @@ def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_
 
 
 def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         train(reducer, parameters)
         parameters[0].grad.requires_grad_()
         parameters[0].grad.mark = True
-        train(reducer, parameters, executor.rank + 1)
+        train(reducer, parameters, engine.rank + 1)
         grad = parameters[0].grad
         return grad.requires_grad, hasattr(grad, "mark"), grad.tolist()
 
@@ -126,8 +126,8 @@ def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(w
 
 
 def test_a_variable_that_is_left_over_from_a_loop_costs_one_more_buffer_and_no_allocation(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True, bounds=(1000, 1000))
         places = []
         for _ in range(6):
             train(reducer, parameters)

@@ -31,26 +31,26 @@ from worker_runtime.errors import (
 
 
 def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3)
         counts = []
         for _ in range(2):
             sum(parameter.sum() for parameter in parameters).backward()
-            counts.append(len(executor.asked))
+            counts.append(len(engine.asked))
             reducer.synchronize()
-        return counts, executor.asked[0]
+        return counts, engine.asked[0]
 
     per_step = 1 + 3 + world.is_elastic
     assert world.run(body) == [([0, per_step], "allreduce.optimizer.1.plan")] * 2
 
 
 def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=True)
         asked = []
-        for index in [2, 1, 0] if executor.rank == 0 else [1, 2, 0]:
-            (parameters[index] * (executor.rank + 1)).sum().backward()
-            asked.append(list(executor.asked))
+        for index in [2, 1, 0] if engine.rank == 0 else [1, 2, 0]:
+            (parameters[index] * (engine.rank + 1)).sum().backward()
+            asked.append(list(engine.asked))
         reducer.synchronize()
         return asked, list_gradients(parameters)
 
@@ -65,27 +65,27 @@ def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: Wor
 def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
     """Its question is sent when somebody waits for it: behind the others' data it would begin when those have ended."""
 
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=True)
-        executor.awaited.clear()
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=True)
+        engine.awaited.clear()
         train(reducer, parameters)
-        return [name.rpartition(".")[2] for name in executor.awaited[:4]]
+        return [name.rpartition(".")[2] for name in engine.awaited[:4]]
 
     assert world.run(body) == [["2", "0", "1", "2"]] * 2
 
 
 def test_several_passes_are_summed_locally_before_one_reduction(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, passes=3)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, passes=3)
         for _ in range(2):
             reducer.synchronize()
         for parameter in parameters:
             parameter.grad = None
-        executor.asked.clear()
+        engine.asked.clear()
         counts = []
         for _ in range(3):
-            sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
-            counts.append(len(executor.asked))
+            sum((parameter * (engine.rank + 1)).sum() for parameter in parameters).backward()
+            counts.append(len(engine.asked))
         reducer.synchronize()
         return counts, list_gradients(parameters)
 
@@ -94,19 +94,19 @@ def test_several_passes_are_summed_locally_before_one_reduction(world: World) ->
 
 @cautious_and_eager
 def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 1, is_warm=is_warm, passes=3)
-        return train(reducer, parameters, executor.rank + 1)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 1, is_warm=is_warm, passes=3)
+        return train(reducer, parameters, engine.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4]] * 2
 
 
 def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 1, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 1, is_warm=True)
         reducer.set_passes(2)
         for _ in range(2):
-            (parameters[0] * (executor.rank + 1)).sum().backward()
+            (parameters[0] * (engine.rank + 1)).sum().backward()
         reducer.synchronize()
         return list_gradients(parameters)
 
@@ -115,8 +115,8 @@ def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
 
 @cautious_and_eager
 def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> None:
-        reducer, parameters = begin(executor, 1, is_warm=is_warm)
+    def body(engine: ThreadEngine) -> None:
+        reducer, parameters = begin(engine, 1, is_warm=is_warm)
         parameters[0].sum().backward()
         with pytest.raises(
             ExcessBackwardError, match=r"Gradients were computed more than backward_passes_per_step .*p0"
@@ -130,8 +130,8 @@ def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool
 @pytest.mark.parametrize("number", [0, 1])  # asked for by synchronize(), during backward
 @pytest.mark.parametrize("replaces", [False, True])
 def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, number: int, *, replaces: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         backward(parameters)
         if replaces:
             parameters[number].grad = parameters[number].grad * 2
@@ -139,22 +139,22 @@ def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, numbe
             parameters[number].grad.mul_(2)
         with pytest.raises(ChangedGradientError, match=f"the gradient of p{number} was changed between"):
             reducer.synchronize()
-        return [train(reducer, parameters, executor.rank + 1) for _ in range(3)]
+        return [train(reducer, parameters, engine.rank + 1) for _ in range(3)]
 
     assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
 
 
 @cautious_and_eager
 def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=is_warm)
-        backward(parameters, executor.rank + 1)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=is_warm)
+        backward(parameters, engine.rank + 1)
         parameters[0].requires_grad_(requires_grad=False)
         reducer.synchronize()
         first = list_gradients(parameters)
-        rest = [train(reducer, parameters[1:], executor.rank + 1) for _ in range(3)]
+        rest = [train(reducer, parameters[1:], engine.rank + 1) for _ in range(3)]
         parameters[0].grad = None
-        return first, rest, train(reducer, parameters[1:], executor.rank + 1), len(reducer.entries)
+        return first, rest, train(reducer, parameters[1:], engine.rank + 1), len(reducer.entries)
 
     two = [[1.5] * 4] * 2
     assert world.run(body) == [([[1.5] * 4] * 3, [two] * 3, two, 2)] * 2
@@ -162,30 +162,30 @@ def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World
 
 @cautious_and_eager
 def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=is_warm)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=is_warm)
         reducer.discard()
-        assert executor.asked == []
-        used = parameters if executor.rank == 0 else parameters[2:]  # other buckets were asked for on each rank
+        assert engine.asked == []
+        used = parameters if engine.rank == 0 else parameters[2:]  # other buckets were asked for on each rank
         sum((parameter * 100).sum() for parameter in used).backward()
         reducer.discard()
-        discarded = len(executor.asked)
-        train(reducer, parameters, executor.rank + 1)
+        discarded = len(engine.asked)
+        train(reducer, parameters, engine.rank + 1)
         return discarded, list_gradients(parameters)
 
     assert world.run(body) == [(3 if is_warm else 0, [[1.5] * 4] * 3)] * 2
 
 
 def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         counts, values = [], []
         for _ in range(3):
-            before = len(executor.asked)
+            before = len(engine.asked)
             sum((parameter * 100).sum() for parameter in parameters).backward()
             reducer.discard()
-            counts.append(len(executor.asked) - before)
-            train(reducer, parameters, executor.rank + 1)
+            counts.append(len(engine.asked) - before)
+            train(reducer, parameters, engine.rank + 1)
             values.append(parameters[0].grad[0].item())
         return counts, values
 
@@ -195,17 +195,17 @@ def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: Wor
 def test_who_uses_what_another_rank_throws_away_is_told_before_that_is_committed_or_in_its_next_step(
     world: World,
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         sum(parameter.sum() for parameter in parameters).backward()
-        if executor.rank == 0:
+        if engine.rank == 0:
             reducer.discard()
-        elif not executor.is_elastic:
+        elif not engine.is_elastic:
             reducer.synchronize()
             backward(parameters)
         with pytest.raises(HorovodInternalError, match=r"every rank waits.*'optimizer.1.plan'"):
-            train(reducer, parameters) if executor.rank == 0 else reducer.synchronize()
-        return train(reducer, parameters, executor.rank + 1)
+            train(reducer, parameters) if engine.rank == 0 else reducer.synchronize()
+        return train(reducer, parameters, engine.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4] * 2] * 2
     assert not world.pending
@@ -214,11 +214,11 @@ def test_who_uses_what_another_rank_throws_away_is_told_before_that_is_committed
 def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_another() -> None:
     """No bucket waits for step(); but for the commit round of elastic jobs, and for the first steps."""
 
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
-        backward(parameters, executor.rank + 1)
-        calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
-        for call in calls if executor.rank == 0 else reversed(calls):
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
+        backward(parameters, engine.rank + 1)
+        calls = [reducer.synchronize, lambda: engine.run(make_metric(engine))]
+        for call in calls if engine.rank == 0 else reversed(calls):
             call()
         return list_gradients(parameters)
 
@@ -227,12 +227,12 @@ def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_
 
 @cautious_and_eager
 def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=is_warm)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=is_warm)
         values = []
         for _ in range(3):
             sum((parameter * 100).sum() for parameter in parameters).backward()
-            train(reducer, parameters, executor.rank + 1)  # sets .grad = None, as model.zero_grad() does
+            train(reducer, parameters, engine.rank + 1)  # sets .grad = None, as model.zero_grad() does
             values.append(list_gradients(parameters))
         return values
 
@@ -240,14 +240,14 @@ def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: Worl
 
 
 def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
         other = [parameters[0], torch.zeros(2, requires_grad=True)]
-        reducer = make_reducer(parameters if executor.rank == 0 else other, executor)
+        reducer = make_reducer(parameters if engine.rank == 0 else other, engine)
         with pytest.raises(HorovodInternalError) as caught:
             reducer.synchronize()
-        reducer = make_reducer(parameters, executor)
-        train(reducer, parameters, executor.rank + 1)
+        reducer = make_reducer(parameters, engine)
+        train(reducer, parameters, engine.rank + 1)
         return str(caught.value), list_gradients(parameters)
 
     (text, gradients), (same, others) = world.run(body)
@@ -257,24 +257,24 @@ def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on
 
 
 def test_a_rank_may_join_at_any_time(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2)
         values = []
         for epoch in range(3):
-            for _ in range(1 + executor.rank * (epoch + 1)):
+            for _ in range(1 + engine.rank * (epoch + 1)):
                 train(reducer, parameters, 2.0)
                 values.append(parameters[0].grad[0].item())
-            executor.join()
+            engine.join()
         return values
 
     assert world.run(body) == [[2.0] * 3, [2.0, 1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
 
 
 def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        loss = torch.tensor(executor.rank + 1.0)
-        mean = make_reducer(make_parameters(1), executor).average(loss)
-        total = make_reducer(make_parameters(1), executor, how=Combination(Reduction.SUM)).average(loss)
+    def body(engine: ThreadEngine) -> object:
+        loss = torch.tensor(engine.rank + 1.0)
+        mean = make_reducer(make_parameters(1), engine).average(loss)
+        total = make_reducer(make_parameters(1), engine, how=Combination(Reduction.SUM)).average(loss)
         return mean.item(), total.item()
 
     assert world.run(body) == [(1.5, 3.0)] * 2
@@ -284,20 +284,20 @@ def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
 def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_next_is_as_ever(
     world: World, *, is_warm: bool
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=is_warm)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=is_warm)
 
         def step() -> None:
             with reducer.preparing():
                 parameters[2].sum().backward()
                 with reducer.preparing():
-                    sum(parameter.sum() * (1 / executor.rank) for parameter in parameters[:2]).backward()
+                    sum(parameter.sum() * (1 / engine.rank) for parameter in parameters[:2]).backward()
                 reducer.synchronize()
 
         with pytest.raises((ArithmeticError, HorovodInternalError)) as caught:
             step()
         for _ in range(3):
-            train(reducer, parameters, executor.rank + 1.0)
+            train(reducer, parameters, engine.rank + 1.0)
         return str(caught.value), list_gradients(parameters)
 
     (cause, gradients), (text, same) = world.run(body)
@@ -308,18 +308,18 @@ def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_
 def test_where_one_rank_fails_after_all_its_gradients_were_made_no_rank_steps(world: World) -> None:
     """The last bucket is held back, so that there is something to fail."""
 
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, is_warm=True)
 
         def step() -> None:
             with reducer.preparing():
                 backward(parameters, 1.0)
-                assert 1 / executor.rank
+                assert 1 / engine.rank
             reducer.synchronize()
 
         with pytest.raises((ArithmeticError, HorovodInternalError), match=r"^division|given up on rank 0.*division"):
             step()
-        return [train(reducer, parameters, executor.rank + 1.0) for _ in range(3)]
+        return [train(reducer, parameters, engine.rank + 1.0) for _ in range(3)]
 
     assert world.run(body) == [[[[1.5] * 4] * 3] * 3] * 2
 
@@ -327,25 +327,25 @@ def test_where_one_rank_fails_after_all_its_gradients_were_made_no_rank_steps(wo
 def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets() -> None:
     sets = [(0, 1), (1, 2), (0, 2)]
 
-    def body(executor: ThreadEngine) -> object:
-        mine = [number for number, ranks in enumerate(sets, 1) if executor.rank in ranks]
+    def body(engine: ThreadEngine) -> object:
+        mine = [number for number, ranks in enumerate(sets, 1) if engine.rank in ranks]
         parameters = {number: make_parameters(2) for number in mine}
-        reducers = {number: make_reducer(parameters[number], executor, process_set=number) for number in mine}
+        reducers = {number: make_reducer(parameters[number], engine, process_set=number) for number in mine}
         for number in mine:
-            warm_up(reducers[number], parameters[number], executor)
-        chance, values = Random(executor.rank), []  # noqa: S311 - no secret
+            warm_up(reducers[number], parameters[number], engine)
+        chance, values = Random(engine.rank), []  # noqa: S311 - no secret
         for _ in range(6):
             for number in mine:
-                backward(parameters[number], executor.rank + 1)
+                backward(parameters[number], engine.rank + 1)
             for number in chance.sample(mine, len(mine)):
                 reducers[number].synchronize()
             values.append([list_gradients(parameters[number])[0][0] for number in mine])
         return values
 
     world = World(3)
-    for executor in world.executors:
+    for engine in world.engines:
         for number, ranks in enumerate(sets, 1):
-            executor.process_sets.add(number, ranks, number)
+            engine.process_sets.add(number, ranks, number)
     for number, ranks in enumerate(sets, 1):
         assert world.add_set(ranks) == number
     assert world.run(body) == [[[1.5, 2.0]] * 6, [[1.5, 2.5]] * 6, [[2.5, 2.0]] * 6]
@@ -353,19 +353,19 @@ def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overl
 
 
 def test_ranks_that_wait_for_each_other_in_a_step_are_told_and_can_go_on(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         parameters[0].sum().backward()
         with pytest.raises(HorovodInternalError, match="every rank waits"):
-            executor.run(make_metric(executor)) if executor.rank == 0 else reducer.synchronize()
+            engine.run(make_metric(engine)) if engine.rank == 0 else reducer.synchronize()
         steps = 0
         while steps < 3:
             try:
                 for parameter in parameters:
                     parameter.grad = None
                 reducer.discard()
-                train(reducer, parameters, executor.rank + 1)
-                executor.run(make_metric(executor))
+                train(reducer, parameters, engine.rank + 1)
+                engine.run(make_metric(engine))
                 steps += 1
             except HorovodInternalError:
                 assert steps == 0
@@ -387,16 +387,16 @@ def test_random_programs_average_what_they_should(seed: int) -> None:
 def test_a_reducer_that_comes_in_the_middle_of_anothers_step_is_refused_unless_that_was_thrown_away(
     world: World,
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 2, is_warm=True)
         backward(parameters)
         with pytest.raises(UnfinishedStepError, match=r"^the gradient of p0 is being averaged for another"):
-            make_reducer(parameters, executor)
+            make_reducer(parameters, engine)
         for parameter in parameters:
             parameter.grad = None
-        newer = make_reducer(parameters, executor)
+        newer = make_reducer(parameters, engine)
         with pytest.raises(SupersededError, match="p0"):
             reducer.synchronize()
-        return train(newer, parameters, executor.rank + 1.0)
+        return train(newer, parameters, engine.rank + 1.0)
 
     assert world.run(body) == [[[1.5] * 4] * 2] * 2

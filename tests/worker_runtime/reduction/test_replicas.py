@@ -10,17 +10,17 @@ from worker_runtime.reduction.replicas import read_interval
 
 
 def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ranks(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = [*make_parameters(1), torch.ones((), requires_grad=True), torch.zeros(0, requires_grad=True)]
-        reducer = make_reducer(parameters, executor, interval=3)
+        reducer = make_reducer(parameters, engine, interval=3)
         for _ in range(5):
             train(reducer, parameters)
         with torch.no_grad():
-            parameters[1].add_(executor.rank)
+            parameters[1].add_(engine.rank)
         train(reducer, parameters)
         with pytest.raises(ReplicasDifferError, match=r"p1 is not the same on all ranks between step 3 and step 6; "):
             train(reducer, parameters)
-        return sum(name.endswith(".replicas") for name in executor.asked)
+        return sum(name.endswith(".replicas") for name in engine.asked)
 
     assert world.run(body) == [3, 3]
 

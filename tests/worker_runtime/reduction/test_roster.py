@@ -25,19 +25,19 @@ from worker_runtime.reduction.roster import Roster
 
 @cautious_and_eager
 def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
         listed = parameters[:1]
-        reducer = make_reducer(listed, executor)
+        reducer = make_reducer(listed, engine)
         if is_warm:
-            warm_up(reducer, listed, executor)
+            warm_up(reducer, listed, engine)
         listed.append(parameters[1])
-        values = [train(reducer, parameters, executor.rank + 1) for _ in range(4)]
+        values = [train(reducer, parameters, engine.rank + 1) for _ in range(4)]
         parameters[0].requires_grad_(requires_grad=False)
         parameters[0].grad = None
         for _ in range(4):
             parameters[1].grad = None
-            (parameters[1] * (executor.rank + 1)).sum().backward()
+            (parameters[1] * (engine.rank + 1)).sum().backward()
             reducer.synchronize()
             assert parameters[0].grad is None
             values.append(list_gradients(parameters[1:]))
@@ -47,14 +47,14 @@ def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> N
 
 
 def test_a_dropped_reducer_no_longer_averages(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)
-        reducer = make_reducer([parameter], executor)
+        reducer = make_reducer([parameter], engine)
         gone = weakref.ref(reducer)
         del reducer
         gc.collect()
         parameter.sum().backward()
-        return gone() is None, executor.asked
+        return gone() is None, engine.asked
 
     assert world.run(body) == [(True, [])] * 2
 
@@ -169,15 +169,15 @@ def swap(parameters: list[torch.Tensor]) -> None:
 def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_theirs(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = [torch.nn.Parameter(parameter.detach()) for parameter in make_parameters()]
-        reducer = make_reducer(parameters, executor)
+        reducer = make_reducer(parameters, engine)
         fine = 2.0**-30  # which a float loses beside the one
         seen = []
         for step in range(steps + 4):
             if step == steps:
                 change(parameters)
-            train(reducer, parameters, executor.rank + 1.0 + (fine if parameters[0].dtype == torch.float64 else 0.0))
+            train(reducer, parameters, engine.rank + 1.0 + (fine if parameters[0].dtype == torch.float64 else 0.0))
             assert all(parameter.grad.shape == parameter.shape for parameter in parameters)
             assert all(parameter.grad.stride() == parameter.stride() for parameter in parameters)
             seen.append([parameter.grad.unique().tolist() for parameter in parameters])
@@ -190,13 +190,13 @@ def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_
 
 
 def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_averaged(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3, passes=2)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3, passes=2)
         for _ in range(3):
-            backward(parameters, executor.rank)
+            backward(parameters, engine.rank)
             sum(parameter.sum() for parameter in parameters).backward()
             reducer.synchronize()
-        backward(parameters, executor.rank)
+        backward(parameters, engine.rank)
         double(parameters)
         sum(parameter.sum() for parameter in parameters).backward()
         reducer.synchronize()
@@ -210,19 +210,19 @@ def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_
 def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 3)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 3)
         for _ in range(steps):
             train(reducer, parameters)
-        if executor.rank == 0:
+        if engine.rank == 0:
             change(parameters)
         for _ in range(2):
             with pytest.raises(HorovodInternalError, match=r"Mismatched (data types|ALLREDUCE tensor shapes|settings)"):
                 train(reducer, parameters)
-        if executor.rank == 1:
+        if engine.rank == 1:
             change(parameters)
         for _ in range(4):
-            train(reducer, parameters, executor.rank + 1.0)
+            train(reducer, parameters, engine.rank + 1.0)
         return [parameter.grad.unique().tolist() for parameter in parameters]
 
     assert world.run(body) == [[[1.5]] * 3] * 2
@@ -230,8 +230,8 @@ def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
 
 @cautious_and_eager
 def test_a_hook_keeps_neither_its_parameter_nor_its_gradients(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadEngine) -> list["weakref.ref[torch.Tensor]"]:
-        reducer, parameters = begin(executor, 2, is_warm=is_warm)
+    def body(engine: ThreadEngine) -> list["weakref.ref[torch.Tensor]"]:
+        reducer, parameters = begin(engine, 2, is_warm=is_warm)
         train(reducer, parameters, 1.0)
         return [weakref.ref(parameter) for parameter in parameters]
 

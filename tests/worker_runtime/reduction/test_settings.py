@@ -11,9 +11,9 @@ from worker_runtime.reduction import Settings
 
 
 def test_ranks_with_other_settings_are_told(world: World) -> None:
-    def body(executor: ThreadEngine) -> str:
+    def body(engine: ThreadEngine) -> str:
         reducer = make_reducer(
-            make_parameters(1), executor, how=Combination(Reduction.AVERAGE if executor.rank else Reduction.SUM)
+            make_parameters(1), engine, how=Combination(Reduction.AVERAGE if engine.rank else Reduction.SUM)
         )
         with pytest.raises(HorovodInternalError) as caught:
             reducer.synchronize()

@@ -10,18 +10,18 @@ from worker_runtime.collectives import Combination, Reduction
 
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_sparse_gradients_come_back_sparse_also_where_there_was_none(world: World, *, as_dense: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         table = torch.nn.Embedding(4, 2, sparse=True)
         dense = torch.zeros(2, requires_grad=True)
-        reducer = make_reducer([table.weight, dense], executor, sparse_as_dense=as_dense)
+        reducer = make_reducer([table.weight, dense], engine, sparse_as_dense=as_dense)
         results = []
         for step in range(5):
             table.weight.grad = dense.grad = None
-            if executor.rank == 0 or step == 3:
-                (table(torch.tensor([1, executor.rank, 1])).sum() + dense.sum()).backward()
+            if engine.rank == 0 or step == 3:
+                (table(torch.tensor([1, engine.rank, 1])).sum() + dense.sum()).backward()
             reducer.synchronize()
             results.append((table.weight.grad.layout, table.weight.grad.to_dense()[:, 0].tolist()))
-        gathered = [name for name in executor.asked if name.startswith("allgather")]
+        gathered = [name for name in engine.asked if name.startswith("allgather")]
         return len(gathered), results, dense.grad.tolist()
 
     for gathered, results, dense in world.run(body):
@@ -34,15 +34,15 @@ def test_sparse_gradients_come_back_sparse_also_where_there_was_none(world: Worl
 
 
 def test_a_gradient_is_brought_to_the_agreed_number_of_sparse_dimensions(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)
         matrix = torch.zeros(2, 2, requires_grad=True)
-        reducer = make_reducer([parameter, matrix], executor)
+        reducer = make_reducer([parameter, matrix], engine)
         dense = torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-        matrix.grad = dense.to_sparse(1 + executor.rank)
+        matrix.grad = dense.to_sparse(1 + engine.rank)
         reducer.synchronize()
         sparse = matrix.grad
-        matrix.grad = dense if executor.rank else dense.to_sparse(2)
+        matrix.grad = dense if engine.rank else dense.to_sparse(2)
         reducer.synchronize()
         return sparse.sparse_dim(), sparse.to_dense().tolist(), matrix.grad.to_dense().tolist()
 
@@ -51,9 +51,9 @@ def test_a_gradient_is_brought_to_the_agreed_number_of_sparse_dimensions(world: 
 
 
 def test_the_sum_of_sparse_gradients_is_not_divided(world: World) -> None:
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         matrix = torch.zeros(2, 2, requires_grad=True)
-        reducer = make_reducer([matrix], executor, how=Combination(Reduction.SUM), wire_dtype=torch.float16)
+        reducer = make_reducer([matrix], engine, how=Combination(Reduction.SUM), wire_dtype=torch.float16)
         matrix.grad = torch.eye(2).to_sparse(1)
         matrix.requires_grad_(requires_grad=False)  # since backward: its optimizer steps all the same
         reducer.synchronize()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from worker_runtime.startup.exit_code import describe_end
+from worker_runtime.startup.program_end import describe_end
 
 # What comes first is done by `init()`; the answer is given when the program has ended.
 PROGRAM = """
 import os, sys, threading
 sys.path.insert(0, {root!r})
-from worker_runtime.startup.exit_code import ExitCode
+from worker_runtime.startup.program_end import ExitCode
 exit_code = ExitCode()
 threading._register_atexit(lambda: print(exit_code.find_failure(), flush=True))
 def leave(status):

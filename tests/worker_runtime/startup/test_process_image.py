@@ -14,9 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from worker_runtime.errors import InitializationError
-from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
+from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
 from worker_runtime.startup import process_image
-from worker_runtime.startup.multiprocessing_folder import place_below
 from worker_runtime.startup.parent_process import make_arguments
 
 
@@ -106,7 +105,7 @@ def test_without_a_folder_or_in_one_that_is_gone_it_has_its_own_place(folder: Pa
 
 COUNTS = """
 import json, sys
-from worker_runtime.startup import thread_counts
+from worker_runtime.startup import process_image
 {imports}
 {then}
 counts = [torch.get_num_threads() if "torch" in sys.modules else None]
@@ -127,16 +126,19 @@ def count(imports: str, environment: dict[str, str], then: str = "") -> list[obj
 def test_as_many_are_used_as_if_it_had_been_said_before_the_imports(wanted: int | None) -> None:
     imports = "import numpy, scipy.linalg, torch"
     before = count(imports, {} if wanted is None else {"OMP_NUM_THREADS": str(wanted)})
-    assert count(imports, {"OMP_NUM_THREADS": "1"}, f"thread_counts.set_all({wanted})") == before
+    assert count(imports, {"OMP_NUM_THREADS": "1"}, f"process_image.set_thread_counts({wanted})") == before
     assert len(before) == 4
 
 
 def test_one_thread_is_left_as_it_is() -> None:
-    assert count("import numpy", {"OMP_NUM_THREADS": "1"}, "thread_counts.set_all(1)") == [None, ["openblas", 1]]
+    assert count("import numpy", {"OMP_NUM_THREADS": "1"}, "process_image.set_thread_counts(1)") == [
+        None,
+        ["openblas", 1],
+    ]
 
 
 def test_what_was_not_imported_is_left_alone() -> None:
-    assert count("", {"OMP_NUM_THREADS": "1"}, "thread_counts.set_all(3)") == [None]
+    assert count("", {"OMP_NUM_THREADS": "1"}, "process_image.set_thread_counts(3)") == [None]
 
 
 def test_a_child_that_ends_with_its_parent_runs_its_module_and_none_that_hides_python_s_own(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from worker_runtime.startup.tracebacks import shorten_tracebacks
+from worker_runtime.startup.program_end import shorten_tracebacks
 
 
 class State:

@@ -120,13 +120,13 @@ def test_after_a_failure_somewhere_the_group_is_left_first_and_who_was_told_of_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[str] = []
-    executor = SimpleNamespace(has_failed=True)
-    runtime = SimpleNamespace(shutdown=lambda: calls.append("shutdown"), is_initialized=True, executor=executor)
+    engine = SimpleNamespace(has_failed=True)
+    runtime = SimpleNamespace(shutdown=lambda: calls.append("shutdown"), is_initialized=True, engine=engine)
     monkeypatch.setitem(sys.modules, "worker_runtime.membership.runtime", SimpleNamespace(RUNTIME=runtime))  # type: ignore[misc]  # enough of a module
     assert not do(lambda: None, anew=True)[1].failed
     assert calls == ["shutdown"]
     assert do(lambda: 1 / 0)[1].follows_another
-    executor.has_failed = False
+    engine.has_failed = False
     assert not do(lambda: 1 / 0)[1].follows_another
 
 

@@ -31,12 +31,12 @@ class Difference:
 _Check: TypeAlias = Callable[[Question, Question], Difference | None]
 
 
-def find_mismatch(asked: Mapping[int, Question], extents: Mapping[int, tuple[int, ...]]) -> str | None:
+def find_mismatch(asked: Mapping[int, Question], sizes: Mapping[int, tuple[int, ...]]) -> str | None:
     """A sentence about the first rank that has failed, or the first difference; None where all is equal.
 
     Args:
         asked: each rank's question, of one set and name.
-        extents: of the ranks that gave any.
+        sizes: of the ranks that gave any.
     """
     first, *others = sorted(asked)
     for rank in (first, *others):
@@ -48,7 +48,7 @@ def find_mismatch(asked: Mapping[int, Question], extents: Mapping[int, tuple[int
             if difference is not None:
                 return _tell(asked[first], difference, first, rank)
     for rank in others:
-        difference = _check_extents(asked[first].signature.kind, extents.get(first, ()), extents.get(rank, ()))
+        difference = _check_sizes(asked[first].signature.kind, sizes.get(first, ()), sizes.get(rank, ()))
         if difference is not None:
             return _tell(asked[first], difference, first, rank)
     return None
@@ -169,7 +169,7 @@ def _check_rest(one: Signature, other: Signature) -> Difference | None:
     return None
 
 
-def _check_extents(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> Difference | None:
+def _check_sizes(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> Difference | None:
     """Of how many numbers they are, as a rule; those that say which process set is meant must be equal."""
     if kind in (Kind.ADD_SET, Kind.REMOVE_SET):
         if one == other:
@@ -179,7 +179,7 @@ def _check_extents(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> 
         return Difference(head, f"[{_show_list(one)}]", f"[{_show_list(other)}]", advice, verb)
     if len(one) == len(other):
         return None
-    head = f"Mismatched {kind.name} extents"
+    head = f"Mismatched {kind.name} sizes"
     return Difference(head, _count(len(one), "number"), _count(len(other), "number"), _SAME_VERSION)
 
 

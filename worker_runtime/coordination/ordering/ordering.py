@@ -84,20 +84,20 @@ class Ordering:
         self._blocked: dict[int, Use] = {}  # by rank, the use that it waits for
         self._is_lost = False
 
-    def ask(self, rank: int, question: Question, extents: tuple[int, ...] = ()) -> list[Answer]:
+    def ask(self, rank: int, question: Question, sizes: tuple[int, ...] = ()) -> list[Answer]:
         """A rank has an operation ready; what follows, releases in the order of their indices.
 
         Raises:
             IllegalQuestionError: the set never was, or the rank is not in it or has left; it has asked this already
-                and has no answer; the extents mean nothing; or a JOIN, ADD_SET or REMOVE_SET is not asked of set 0.
+                and has no answer; the sizes mean nothing; or a JOIN, ADD_SET or REMOVE_SET is not asked of set 0.
         """
         uses = self._sets.get(question.process_set)
         if uses is None or uses.is_closed or rank not in uses.ranks:
             return self._turn_away(rank, question, uses)
         name = question.name
         signature = question.signature
-        if extents or signature.kind in OF_THE_JOB or name == JOIN_NAME:
-            self._check(rank, question, extents)
+        if sizes or signature.kind in OF_THE_JOB or name == JOIN_NAME:
+            self._check(rank, question, sizes)
         if self._blocked:
             self._blocked.pop(rank, None)
         use = uses.pending.get(name)
@@ -111,8 +111,8 @@ class Ordering:
         ):
             use.is_mixed = True
         use.asked[rank] = question
-        if extents:
-            use.extents[rank] = extents
+        if sizes:
+            use.sizes[rank] = sizes
         if signature.kind is Kind.JOIN:
             return self._join(rank)
         if len(use.asked) == uses.size:
@@ -171,7 +171,7 @@ class Ordering:
             return
         for use in self._list_uses():
             if use.asked.pop(rank, None) is not None:
-                use.extents.pop(rank, None)
+                use.sizes.pop(rank, None)
                 if not use.asked:
                     self._end(use)
         self._joined.discard(rank)
@@ -233,7 +233,7 @@ class Ordering:
         left = {member: self._left[member] for member in uses.left}
         return [Refusal(number, question.name, (rank,), explain_shutdown(question, left))]
 
-    def _check(self, rank: int, question: Question, extents: tuple[int, ...]) -> None:
+    def _check(self, rank: int, question: Question, sizes: tuple[int, ...]) -> None:
         """Look more closely at what is not the plain case."""
         kind = question.signature.kind
         meant = f"rank {rank} asks {question.name} of process set {question.process_set}"
@@ -242,8 +242,8 @@ class Ordering:
         if question.process_set == GLOBAL_SET and (kind is Kind.JOIN) != (question.name == JOIN_NAME):
             raise IllegalQuestionError(f"{meant}: the name of a JOIN, and of nothing else, is {JOIN_NAME}")
         numbers = self._removed | self._sets.keys() - {GLOBAL_SET}
-        if not have_meaning(kind, extents, self._size, numbers):
-            raise IllegalQuestionError(f"{meant} with the extents {extents}, which mean nothing there")
+        if not have_meaning(kind, sizes, self._size, numbers):
+            raise IllegalQuestionError(f"{meant} with the sizes {sizes}, which mean nothing there")
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self._size:
@@ -271,8 +271,8 @@ class Ordering:
     def _conclude(self, use: Use, joined: tuple[int, ...]) -> list[Answer]:
         """Answer a use for which all have asked or joined."""
         kind = use.question.signature.kind
-        if (use.is_mixed or use.extents or kind is Kind.FAIL) and (
-            reason := find_mismatch(use.asked, use.extents)
+        if (use.is_mixed or use.sizes or kind is Kind.FAIL) and (
+            reason := find_mismatch(use.asked, use.sizes)
         ) is not None:
             return [self._refuse(use, reason)]
         if joined and (question := use.find_intolerant()) is not None:
@@ -287,12 +287,12 @@ class Ordering:
         wanted = use.question.signature.root
         free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
         number = free if wanted is None or wanted in self._sets else wanted
-        self._sets[number] = Uses(use.extents[use.members[0]])
+        self._sets[number] = Uses(use.sizes[use.members[0]])
         return self._release(use, (), number)
 
     def _remove_set(self, use: Use) -> list[Answer]:
         """Remove a set, unless another question was faster; nothing waits there in vain."""
-        (number,) = use.extents[use.members[0]]
+        (number,) = use.sizes[use.members[0]]
         if number not in self._sets:
             return [self._refuse(use, explain_removal(use.question, number))]
         pending = list(self._sets[number].pending.values())
@@ -305,7 +305,7 @@ class Ordering:
         self._end(use)
         index = self._next_index
         self._next_index += 1
-        return [Release(index, use.question, use.members, joined, use.collect_extents(), value)]
+        return [Release(index, use.question, use.members, joined, use.collect_sizes(), value)]
 
     def _refuse(self, use: Use, reason: str, *, is_deadlock: bool = False) -> Refusal:
         self._end(use)

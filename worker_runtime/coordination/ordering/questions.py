@@ -1,4 +1,4 @@
-"""What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and executor share."""
+"""What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and engine share."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -49,7 +49,7 @@ class Signature:
     """What all members of a set must agree on before an operation runs.
 
     dtypes, shapes: of each of its tensors, the dtypes by torch's names ("float32"). The first dimension of what is
-        gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and an extent.
+        gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and an size.
     root: a rank of the job; None where there is none. Of an ADD_SET the number that the set had in the generation
         before, and is to have again.
     device: "cpu" or "cuda".
@@ -100,7 +100,7 @@ class Release(NamedTuple):
 
     members: the set's ranks, in order.
     joined: those of them that have joined and not asked: they contribute neutral elements.
-    extents: of each member, as many numbers each: the first dimension of each tensor of an ALLGATHER, the splits of an
+    sizes: of each member, as many numbers each: the first dimension of each tensor of an ALLGATHER, the splits of an
         ALLTOALL (how many rows go to each member), the ranks of an ADD_SET, 1 for an ALLREDUCE that must mind NaNs;
         zeros for one that has joined.
     value: the number of an ADD_SET's set; the rank that joined last of a JOIN.
@@ -110,7 +110,7 @@ class Release(NamedTuple):
     question: Question
     members: tuple[int, ...]
     joined: tuple[int, ...] = ()
-    extents: tuple[tuple[int, ...], ...] = ()
+    sizes: tuple[tuple[int, ...], ...] = ()
     value: int = 0
 
 

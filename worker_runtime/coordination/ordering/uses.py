@@ -22,7 +22,7 @@ class Use:
     question: of the rank that asked first.
     members: all whose question it needs.
     asked: each rank's question, in the order of their arrival.
-    extents: those of the ranks that gave any.
+    sizes: those of the ranks that gave any.
     is_mixed: not all signatures and factors are equal.
     """
 
@@ -30,7 +30,7 @@ class Use:
     question: Question
     members: tuple[int, ...]
     asked: dict[int, Question] = field(default_factory=dict)
-    extents: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     is_mixed: bool = False
 
     def find_absent(self) -> list[int]:
@@ -41,12 +41,12 @@ class Use:
         """A question that does not run without those of members that have joined; None where all do."""
         return next((self.asked[rank] for rank in sorted(self.asked) if not _tolerates_joined(self.asked[rank])), None)
 
-    def collect_extents(self) -> tuple[tuple[int, ...], ...]:
-        """Each member's extents, zeros for who did not ask; they are of one length. Empty when nobody gave any."""
-        if not self.extents:
+    def collect_sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Each member's sizes, zeros for who did not ask; they are of one length. Empty when nobody gave any."""
+        if not self.sizes:
             return ()
-        zeros = (0,) * len(next(iter(self.extents.values())))
-        return tuple(self.extents.get(rank, zeros) for rank in self.members)
+        zeros = (0,) * len(next(iter(self.sizes.values())))
+        return tuple(self.sizes.get(rank, zeros) for rank in self.members)
 
 
 @dataclass(slots=True)
@@ -76,24 +76,24 @@ class Uses:
         self.pending.clear()
 
 
-def have_meaning(kind: Kind, extents: tuple[int, ...], size: int, numbers: Container[int]) -> bool:
-    """Whether extents can belong to a question of this kind.
+def have_meaning(kind: Kind, sizes: tuple[int, ...], size: int, numbers: Container[int]) -> bool:
+    """Whether sizes can belong to a question of this kind.
 
     Args:
         kind: of the operation.
-        extents: that came with it.
+        sizes: that came with it.
         size: how many ranks the job has.
         numbers: of the process sets that there are, or were, and that can be removed.
     """
     match kind:
         case Kind.ADD_SET:
-            return bool(extents) and all(one < other for one, other in pairwise((-1, *extents, size)))
+            return bool(sizes) and all(one < other for one, other in pairwise((-1, *sizes, size)))
         case Kind.REMOVE_SET:
-            return len(extents) == 1 and extents[0] in numbers
+            return len(sizes) == 1 and sizes[0] in numbers
         case Kind.JOIN:
-            return not extents
+            return not sizes
         case _:
-            return min(extents, default=0) >= 0
+            return min(sizes, default=0) >= 0
 
 
 def _tolerates_joined(question: Question) -> bool:

@@ -231,11 +231,11 @@ class Generation:
         now = time.monotonic()
         rank, pending, number, ask = member.rank, member.pending, member.asked, self._ordering.ask
         find = member.questions.get
-        for head, extents, payload in decode_questions(data, start, end):
+        for head, sizes, payload in decode_questions(data, start, end):
             question, key = find(head) or member.learn_question(head)
             if len(payload) > FREE_BYTES:
                 check_size(len(self._ordering.find_members(question.process_set) or ()), len(payload))
-            answers = ask(rank, question, extents)
+            answers = ask(rank, question, sizes)
             pending[key] = rank, number, payload, now
             number = (number + 1) % NUMBERS
             if answers:

@@ -176,7 +176,7 @@ class Run:
 
 def _is_plain(release: Release, asked: Sequence[Entry]) -> bool:
     """All members have asked it, with nothing that differs between them."""
-    return len(asked) == len(release.members) and not (release.joined or release.extents or release.value)
+    return len(asked) == len(release.members) and not (release.joined or release.sizes or release.value)
 
 
 def tell(

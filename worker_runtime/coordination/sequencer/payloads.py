@@ -105,9 +105,9 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
 
 def _concatenate(release: Release, payloads: Sequence[bytes]) -> bytes:
     """The rows of all ranks; b"" where one has sent none inside, since it has many: then all communicate."""
-    extents = release.extents
-    is_whole = len(payloads) == len(extents) and all(
-        payload or not any(rows) for payload, rows in zip(payloads, extents, strict=True)
+    sizes = release.sizes
+    is_whole = len(payloads) == len(sizes) and all(
+        payload or not any(rows) for payload, rows in zip(payloads, sizes, strict=True)
     )
     return b"".join(payloads) if is_whole else b""
 

@@ -8,8 +8,7 @@ It ends with code 0 when it has answered, whatever the answer; with 2 on wrong u
 import os
 import sys
 
-from worker_runtime.rendezvous import Backend, encode_answer
-from worker_runtime.startup.environment import read_is_elastic
+from worker_runtime.rendezvous import Backend, encode_answer, read_is_elastic
 
 
 def main() -> int:
@@ -24,8 +23,7 @@ def main() -> int:
 
 def _find_objection(wish: Backend) -> str:
     try:
-        from worker_runtime.groups.backends.choice import find_objection  # noqa: PLC0415 - it may be torch that is missing
-        from worker_runtime.groups.backends.features import Features  # noqa: PLC0415 - the same
+        from worker_runtime.groups.backends.choice import Features, find_objection  # noqa: PLC0415 - it may be torch that is missing
     except ImportError as error:
         return f"torch cannot be imported ({error})"
     return find_objection(

@@ -1,11 +1,44 @@
-"""Which backend moves which tensors: the rules, and what to say where a wish cannot be fulfilled. Pure."""
+"""Which backend moves which tensors: what torch has, the rules, and what to say where a wish cannot be fulfilled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
 
 from worker_runtime.errors import InitializationError
-from worker_runtime.groups.backends.features import Features
 from worker_runtime.rendezvous import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a torch has.
+
+    version: torch's own.
+    has_nccl, has_ucc: it can make such groups; of UCC also by a plug-in that has registered the name.
+    devices: how many CUDA devices it sees; None where they were not counted.
+    """
+
+    version: str
+    has_nccl: bool = False
+    has_ucc: bool = False
+    devices: int | None = None
+
+    @classmethod
+    def look(cls, *, counts_devices: bool = False) -> Self:
+        """Those of the installed torch; counting devices may take milliseconds, and nothing else takes any."""
+        return cls(
+            version=str(torch.__version__),
+            has_nccl=dist.is_nccl_available(),
+            has_ucc=dist.is_ucc_available() or find_plugin("ucc") is not None,
+            devices=torch.cuda.device_count() if counts_devices else None,
+        )
+
+
+def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it untyped
+    """What a plug-in has registered under this name with torch: `creator_fn` and `extended_api`; None if nothing."""
+    return dist.Backend._plugins.get(name.upper())  # noqa: SLF001 - torch has no public way to ask
 
 
 class BackendRefusedError(InitializationError):
@@ -13,16 +46,12 @@ class BackendRefusedError(InitializationError):
 
     def __init__(self, backend: Backend, objection: str) -> None:
         super().__init__(f"the backend {backend} cannot be used here: {objection}")
-        self.backend = backend
-        self.objection = objection
 
 
 class CanaryError(InitializationError, RuntimeError):
     """A new group of a backend failed a test whose result is known; all its members raise this alike.
 
     It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
-
-    positions: of the members that saw a fault, in the group.
     """
 
     def __init__(self, backend: Backend, positions: Sequence[int], size: int, fault: str) -> None:
@@ -31,8 +60,6 @@ class CanaryError(InitializationError, RuntimeError):
             f"the backend {backend} failed its test on {len(positions)} of {size} members (the first is member "
             f"{positions[0]}){seen}; use another one, as with --backend gloo"
         )
-        self.backend = backend
-        self.positions = tuple(positions)
 
 
 class SharedDeviceError(RuntimeError):
@@ -45,8 +72,6 @@ class SharedDeviceError(RuntimeError):
             "torch.cuda.set_device(hvd.local_rank()) before the first CUDA tensor is made, or let them share it with "
             "--backend gloo"
         )
-        self.device = device
-        self.local_rank = local_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +79,7 @@ class Choice:
     """The backends of one job; all its workers have the same.
 
     cpu, cuda: for tensors on such devices.
-    holds_host: whoever waits for an operation on CUDA waits for its end, and not only his stream: in a job that
+    holds_host: a wait for an operation on CUDA holds the host until its end, and not only the stream: in a job that
         outlives its workers, what is called done must be done.
     """
 
@@ -90,7 +115,7 @@ def choose(wish: Backend | None, features: Features, *, is_elastic: bool = False
 
 def find_objection(wish: Backend, features: Features, *, is_elastic: bool = False) -> str:
     """Why the wish cannot be fulfilled, and what would help: a sentence without a full stop; "" when it can."""
-    torch = f"torch {features.version}"
+    build = f"torch {features.version}"
     match wish:
         case Backend.UCC if is_elastic:
             return (
@@ -99,11 +124,11 @@ def find_objection(wish: Backend, features: Features, *, is_elastic: bool = Fals
             )
         case Backend.UCC if not features.has_ucc:
             return (
-                f"{torch} has no UCC; take one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "
+                f"{build} has no UCC; take one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "
                 'plug-in that registers the name "ucc" when torch is imported'
             )
         case Backend.NCCL if not features.has_nccl:
-            return f"{torch} has no NCCL; install a build of torch for CUDA"
+            return f"{build} has no NCCL; install a build of torch for CUDA"
         case Backend.NCCL if not features.devices:
-            return f"{torch} has NCCL, but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+            return f"{build} has NCCL, but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
     return ""

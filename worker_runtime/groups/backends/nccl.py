@@ -1,8 +1,8 @@
 """NCCL: what moves CUDA tensors, on the GPUs' own streams.
 
 Waiting for a work lets the current stream wait, and not the host: a work's own wait with a time limit would hold the
-host up and, when the limit is over, abort the group. So the limits of CUDA operations are others: a lost peer is
-noticed by its agent, and whoever hears of it aborts the group, which ends what is pending. In a job that outlives its
+host up and, when the limit is over, abort the group. So the limits of CUDA operations are others: the agent notices a
+lost peer, and each member that hears of it aborts the group, which ends what is pending. In a job that outlives its
 workers the host waits too, by looking again and again: an operation counts as done once all ranks have its result.
 
 For that the groups connect without blocking, since a blocked connecting could not be aborted, and torch's own handling

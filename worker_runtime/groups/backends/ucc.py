@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from worker_runtime.groups.backends.features import find_plugin
+from worker_runtime.groups.backends.choice import find_plugin
 from worker_runtime.groups.torch_groups import CONNECT_LIMIT, TorchGroup
 from worker_runtime.groups.torch_store import OpenStore
 
@@ -35,7 +35,9 @@ class Ucc:
             return group
         plugin = find_plugin("ucc")
         if plugin is None:
-            raise RuntimeError("torch has no UCC any more")
+            raise RuntimeError(
+                "torch has no UCC any more: its plug-in has been unregistered since init(); use --backend gloo"
+            )
         if not plugin.extended_api:
             group = plugin.creator_fn(store, rank, size, limit)
             return group

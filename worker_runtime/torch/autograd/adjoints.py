@@ -54,7 +54,7 @@ Tensors = Sequence[torch.Tensor]
 
 def reduce(how: Combination, call: Call, tensors: Tensors) -> Ran:
     """Allreduce."""
-    return find_adjoint(how, tensors, call.executor.run(make_allreduce(call, tensors, how)))
+    return find_adjoint(how, tensors, call.engine.run(make_allreduce(call, tensors, how)))
 
 
 def find_adjoint(how: Combination, tensors: Tensors, results: Tensors) -> Ran:
@@ -71,7 +71,7 @@ def find_adjoint(how: Combination, tensors: Tensors, results: Tensors) -> Ran:
 
 def gather(call: Call, tensors: Tensors) -> Ran:
     """Allgather."""
-    gathered = call.executor.run(Allgather(tensors, call.among, call.name))
+    gathered = call.engine.run(Allgather(tensors, call.among, call.name))
     bounds = [find_own_rows(gathered[index], call.among) for index in list_differentiable(tensors)]
     return Ran([each.tensor for each in gathered], partial(_average_own_rows, bounds))
 
@@ -79,19 +79,19 @@ def gather(call: Call, tensors: Tensors) -> Ran:
 def scatter(how: Combination, call: Call, tensors: Tensors) -> Ran:
     """Reducescatter."""
     factor = how.prescale * how.postscale * (call.among.size if how.reduction is Reduction.SUM else 1)
-    results = call.executor.run(Reducescatter(tensors, how, call.among, call.name))
+    results = call.engine.run(Reducescatter(tensors, how, call.among, call.name))
     return Ran(results, partial(_gather_parts, factor))
 
 
 def exchange(splits: Splits | None, call: Call, tensors: Tensors) -> Ran:
     """Alltoall of one tensor; the second result is the received splits, which have no gradient."""
-    received, received_splits = call.executor.run(Alltoall(tensors[0], splits, call.among, call.name))
+    received, received_splits = call.engine.run(Alltoall(tensors[0], splits, call.among, call.name))
     return Ran((received, received_splits), partial(_return_rows, received_splits.tolist()))
 
 
 def copy(root: int, call: Call, tensors: Tensors) -> Ran:
     """Broadcast."""
-    results = call.executor.run(Broadcast(tensors, root, call.among, call.name))
+    results = call.engine.run(Broadcast(tensors, root, call.among, call.name))
     return Ran(results, partial(_average_on_root, root))
 
 
@@ -133,7 +133,7 @@ def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved
         is_min = (how.reduction is Reduction.MIN) == (how.prescale >= 0)
         plain = Combination(Reduction.MIN if is_min else Reduction.MAX)
         plain_inputs = [mine.detach() for mine in inputs]
-        results = call.executor.run(make_allreduce(call.derive("extremes"), plain_inputs, plain))
+        results = call.engine.run(make_allreduce(call.derive("extremes"), plain_inputs, plain))
     holds = [mine == extreme for mine, extreme in zip(inputs, results, strict=True)]
     counts = [is_held.to(torch.int32) for is_held in holds]
     summed = differentiate(call, partial(reduce, SUM), [*gradients, *counts])
@@ -183,11 +183,11 @@ def _multiply_by_others(
     zeros = [mine == 0 for mine in wide]
     divisors = [mine.masked_fill(is_zero, 1) for mine, is_zero in zip(wide, zeros, strict=True)]
     counts = [is_zero.to(torch.int32) for is_zero in zeros]
-    executor = call.executor
-    products = executor.submit(make_allreduce(call.derive("products"), divisors, PRODUCT))
-    summed = executor.run(make_allreduce(call, [*gradients, *counts], SUM))
+    engine = call.engine
+    products = engine.submit(make_allreduce(call.derive("products"), divisors, PRODUCT))
+    summed = engine.run(make_allreduce(call, [*gradients, *counts], SUM))
     found = []
-    for index, product in enumerate(executor.wait(products)):
+    for index, product in enumerate(engine.wait(products)):
         total, count = summed[index], summed[len(gradients) + index]
         is_others_zero = (count - counts[index]) > 0
         others = (product / divisors[index]).masked_fill(is_others_zero, 0)

@@ -52,7 +52,7 @@ def run_differentiably(
     if kind != "grouped_allreduce" or settings.reduction not in NONLINEAR:
         return differentiate(call, _COLLECTIVES[kind.removeprefix("grouped_")](settings), tensors)
     with torch.no_grad():
-        results = call.executor.run(make_allreduce(call, tensors, settings))
+        results = call.engine.run(make_allreduce(call, tensors, settings))
     for index in list_differentiable(results):
         results[index] = GroupMember.apply(call.derive(str(index)), settings, index, results[index], *tensors)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return results

@@ -53,7 +53,7 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     counted = x.new_empty((count, 0))
     note = f"{channels} channels of {str(x.dtype).removeprefix('torch.')}"
     operation = Allgather((message.unsqueeze(0), counted), call.among, call.name, note=note)
-    (gathered, _), (_, rows) = call.executor.run(operation)
+    (gathered, _), (_, rows) = call.engine.run(operation)
     total = sum(rows)
     if total == 0:
         raise ValueError(f"{call.name}: the batches of all ranks are empty")
@@ -79,7 +79,7 @@ def add_over_ranks(call: Call, sums: torch.Tensor) -> torch.Tensor:
 
 
 def _add(call: Call, sums: Sequence[torch.Tensor], _: Sequence[torch.Tensor] = ()) -> Sequence[torch.Tensor]:
-    return call.executor.run(make_allreduce(call, sums, SUM))
+    return call.engine.run(make_allreduce(call, sums, SUM))
 
 
 class SyncNormalize(Function):

@@ -23,7 +23,7 @@ class Operation:
     where: str
     name: str
     signature: Signature
-    extents: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,18 +214,18 @@ class Author:
 
     def _fail(self, operation: Operation) -> Operation:
         """Ask, or fail, two times of three."""
-        failure = replace(operation, signature=Signature(Kind.FAIL, note="ValueError: wrong"), extents=())
+        failure = replace(operation, signature=Signature(Kind.FAIL, note="ValueError: wrong"), sizes=())
         return self.chance.choice([failure, failure, operation])
 
     def _vary(self, operation: Operation, rank: int) -> Operation:
-        """As this rank asks it: with its own extents, and now and then with another signature."""
+        """As this rank asks it: with its own sizes, and now and then with another signature."""
         counts = {Kind.ALLGATHER: 1, Kind.ALLTOALL: len(self.sets[operation.where])}
         count = counts.get(operation.signature.kind, 0)
-        extents = tuple(self.chance.randint(0, 3) for _ in range(count))
+        sizes = tuple(self.chance.randint(0, 3) for _ in range(count))
         signature = operation.signature
         if self.trouble is Trouble.SIGNATURES and rank == self.culprit and self.chance.random() < 0.6:
             signature = self.chance.choice(list(_find_variants(signature)))
-        return replace(operation, signature=signature, extents=extents)
+        return replace(operation, signature=signature, sizes=sizes)
 
     def _make_trouble(self) -> None:
         program = self.programs[self.culprit]

@@ -109,16 +109,16 @@ class Rank:
             self.steps.appendleft(Ask(operation))
             self._wait(name)
             return
-        self._send(Question(*name, operation.signature), operation.extents)
+        self._send(Question(*name, operation.signature), operation.sizes)
 
-    def _ask_and_wait(self, name: str, kind: Kind, extents: tuple[int, ...], then: Callable[[Answer], None]) -> None:
-        self._send(Question(GLOBAL_SET, name, Signature(kind)), extents)
+    def _ask_and_wait(self, name: str, kind: Kind, sizes: tuple[int, ...], then: Callable[[Answer], None]) -> None:
+        self._send(Question(GLOBAL_SET, name, Signature(kind)), sizes)
         self._wait((GLOBAL_SET, name))
         self.then = then
 
-    def _send(self, question: Question, extents: tuple[int, ...]) -> None:
+    def _send(self, question: Question, sizes: tuple[int, ...]) -> None:
         self.open.add((question.process_set, question.name))
-        self.outbox.append(("ask", question, extents))
+        self.outbox.append(("ask", question, sizes))
 
     def _wait(self, name: Name) -> None:
         if name in self.open:
@@ -183,18 +183,18 @@ class Simulation:
 
     def _deliver(self, rank: Rank) -> None:
         """The rules hear the next message of a rank."""
-        what, question, extents = rank.outbox.popleft()
+        what, question, sizes = rank.outbox.popleft()
         self.messages += 1
         if self.loss == self.messages:
             self._lose(self.job.culprit)
         if self.is_lost:
-            extra = self.ordering.ask(rank.rank, question, extents) if what == "ask" else []
+            extra = self.ordering.ask(rank.rank, question, sizes) if what == "ask" else []
             assert extra == [], "an answer after the failure"
             return
         match what:
             case "ask":
-                self.witness.note_question(rank.rank, question, extents)
-                self._tell(self.ordering.ask(rank.rank, question, extents))
+                self.witness.note_question(rank.rank, question, sizes)
+                self._tell(self.ordering.ask(rank.rank, question, sizes))
             case "block":
                 self.witness.counts["blocked"] += 1
                 self._tell(self.ordering.block(rank.rank, question.process_set, question.name))

@@ -82,10 +82,10 @@ def test_the_text_does_not_depend_on_who_asked_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "extents", "expected"),
+    ("kind", "sizes", "expected"),
     [
-        (Kind.ALLTOALL, {0: (1, 1), 1: (2,)}, "Mismatched ALLTOALL extents: x has 2 numbers on rank 0 and 1 number on"),
-        (Kind.ALLGATHER, {1: (2,)}, "Mismatched ALLGATHER extents: x has 0 numbers on rank 0 and 1 number on rank 1."),
+        (Kind.ALLTOALL, {0: (1, 1), 1: (2,)}, "Mismatched ALLTOALL sizes: x has 2 numbers on rank 0 and 1 number on"),
+        (Kind.ALLGATHER, {1: (2,)}, "Mismatched ALLGATHER sizes: x has 0 numbers on rank 0 and 1 number on rank 1."),
         (Kind.ADD_SET, {0: (0, 1), 1: (0,)}, "Mismatched process sets: x has the ranks [0, 1] on rank 0 and [0] on"),
         (
             Kind.REMOVE_SET,
@@ -94,10 +94,10 @@ def test_the_text_does_not_depend_on_who_asked_first() -> None:
         ),
     ],
 )
-def test_extents_must_be_equally_many_and_those_of_sets_equal(
-    kind: Kind, extents: dict[int, tuple[int, ...]], expected: str
+def test_sizes_must_be_equally_many_and_those_of_sets_equal(
+    kind: Kind, sizes: dict[int, tuple[int, ...]], expected: str
 ) -> None:
-    assert find_mismatch(ask(Signature(kind), Signature(kind), name="x"), extents).startswith(expected)
+    assert find_mismatch(ask(Signature(kind), Signature(kind), name="x"), sizes).startswith(expected)
 
 
 def test_unnamed_operations_bring_advice_about_names() -> None:

@@ -3,7 +3,7 @@
 A file begins with prose up to the first empty line. Lines that start with `#` are remarks. The commands:
 
     size 3
-    ask 0,2 allreduce.loss float32(4) op=SUM     (further: set= root= pre= post= device= note= payload= kind= extents=)
+    ask 0,2 allreduce.loss float32(4) op=SUM     (further: set= root= pre= post= device= note= payload= kind= sizes=)
     join 1
     add 0,1,2 0,1
     remove 0,1,2 1
@@ -110,8 +110,8 @@ class Teller:
             case _:
                 raise ValueError(f"no such command: {shlex.join(words)}")
 
-    def _ask(self, ranks: str, question: Question, extents: tuple[int, ...]) -> list[Answer]:
-        return [answer for rank in parse_numbers(ranks) for answer in self.ordering.ask(rank, question, extents)]
+    def _ask(self, ranks: str, question: Question, sizes: tuple[int, ...]) -> list[Answer]:
+        return [answer for rank in parse_numbers(ranks) for answer in self.ordering.ask(rank, question, sizes)]
 
     def _show_pending(self) -> Iterator[str]:
         for pending in self.ordering.find_pending():
@@ -133,7 +133,7 @@ def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
     kind = Kind[given.pop("kind", name.partition(".")[0].removeprefix("grouped_").upper())]
     is_reduced = kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
     number = int(given.pop("set", GLOBAL_SET))
-    extents = parse_numbers(given.pop("extents", ""))
+    sizes = parse_numbers(given.pop("sizes", ""))
     signature = Signature(
         kind,
         dtypes=tuple(tensor["dtype"] for tensor in tensors if tensor),
@@ -148,7 +148,7 @@ def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
     factors = float(given.pop("pre", "1")), float(given.pop("post", "1"))
     assert not given, f"unknown: {given}"
     assert None not in tensors, f"no tensor: {rest}"
-    return Question(number, name, signature, factors), extents
+    return Question(number, name, signature, factors), sizes
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -164,8 +164,8 @@ def show_name(question: Question) -> str:
 def show_answer(answer: Answer) -> str:
     """An answer in one line."""
     match answer:
-        case Release(index, question, members, joined, extents, value):
-            facts = {"joined": joined, "extents": extents, "value": value}
+        case Release(index, question, members, joined, sizes, value):
+            facts = {"joined": joined, "sizes": sizes, "value": value}
             known = [f" {name}={str(fact).replace(' ', '')}" for name, fact in facts.items() if fact]
             return f"release {index} {show_name(question)} to {','.join(map(str, members))}{''.join(known)}"
         case Refusal(number, name, ranks, reason):

@@ -49,10 +49,10 @@ class Witness:
         """Whether it waits for the others to join."""
         return (GLOBAL_SET, JOIN_NAME) in self.open[rank]
 
-    def note_question(self, rank: int, question: Question, extents: tuple[int, ...]) -> None:
+    def note_question(self, rank: int, question: Question, sizes: tuple[int, ...]) -> None:
         """A rank asks."""
         name = (question.process_set, question.name)
-        self.open[rank][name] = (question, extents)
+        self.open[rank][name] = (question, sizes)
         self.uses[rank, name] += 1
         self.numbers[rank, name] = self.uses[rank, name]
 
@@ -106,7 +106,7 @@ class Witness:
         assert not absent or tolerates_joined(question.signature)
         given = tuple(asked[rank][1] if rank in asked else None for rank in release.members)
         length = len(next(iter(asked.values()))[1])
-        assert release.extents == (tuple(own if own is not None else (0,) * length for own in given) if length else ())
+        assert release.sizes == (tuple(own if own is not None else (0,) * length for own in given) if length else ())
         for rank in asked:
             self._note_verdict(name, release.index, self.numbers[rank, name])
         self._note_change(release)
@@ -119,10 +119,10 @@ class Witness:
         match release.question.signature.kind:
             case Kind.ADD_SET:
                 assert release.value == min(set(range(1, len(self.members) + 1)) - self.members.keys())
-                self.members[release.value] = release.extents[0]
+                self.members[release.value] = release.sizes[0]
                 self.births[release.value] += 1
             case Kind.REMOVE_SET:
-                del self.members[release.extents[0][0]]
+                del self.members[release.sizes[0][0]]
             case Kind.JOIN:
                 assert not any(self.open), "something else was pending when all had joined"
                 self.phase += 1

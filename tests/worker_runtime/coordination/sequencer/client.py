@@ -111,11 +111,11 @@ class Client:
         return self
 
     def encode(
-        self, name: str, signature: Signature, payload: bytes = b"", extents: tuple[int, ...] = (), process_set: int = 0
+        self, name: str, signature: Signature, payload: bytes = b"", sizes: tuple[int, ...] = (), process_set: int = 0
     ) -> bytes:
         """A question as a part of an ASK; its signature must have been told."""
         number = self._signatures[signature]
-        return wire.encode_question(number, process_set, name.encode(), extents, len(payload)) + payload
+        return wire.encode_question(number, process_set, name.encode(), sizes, len(payload)) + payload
 
     def tell(self, signature: Signature) -> None:
         """Send a signature, once."""
@@ -128,14 +128,14 @@ class Client:
         name: str,
         signature: Signature,
         payload: bytes = b"",
-        extents: tuple[int, ...] = (),
+        sizes: tuple[int, ...] = (),
         *,
         process_set: int = 0,
         set_size: int = 0,
     ) -> int:
         """Ask one question; its number."""
         self.tell(signature)
-        self.send(Frame.ASK, self.encode(name, signature, payload, extents, process_set))
+        self.send(Frame.ASK, self.encode(name, signature, payload, sizes, process_set))
         return self.count(1, set_size)
 
     def count(self, questions: int, set_size: int = 0) -> int:

@@ -97,7 +97,7 @@ def test_sets_are_added_and_used(process: Process) -> None:
     add = Signature(Kind.ADD_SET)
     with gathering(process, 3) as clients:
         for client in clients:
-            client.ask("add", add, extents=(0, 2), set_size=3)
+            client.ask("add", add, sizes=(0, 2), set_size=3)
         assert [client.released().value for client in clients] == [1, 1, 1]
         for client in (clients[0], clients[2]):
             client.ask("a", summing(count=1), floats(client.rank + 1), process_set=1)

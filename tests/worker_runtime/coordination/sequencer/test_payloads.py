@@ -64,7 +64,7 @@ def test_a_broadcast_carries_the_roots() -> None:
 def test_a_gathering_carries_all_in_the_order_of_the_ranks() -> None:
     release, asked = released(Signature(Kind.ALLGATHER, payload_dtype="uint8"), b"aa", b"", b"b")
     for rows, gathered in (((2,), (0,), (1,)), b"aab"), (((2,), (9,), (1,)), b""):  # nine rows that sent nothing
-        assert combine([(release._replace(extents=rows), asked)]) == [gathered]
+        assert combine([(release._replace(sizes=rows), asked)]) == [gathered]
 
 
 def test_what_has_no_payload_gets_none() -> None:

@@ -58,10 +58,10 @@ def test_another_order_on_a_rank_ends_a_run() -> None:
         (make_release(1, joined=(1,)), make_asked(1)),
         (make_release(1, members=(0, 2)), [(0, 1, b"", 0.0), (2, 1, b"", 0.0)]),
         (make_release(1)._replace(value=3), make_asked(1, 1)),
-        (make_release(1)._replace(extents=((1,), (2,))), make_asked(1, 1)),
+        (make_release(1)._replace(sizes=((1,), (2,))), make_asked(1, 1)),
         (make_release(1), make_asked(1)),
     ],
-    ids=["joined", "another set", "value", "extents", "a member that has left"],
+    ids=["joined", "another set", "value", "sizes", "a member that has left"],
 )
 def test_what_is_not_plain_stands_alone(release: Release, asked: list[Entry]) -> None:
     plain = Run(make_release(0), make_asked(0, 0), b"")

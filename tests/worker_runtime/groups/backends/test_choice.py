@@ -18,11 +18,12 @@ from worker_runtime.groups.backends.choice import (
     BackendRefusedError,
     CanaryError,
     Choice,
+    Features,
     SharedDeviceError,
     choose,
     find_objection,
+    find_plugin,
 )
-from worker_runtime.groups.backends.features import Features, find_plugin
 from worker_runtime.rendezvous import Backend
 
 GLOO, NCCL, UCC = Backend.GLOO, Backend.NCCL, Backend.UCC

@@ -17,9 +17,8 @@ from tests.worker_runtime.groups.backends.stubs import (
     make_gloo_group,
     run_members,
 )
-from worker_runtime.groups.backends import gate, gated
+from worker_runtime.groups.backends import gated
 from worker_runtime.groups.backends.choice import CanaryError
-from worker_runtime.groups.backends.gate import TRAVELLING
 from worker_runtime.groups.backends.gated import Connect, Gated, GatedGroup
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.torch_groups import TorchGroup
@@ -28,39 +27,33 @@ SUM, AVERAGE, BAND = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.BAND
 MEASURED = {torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64}
 
 
-def test_the_docstring_holds_the_table() -> None:
-    lines = [line.strip() for line in (gate.__doc__ or "").splitlines()]
-    for line in gate.make_table().splitlines():
-        assert line.strip() in lines
-
-
-@pytest.mark.parametrize("dtype", TRAVELLING)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int16, *sorted(MEASURED, key=str)])
 def test_ucc_is_trusted_with_what_was_found_right(dtype: torch.dtype) -> None:
     x = torch.ones(3, dtype=dtype)
     assert [
-        gate.lets_reduce(x, SUM),
-        gate.lets_move(x),
-        gate.lets_gather([x, x], x),
-        gate.lets_exchange(x),
+        gated.lets_reduce(x, SUM),
+        gated.lets_move(x),
+        gated.lets_gather([x, x], x),
+        gated.lets_exchange(x),
     ] == [dtype in MEASURED] * 4
 
 
 def test_reductions_that_nobody_tried_stay_out() -> None:
     for reduction in (AVERAGE, BAND):
-        assert not gate.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
+        assert not gated.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
 
 
 def test_uneven_gathers_stay_out() -> None:
     x = torch.ones(3)
-    assert gate.lets_gather([torch.ones(3), torch.ones(3)], x)
-    assert not gate.lets_gather([torch.ones(3), torch.ones(4)], x)
+    assert gated.lets_gather([torch.ones(3), torch.ones(3)], x)
+    assert not gated.lets_gather([torch.ones(3), torch.ones(4)], x)
 
 
 def test_what_is_empty_on_all_ranks_stays_out_and_what_may_be_so_on_some_does_not() -> None:
     x = torch.ones(0)
-    assert not gate.lets_reduce(x, SUM)
-    assert not gate.lets_move(x)
-    assert gate.lets_exchange(x)  # the decision must be the same on all ranks
+    assert not gated.lets_reduce(x, SUM)
+    assert not gated.lets_move(x)
+    assert gated.lets_exchange(x)  # the decision must be the same on all ranks
 
 
 class Passive(Unreduced):

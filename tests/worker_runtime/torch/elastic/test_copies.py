@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from worker_runtime.torch.elastic.copies import copy_to_host
+from worker_runtime.torch.elastic.handlers import copy_to_host
 
 
 def make_quantized() -> torch.Tensor:

@@ -20,7 +20,7 @@ COUNT = 12
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Of rank 0 of 2."""
-    runtime = SimpleNamespace(executor=Seat.take(0, 2))
+    runtime = SimpleNamespace(engine=Seat.take(0, 2))
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
@@ -36,7 +36,7 @@ def read(loader: DataLoader[Any], runtime: SimpleNamespace) -> list[list[int]]:
     batches = []
     for batch in loader:
         batches.append(batch.tolist())
-        runtime.executor.commit()
+        runtime.engine.commit()
     return batches
 
 
@@ -66,7 +66,7 @@ def test_a_batch_counts_from_when_the_state_is_saved_after_its_step(
     batches = iter(loader)
     for _ in range(used):
         next(batches)
-        runtime.executor.commit()
+        runtime.engine.commit()
     assert loader.sampler.state_dict()["processed_num"] == expected
     assert loader.sampler.state_dict()["processed_num"] == expected  # the same batch once
 
@@ -75,7 +75,7 @@ def test_a_batch_in_use_does_not_count_when_the_state_returns_to_a_commit(runtim
     loader = make_loader()
     batches = iter(loader)
     next(batches)
-    runtime.executor.commit()
+    runtime.engine.commit()
     saved = loader.sampler.state_dict()
     next(batches)  # of a step that fails
     loader.sampler.load_state_dict(saved)
@@ -90,18 +90,18 @@ def test_training_that_begins_again_goes_on_in_the_same_epoch(runtime: SimpleNam
     batches = iter(loader)
     for _ in range(2):
         next(batches)
-        runtime.executor.commit()
+        runtime.engine.commit()
     assert not loader.sampler.is_outdated  # as a state asks that looks for changes of the job
-    runtime.executor = Seat.take(0, 1)  # of one worker now
+    runtime.engine = Seat.take(0, 1)  # of one worker now
     loader.sampler.reset()
     assert (read(loader, runtime), loader.sampler.epoch) == ([[8, 9], [10, 11]], 0)
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == (list(range(COUNT)), 1)
 
 
 def test_the_first_pass_of_a_loader_is_dealt_among_the_workers_that_there_are_by_then(runtime: SimpleNamespace) -> None:
-    runtime.executor = Seat.take(0, 1)  # a worker that has not joined the others yet
+    runtime.engine = Seat.take(0, 1)  # a worker that has not joined the others yet
     loader = make_loader()
-    runtime.executor = Seat.take(1, 2)
+    runtime.engine = Seat.take(1, 2)
     assert read(loader, runtime) == [[1, 3], [5, 7], [9, 11]]
 
 
@@ -109,7 +109,7 @@ def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: Simpl
     loader, batches = make_loader(), []
     for batch in loader:
         batches.append(batch.tolist())
-        runtime.executor.commit(*([1] if len(batches) == 2 else []))
+        runtime.engine.commit(*([1] if len(batches) == 2 else []))
     assert batches == [[0, 2], [4, 6], [8, 10], [5, 7], [9, 11]]
     assert (loader.sampler.epoch, loader.sampler.processed_num) == (0, COUNT)
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == ([*range(COUNT)], 1)
@@ -137,7 +137,7 @@ def test_batches_are_recorded_with_their_samples(
 def test_a_batch_that_the_program_records_counts_once(runtime: SimpleNamespace) -> None:
     loader = make_loader()
     for step, samples in enumerate(loader):
-        runtime.executor.commit()
+        runtime.engine.commit()
         loader.sampler.record_batch(step, len(samples))
         assert loader.sampler.state_dict()["processed_num"] == 4 * (step + 1)
 
@@ -145,7 +145,7 @@ def test_a_batch_that_the_program_records_counts_once(runtime: SimpleNamespace) 
 def test_the_last_batch_of_a_pass_that_is_left_early_counts(runtime: SimpleNamespace) -> None:
     loader = make_loader()
     for _ in loader:
-        runtime.executor.commit()
+        runtime.engine.commit()
         break
     assert loader.sampler.state_dict()["processed_num"] == 4
     read(loader, runtime)

@@ -1,16 +1,20 @@
-"""With which exit code the program has ended: known before Python's teardown, which takes a second with torch.
+"""How the program ends: with which exit code, and what its traceback shows.
 
-Python tells nobody. An uncaught exception is left in `sys.last_value`. What `sys.exit()` raises is not: so that is
-replaced by a function that leaves a mark in its frame. The frame lives as long as the exception. When the mark goes
-and no Python frame is left, nobody has caught the exception, and it has ended the program. What the program raises
-itself as SystemExit is not seen.
+The exit code is known before Python's teardown, which takes a second with torch. Python reports it nowhere. An
+uncaught exception is left in `sys.last_value`. An exception of `sys.exit()` is not: a function that leaves a mark in
+its frame takes the place of `sys.exit`. The frame lives as long as the exception. When the mark goes and no Python
+frame is left, nothing has caught the exception, and it has ended the program. A SystemExit that the program raises
+itself is not seen.
+
+The traceback of an error of ours that ends the program shows the user's frames alone.
 """
 
 import runpy
 import signal
 import sys
 import threading
-from types import FrameType
+from collections.abc import Iterator
+from types import FrameType, TracebackType
 
 _FAILURE = 1
 _LONGEST_CAUSE = 200  # so much is told of an error's text
@@ -80,3 +84,41 @@ def _is_outermost(frame: FrameType) -> bool:
     if frame.f_globals is not program and frame.f_code is not runpy._run_module_as_main.__code__:  # type: ignore[attr-defined]  # noqa: SLF001 - under `python -m`
         return False
     return frame.f_back is None
+
+
+_OURS = frozenset({"worker_runtime", "horovod"})
+
+
+def shorten_tracebacks() -> None:
+    """From now on; to be called once. What is not raised by this package is shown as ever."""
+    hook = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if _is_ours(kind.__module__):
+            shorten(error)
+            traceback = error.__traceback__
+        hook(kind, error, traceback)
+
+    sys.excepthook = show
+
+
+def shorten(error: BaseException) -> None:
+    """Leave our frames out, where there are others; and an error before it that was raised and handled among them."""
+    kept: TracebackType | None = None
+    for each in reversed(list(_list_others(error.__traceback__))):
+        kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    error.__traceback__ = kept or error.__traceback__
+    former = error.__context__
+    if former is not None and not any(_list_others(former.__traceback__)):
+        error.__suppress_context__ = True
+
+
+def _list_others(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        if not _is_ours(traceback.tb_frame.f_globals.get("__name__", "")):
+            yield traceback
+        traceback = traceback.tb_next
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in _OURS

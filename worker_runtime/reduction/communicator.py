@@ -1,4 +1,4 @@
-"""Where a reducer communicates: the executor of one generation, and the ranks among which it averages."""
+"""Where a reducer communicates: the engine of one generation, and the ranks among which it averages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,30 +9,30 @@ from worker_runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Communicator:
     """This rank's place among those that average the same gradients.
 
     name: that no other optimizer has; the same on all ranks, which make those of one label in the same order.
     is_elastic: the job outlives its workers: local gradients are kept until their step is committed.
     """
 
-    executor: Engine
+    engine: Engine
     members: Members
     name: str
     is_elastic: bool
 
     @classmethod
-    def take(cls, executor: Engine, process_set: int, label: str = "") -> "Seat | None":
+    def take(cls, engine: Engine, process_set: int, label: str = "") -> "Communicator | None":
         """A place under a new name; None where there is nobody to communicate with: this rank is alone, or no member.
 
         Raises:
             ValueError: there is no such process set.
         """
-        ranks = executor.process_sets.list_ranks(process_set)
-        if executor.rank not in ranks or len(ranks) == 1:
+        ranks = engine.process_sets.list_ranks(process_set)
+        if engine.rank not in ranks or len(ranks) == 1:
             return None
-        members = executor.find_members(process_set, "DistributedOptimizer")
-        return cls(executor, members, _make_name(executor, process_set, label), executor.is_elastic)
+        members = engine.find_members(process_set, "DistributedOptimizer")
+        return cls(engine, members, _make_name(engine, process_set, label), engine.is_elastic)
 
     @property
     def is_first(self) -> bool:
@@ -41,15 +41,15 @@ class Seat:
 
     def fail(self, part: str, error: BaseException) -> None:
         """Have the others' next operation of a kind and name refused, since this rank's has failed."""
-        self.executor.fail(self.members.number, part.format(self.name), error, is_of_step=True)
+        self.engine.fail(self.members.number, part.format(self.name), error, is_of_step=True)
 
-    def move(self) -> "Seat | None":
-        """The same place in the generation that the executor has gone on to; None where nobody else is left.
+    def move(self) -> "Communicator | None":
+        """The same place in the generation that the engine has gone on to; None where nobody else is left.
 
         Raises:
             SetLostError: the process set has lost a member.
         """
-        members = self.executor.find_members(self.members.number, "DistributedOptimizer")
+        members = self.engine.find_members(self.members.number, "DistributedOptimizer")
         return replace(self, members=members) if members.size > 1 else None
 
     def commit(self, index: int) -> None:
@@ -62,24 +62,24 @@ class Seat:
             StepRevokedError: a rank was lost before; the step is to be run again.
         """
         if self.is_elastic:
-            self.executor.commit(self.members)
+            self.engine.commit(self.members)
         else:
-            self.executor.note_step(self.members.number, index)
+            self.engine.note_step(self.members.number, index)
 
 
-def commit_alone(executor: Engine, find_set: Callable[[], int]) -> None:
-    """As `Seat.commit`, where there is no place: the steps of the only rank that is left are steps of all ranks too.
+def commit_alone(engine: Engine, find_set: Callable[[], int]) -> None:
+    """As `Communicator.commit`, where there is none: the only rank that is left makes steps of all ranks too.
 
     Who has taken part in the last of them decides whose samples are processed; see `sampler.py`.
 
     Args:
-        executor: of the present generation.
+        engine: of the present generation.
         find_set: the number of the process set of whoever has stepped.
     """
-    if executor.is_elastic and executor.size == 1 and find_set() == GLOBAL_SET:
-        executor.commit(executor.find_members(GLOBAL_SET, "DistributedOptimizer"))
+    if engine.is_elastic and engine.size == 1 and find_set() == GLOBAL_SET:
+        engine.commit(engine.find_members(GLOBAL_SET, "DistributedOptimizer"))
 
 
-def _make_name(executor: Engine, process_set: int, label: str) -> str:
+def _make_name(engine: Engine, process_set: int, label: str) -> str:
     kind = f"optimizer.{label}" if label else "optimizer"
-    return f"{kind}.{executor.make_name(kind, None, process_set).removeprefix(f'{kind}.noname.')}"
+    return f"{kind}.{engine.make_name(kind, None, process_set).removeprefix(f'{kind}.noname.')}"

@@ -1,6 +1,6 @@
 """What is ended when forming a group is given up."""
 
-from worker_runtime.groups.cancellation import Cancellation
+from worker_runtime.groups.works import Cancellation
 
 
 def test_a_cancellation_ends_what_it_covers_before_and_after_it() -> None:
