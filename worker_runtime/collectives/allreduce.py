@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Self
 
 import torch
@@ -60,6 +61,9 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
             than the first or on one that is not supported, or a result cannot go where it shall.
     """
 
+    _buffers: Sequence[torch.Tensor] | None = None
+    _keys: Mapping[int, torch.Tensor] = MappingProxyType({})  # of the fusions whose values travel as such
+
     def __init__(
         self,
         tensors: Sequence[torch.Tensor],
@@ -73,25 +77,22 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         if into is not None:
             check_targets(self.title, into, tensors)
         try:
-            self._plan = _plan(
-                tuple([tensor.dtype for tensor in tensors]),
-                tuple([tensor.shape for tensor in tensors]),
-                how,
-                device,
-                among.size,
-            )
+            if len(tensors) == 1:  # a program may submit a thousand of these at once
+                (tensor,) = tensors
+                plan = _plan((tensor.dtype,), (tensor.shape,), how, device, len(among.ranks))
+            else:
+                dtypes, shapes = [tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors]
+                plan = _plan(tuple(dtypes), tuple(shapes), how, device, len(among.ranks))
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
+        self._plan = plan
         self.among = among
-        self.question = Question(among.number, name, self._plan.signature, how.factors)
+        self.question = Question(among.number, name, plan.signature, how.factors)
         self.tensors = tuple(tensors)
         self._how = how
-        self._size = among.size
         self.into = into
-        self.batcher = self._plan.batcher if into is None else self._plan.batcher_in_place
-        self._buffers: list[torch.Tensor] | None = None
-        self._keys: dict[int, torch.Tensor] = {}  # of the fusions whose values travel as such
-        if self._plan.asks_for_nan:
+        self.batcher = plan.batcher if into is None else plan.batcher_in_place
+        if plan.asks_for_nan:
             self.sizes = (int(may_have_nan(tensors, how.prescale)),)
         if device != "cpu":
             self._choose_stream(device, tensors[0])
@@ -145,7 +146,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
             read_keys(keys, buffers[index])
         results = list(self.tensors)
         for fusion, buffer in zip(self._plan.fusions, buffers, strict=True):
-            conclude_(buffer, self._how, self._size)
+            conclude_(buffer, self._how, self.among.size)
             for index, result in distribute(fusion, buffer, self.tensors, self.into):
                 results[index] = result
         return results
@@ -193,8 +194,8 @@ class AllreduceBatcher(Batcher):
         buffer = gather(fusion, [operation.tensors[0] for operation in operations])
         scale_(buffer, self.how.prescale)
         memory = view_memory(view_travelling(buffer))
-        ends = list(accumulate(count * self.dtype.itemsize for count in fusion.counts))
-        return [memory[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        size = self.dtype.itemsize
+        return [memory[start * size : end * size] for start, end in pairwise(accumulate(fusion.counts, initial=0))]
 
     def unpack(self, operations: Sequence["Allreduce"], payload: memoryview) -> list[list[torch.Tensor]]:
         """The results, each in memory of its own: a large message is not kept by one of its small parts."""

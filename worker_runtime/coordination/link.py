@@ -17,7 +17,6 @@ from typing import Self
 
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.messages import Outbox
-from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
 from worker_runtime.rendezvous import Endpoint
@@ -36,12 +35,13 @@ class Link:
         rank: of this worker.
 
     rank: this one.
+    outbox: what `flush` sends.
     """
 
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:
         self.rank = rank
         self._socket = connection
-        self._outbox = Outbox()
+        self.outbox = Outbox()
         self._received: list[bytes] = []  # one piece at most, which has not been looked at
         self._partial = bytearray()  # what has come of a frame that is not complete
         self._needed = wire.HEADER.size  # how much that must at least become
@@ -58,7 +58,7 @@ class Link:
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
         """As rank 0: tell the sequencer what the program has set for it, before anybody waits."""
-        self.tell(Frame.SETTINGS, wire.encode_settings(environment))
+        self.outbox.tell(Frame.SETTINGS, wire.encode_settings(environment))
         with contextlib.suppress(OSError):  # whoever uses the connection finds that it is broken
             self.flush()
 
@@ -71,35 +71,13 @@ class Link:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
-    @property
-    def asked(self) -> int:
-        """How many questions were asked until now."""
-        return self._outbox.asked
-
-    def ask(self, operation: Operation[object]) -> int:
-        """Gather an operation, whose values are read by `flush`; its number is what answers call it by.
-
-        Raises:
-            UnsendableError: no question can be made of it; it was not gathered.
-        """
-        return self._outbox.ask(operation)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so much was gathered that the sequencer may begin with it."""
-        return self._outbox.is_full
-
-    def tell(self, kind: Frame, body: bytes = b"") -> None:
-        """Gather another frame; it goes after the questions that were gathered before."""
-        self._outbox.tell(kind, body)
-
     def flush(self) -> None:
         """Send what was gathered; blocks until the network has taken it.
 
         Raises:
             OSError: the connection is broken.
         """
-        data = self._outbox.empty()
+        data = self.outbox.empty()
         if data:
             self._socket.sendall(data)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Batcher, Handle, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
-from worker_runtime.coordination.wire import Frame, Released
+from worker_runtime.coordination.wire import Frame, Released, encode_question
 from worker_runtime.errors import UnsendableError
 
 BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
@@ -32,19 +32,17 @@ _Pieces = list[bytes | memoryview]
 
 
 class Outbox:
-    """Frames and questions that were gathered, in their order."""
+    """Frames and questions that were gathered, in their order.
+
+    asked: how many questions were asked until now.
+    """
 
     def __init__(self) -> None:
         self._signatures: OrderedDict[Signature, int] = OrderedDict()  # the one that was used last at the end
         self._latest: tuple[Signature | None, int] = (None, -1)  # of them: in a burst most are one object
         self._frames: _Pieces = []  # signatures and complete frames
         self._operations: list[_Gathered] = []  # that were asked for after these
-        self._asked = 0
-
-    @property
-    def asked(self) -> int:
-        """How many questions were asked until now."""
-        return self._asked
+        self.asked = 0
 
     @property
     def is_full(self) -> bool:
@@ -66,7 +64,7 @@ class Outbox:
         except (TypeError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
             raise UnsendableError(operation.title, str(error)) from None
         self._operations.append((operation, signature, name))
-        number, self._asked = self._asked, (self._asked + 1) % NUMBERS
+        number, self.asked = self.asked, (self.asked + 1) % NUMBERS
         return number
 
     def tell(self, kind: Frame, body: bytes = b"") -> None:
@@ -92,20 +90,19 @@ class Outbox:
         length = 0
         try:
             for (operation, signature, name), payload in zip(gathered, _pack(gathered), strict=True):
-                process_set, factors = operation.question.process_set, operation.question.factors
+                process_set, _, _, factors = operation.question
                 if isinstance(payload, Exception):
                     piece: bytes | memoryview = b""
-                    head = wire.encode_question(self._call_failure(payload), process_set, name)
+                    head = encode_question(self._call_failure(payload), process_set, name)
                 else:
                     piece = payload
-                    head = wire.encode_question(
-                        signature, process_set, name, operation.sizes, len(piece), factors=factors
-                    )
-                if length + len(head) + len(piece) > wire.MAX_FRAME_BYTES:
+                    head = encode_question(signature, process_set, name, operation.sizes, len(piece), factors=factors)
+                count = len(head) + len(piece)
+                if length + count > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)
                     pieces, length = [], 0
                 pieces += (head, piece)
-                length += len(head) + len(piece)
+                length += count
             frames += _close(pieces, length)
         except BaseException:  # of a signal's handler: what was counted must be sent
             self._operations[:0] = gathered

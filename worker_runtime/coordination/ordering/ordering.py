@@ -277,13 +277,11 @@ class Ordering:
             return [self._refuse(use, reason)]
         if joined and (question := use.find_intolerant()) is not None:
             return [self._refuse(use, explain_join(question, joined))]
-        match kind:
-            case Kind.ADD_SET:
-                return self._add_set(use)
-            case Kind.REMOVE_SET:
-                return self._remove_set(use)
-            case _:
-                return self._release(use, joined)
+        if kind is Kind.ADD_SET:
+            return self._add_set(use)
+        if kind is Kind.REMOVE_SET:
+            return self._remove_set(use)
+        return self._release(use, joined)
 
     def _add_set(self, use: Use) -> list[Answer]:
         wanted = use.question.signature.root

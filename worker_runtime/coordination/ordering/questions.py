@@ -28,6 +28,8 @@ class Kind(IntEnum):
     COMMIT = 10
     FAIL = 11  # the call of this name has failed on the rank before it could ask; the note says why
 
+    __hash__ = int.__hash__  # the enumeration's own is Python code, and every question's kind is looked up
+
 
 class Reduction(IntEnum):
     """How an allreduce or a reducescatter combines the ranks' values; the numbers are Horovod's."""
@@ -39,7 +41,7 @@ class Reduction(IntEnum):
     MAX = 4
     PRODUCT = 5
 
-    __hash__ = int.__hash__  # the enumeration's own is Python code, and every call's plan is looked up by this
+    __hash__ = int.__hash__  # as of `Kind`; every call's plan is looked up by this
 
 
 @dataclass(frozen=True, slots=True)
