@@ -132,8 +132,9 @@ class SyncNormalize(Function):
             first, second = ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count
             inverse = torch.rsqrt(variance + ctx.eps)
             slope = scale * inverse
-            result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest
-            torch.addcmul(_spread(-slope * first, x), result, _spread(-slope * inverse * second, x), out=result)
+            result, _, _ = torch.native_batch_norm(
+                x, -slope * second, -slope * first, mean, variance, training=False, momentum=0.0, eps=ctx.eps
+            )
             result.addcmul_(gradient, _spread(slope, x))
             result = result.to(x.dtype)
         if weight is None:
