@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from hvdrun.agent.binding import Binder, BindTo
-from hvdrun.elasticity import is_elastic
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
+from hvdrun.spec.elasticity import is_elastic
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint

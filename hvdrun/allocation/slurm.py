@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hvdrun.allocation.allocation import Allocation, AllocationError
 from hvdrun.allocation.compressed import expand_counts, expand_hosts
 from hvdrun.errors import UsageError
+from hvdrun.spec.allocation import Allocation, AllocationError
 from rendezvous.core.model import Host
 
 Item = TypeVar("Item")

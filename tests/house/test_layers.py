@@ -14,7 +14,7 @@ from tests.house.sources import PACKAGES, ROOT
 
 # Where each outside package is at home. A package that is not listed has no home yet: decide where it belongs.
 HOMES = {
-    "click": {"hvdrun.cli", "hvdrun.options"},
+    "click": {"hvdrun.cli.program", "hvdrun.options"},
     "cloudpickle": {
         "hvdrun.cluster.pickling",
         "hvdrun.testing",
@@ -31,7 +31,7 @@ HOMES = {
     "pytest": {"hvdrun.testing"},  # a plugin of it, imported by it alone
     "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
-    "yaml": {"hvdrun.configuration"},
+    "yaml": {"hvdrun.options.configuration"},
 }
 
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
@@ -46,10 +46,10 @@ FRAMEWORK = "launcher and rendezvous never import a framework"
 SSH = "paramiko is known to hvdrun.transport.ssh alone"
 ENGINE = "worker_runtime.engine.engine"
 VIOLATIONS = [
-    (SIBLINGS, "hvdrun/hosts.py", "import worker_runtime.errors"),
+    (SIBLINGS, "hvdrun/spec/hosts.py", "import worker_runtime.errors"),
     (SIBLINGS, "worker_runtime/errors.py", "import hvdrun.errors"),
     (SIBLINGS, "rendezvous/bootstrap.py", "import hvdrun.errors"),
-    (WIRE, "hvdrun/fleet.py", "import protos.rendezvous_pb2"),
+    (WIRE, "hvdrun/hosts/fleet.py", "import protos.rendezvous_pb2"),
     (WIRE, "rendezvous/bootstrap.py", "import protos.rendezvous_pb2"),
     (CORE, "rendezvous/core/model.py", "import os"),
     (CORE, "rendezvous/core/model.py", "import time"),
@@ -57,10 +57,10 @@ VIOLATIONS = [
     (FLOORS, "rendezvous/core/facts.py", "import rendezvous.core.rules"),
     (WORKER_CORE, "worker_runtime/coordination/ordering/questions.py", "import time"),
     (WORKER_CORE, "worker_runtime/coordination/ordering/questions.py", "import worker_runtime.coordination.wire"),
-    (CLICK, "hvdrun/hosts.py", "import click"),
-    (RICH, "hvdrun/cli.py", "import rich"),
-    (SSH, "hvdrun/launch.py", "import paramiko"),
-    (FRAMEWORK, "hvdrun/jobspec.py", "import torch"),
+    (CLICK, "hvdrun/spec/hosts.py", "import click"),
+    (RICH, "hvdrun/cli/program.py", "import rich"),
+    (SSH, "hvdrun/job.py", "import paramiko"),
+    (FRAMEWORK, "hvdrun/spec/jobspec.py", "import torch"),
     (FRAMEWORK, "rendezvous/bootstrap.py", "import numpy"),
     (
         "the rooms of worker_runtime stand on each other in one direction",
@@ -157,8 +157,17 @@ def test_outside_packages_are_imported_only_at_home() -> None:
     [
         ("hvdrun", {"click", "cloudpickle", "hvdrun.cluster", "rendezvous"}),
         (
-            "hvdrun.cli, hvdrun.launch",
-            {"torch", "mxnet", "numpy", "worker_runtime", "cloudpickle", "hvdrun.cluster", "yaml", "hvdrun.horovodrun"},
+            "hvdrun.cli.program, hvdrun.job",
+            {
+                "torch",
+                "mxnet",
+                "numpy",
+                "worker_runtime",
+                "cloudpickle",
+                "hvdrun.cluster",
+                "yaml",
+                "hvdrun.options.horovodrun",
+            },
         ),
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
@@ -177,7 +186,7 @@ def test_importing_a_room_brings_only_what_it_stands_on(module: str, absent: set
 
 def test_importing_prints_nothing_and_starts_no_thread() -> None:
     program = (
-        "import threading, hvdrun.cli, hvdrun.agent.agent, rendezvous.server, worker_runtime.torch\n"
+        "import threading, hvdrun.cli.program, hvdrun.agent.agent, rendezvous.server, worker_runtime.torch\n"
         "print(*(thread.name for thread in threading.enumerate()))"
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -15,10 +15,10 @@ RUN_BY = {
     "hvdrun/agent/__main__.py": "tests/hvdrun/agent/test_main.py",
     "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/startup/test_forkserver.py",
     "hvdrun/cluster/__main__.py": "tests/system/test_run.py",
-    "hvdrun/shim/horovod/__init__.py": "tests/hvdrun/shim/horovod/test_horovod.py",
-    "hvdrun/shim/horovod/_offering.py": "tests/hvdrun/shim/horovod/test_horovod.py",
-    "hvdrun/shim/horovod/_unserved.py": "tests/hvdrun/shim/horovod/test_horovod.py",
-    "hvdrun/shim/horovod/common/util.py": "tests/hvdrun/shim/horovod/test_horovod.py",
+    "hvdrun/shim/modules/horovod/__init__.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
+    "hvdrun/shim/modules/horovod/_offering.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
+    "hvdrun/shim/modules/horovod/_unserved.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
+    "hvdrun/shim/modules/horovod/common/util.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "worker_runtime/coordination/driver.py": "tests/worker_runtime/coordination/test_driver.py",
 }
 

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from hvdrun.agent import heartbeat, standstill
-from hvdrun.agent.heartbeat import MARGIN_SECONDS, Heartbeat
 from hvdrun.agent.lease import Lease
-from hvdrun.agent.processes import Process
-from hvdrun.agent.standstill import Standstill
+from hvdrun.processes import heartbeat, standstill
+from hvdrun.processes.heartbeat import MARGIN_SECONDS, Heartbeat
+from hvdrun.processes.processes import Process
+from hvdrun.processes.standstill import Standstill
 
 LEASE_SECONDS = 30.0
 PATIENCE_SECONDS = LEASE_SECONDS + MARGIN_SECONDS

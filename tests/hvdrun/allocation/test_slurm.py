@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.allocation.allocation import AllocationError
 from hvdrun.allocation.slurm import Node, find_missing_cpus, find_slurm, leave_steps, read_gpus, write_step
 from hvdrun.errors import UsageError
+from hvdrun.spec.allocation import AllocationError
 
 JOB = {
     "SLURM_JOB_ID": "17",

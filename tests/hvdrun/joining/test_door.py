@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import LaunchError
+from hvdrun.hosts.routes import LOOPBACK
 from hvdrun.joining import applicant as applicant_module
 from hvdrun.joining import door as door_module
 from hvdrun.joining.applicant import Applicant, Application, JoinRefusedError, WrongLauncherError
@@ -20,7 +21,6 @@ from hvdrun.joining.keys import Keys, make_files
 from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import find_expiry
 from hvdrun.joining.transport import JoinedTransport
-from hvdrun.routes import LOOPBACK
 from rendezvous.admission import AgentAdmitted, AgentJoin
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Hello, Release
