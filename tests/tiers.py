@@ -34,7 +34,7 @@ FILES = {
         "tests/worker_runtime/test_errors.py",
         "tests/worker_runtime/coordination/test_wire.py",
         "tests/hvdrun/agent/test_lease.py",
-        "tests/hvdrun/allocation/test_compressed.py",
+        "tests/hvdrun/spec/test_slurm_lists.py",
         "tests/hvdrun/transport/ssh/test_failures.py",
         "tests/hvdrun/console/test_lines.py",
         "tests/hvdrun/console/test_marks.py",

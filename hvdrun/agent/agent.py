@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.capacity import find_missing_cpus
-from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.lease import Lease, LeaseExpiredError
@@ -41,6 +40,7 @@ from hvdrun.agent.respondent import Respondent
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.watch import Watch
+from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.guard import Guard
 from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.signals import answer_notice
@@ -313,7 +313,7 @@ async def serve(
     if isinstance(begin, Ending):
         return begin
     note_begin(begin)
-    if (missing := find_missing_cpus(os.environ)) is not None:
+    if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
         output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))

@@ -8,19 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdrun.agent.binding import BindTo
 from hvdrun.agent.spawn import find_executable
 from hvdrun.errors import TooFewSlotsNowError
-from hvdrun.hosts.routes import LOOPBACK
 from hvdrun.processes import python_command
 from hvdrun.processes.python_command import PythonCommand
 from hvdrun.shim.path import lead_to_shim
 from hvdrun.spec.environment import choose_environment, find_added, find_removed
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.mapping import BindTo
 from hvdrun.spec.masking import mask_command, mask_value
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
 from rendezvous.core.messages import TooFewSlotsError
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker, rank
+from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Slot, Worker, rank
 
 LATER = "(chosen at the start)"
 THERE = "(looked for there)"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hvdrun.errors import HostSyntaxError, UsageError
-from hvdrun.options.request import find_directory
 from hvdrun.processes import processes
 from hvdrun.processes.script_guard import ScriptGuard
+from hvdrun.spec.command import find_directory
 from hvdrun.spec.discovery import MAX_HOSTFILE_BYTES
 from hvdrun.spec.hosts import HostList, parse_discovered
 from hvdrun.spec.jobspec import JobSpec

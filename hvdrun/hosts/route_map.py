@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hvdrun.errors import HostLostError, LaunchError
 from hvdrun.hosts.fleet import Fleet
-from hvdrun.hosts.routes import LOOPBACK, Doors, Route
+from hvdrun.hosts.routes import Doors, Route
 from hvdrun.network.alone import choose_alone
 from hvdrun.network.choice import Choice, check_machines, choose
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, SurveyTimeoutError
@@ -20,7 +20,7 @@ from hvdrun.network.findings import Findings
 from hvdrun.network.restriction import Restriction
 from hvdrun.network.survey import survey
 from hvdrun.spec.jobspec import JobSpec
-from rendezvous.core.model import Endpoint
+from rendezvous.core.model import LOOPBACK, Endpoint
 
 Answer = Route | LaunchError
 

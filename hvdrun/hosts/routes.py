@@ -10,10 +10,9 @@ from hvdrun.errors import LaunchError, raise_failures
 from hvdrun.hosts.fleet import Fleet
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
-from rendezvous.core.model import Endpoint
+from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.orders import Hello
 
-LOOPBACK = "127.0.0.1"
 HELLO_SECONDS = 30.0  # an agent speaks as soon as Python has started, on whatever busy host
 
 

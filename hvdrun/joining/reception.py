@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
-from hvdrun.hosts.routes import LOOPBACK
 from hvdrun.joining.door import Door
 from hvdrun.joining.keys import open_keys
 from hvdrun.joining.roster import Roster
@@ -25,7 +24,7 @@ from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.joining import FREE_PORT, Joining
 from hvdrun.spec.mapping import map_workers
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
 T = TypeVar("T")

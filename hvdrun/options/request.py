@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from hvdrun.errors import IdentityFileError, UsageError
 from hvdrun.options import Given, Settled, settle
 from hvdrun.options.elastic_request import ONLY_ELASTIC, choose_elasticity, find_idle
 from hvdrun.options.flags import find_command
+from hvdrun.spec.command import find_directory
 from hvdrun.spec.discovery import discover_hosts
 from hvdrun.spec.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
 from hvdrun.spec.forwarding import choose_forwarded
@@ -246,23 +246,6 @@ def explain_mca(settings: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         return ()
     remedies = dict.fromkeys(f"{_MCA_REMEDIES[name]} for {name}" for name, _ in settings if name in _MCA_REMEDIES)
     return (f"{_NO_MPI}{'; there is ' if remedies else ''}{', '.join(remedies)}.",)
-
-
-def find_directory() -> Path:
-    """The working directory, as the user's shell names it: behind a symbolic link other hosts may have another path.
-
-    Raises:
-        UsageError: it was removed.
-    """
-    try:
-        physical = Path.cwd()
-    except OSError as error:
-        raise UsageError("the working directory does not exist any more: change to one that does.") from error
-    named = Path(os.environ.get("PWD", ""))
-    with suppress(OSError):
-        if named.is_absolute() and named.samefile(physical):
-            return named
-    return physical
 
 
 def find_identity_file(path: Path | None, here: Path) -> Path | None:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdrun.agent.folder import hide
 from hvdrun.processes import processes
+from hvdrun.processes.folder import hide
 
 _STARTS = 10  # a guardian that dies again and again is not killed by chance, and must not be all that this host does
 

@@ -8,10 +8,11 @@ often find another.
 import os
 import re
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
 _PLAIN_PYTHON = frozenset({"python", "python3"})
@@ -184,3 +185,20 @@ def _suggest_local_file(name: str, around: Surroundings) -> str | None:
 
 def _suggest_interpreter(name: str) -> str | None:
     return f"python {name}" if name.endswith(".py") else None
+
+
+def find_directory() -> Path:
+    """The working directory, as the user's shell names it: behind a symbolic link other hosts may have another path.
+
+    Raises:
+        UsageError: it was removed.
+    """
+    try:
+        physical = Path.cwd()
+    except OSError as error:
+        raise UsageError("the working directory does not exist any more: change to one that does.") from error
+    named = Path(os.environ.get("PWD", ""))
+    with suppress(OSError):
+        if named.is_absolute() and named.samefile(physical):
+            return named
+    return physical

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvdrun.agent.binding import BindTo
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.shim import path as horovod_path
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.elasticity import ELASTIC, Elasticity
+from hvdrun.spec.mapping import BindTo
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.binding import BindTo
 from hvdrun.cli.plan import LATER, THERE, THIS_MACHINE, Plan, explain_start, explain_way, make_plan, render_plan
 from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.shim.path import FOLDER
 from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec, RemoteSide, SshOptions
+from hvdrun.spec.mapping import BindTo
 from rendezvous.core.model import Host
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}

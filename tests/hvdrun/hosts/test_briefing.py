@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.binding import BindTo
 from hvdrun.hosts.briefing import Briefing
 from hvdrun.hosts.routes import Route
 from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.mapping import BindTo
 from rendezvous.authority import Authority
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Begin

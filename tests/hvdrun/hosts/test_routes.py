@@ -16,14 +16,14 @@ from hvdrun.errors import HostLostEarlyError, HostsFailedError, LaunchError
 from hvdrun.hosts import routes as routes_module
 from hvdrun.hosts.fleet import Fleet
 from hvdrun.hosts.route_map import InsideOnlyError, RouteMap
-from hvdrun.hosts.routes import LOOPBACK, Route, find_routes
+from hvdrun.hosts.routes import Route, find_routes
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER
 from hvdrun.network.interfaces import list_addresses
 from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec, RemoteSide
 from hvdrun.transport.failures import VersionMismatchError
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.orders import Found, Hello
 from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore, refuse
 from tests.waiting import in_loop

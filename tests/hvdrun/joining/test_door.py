@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.hosts.routes import LOOPBACK
 from hvdrun.joining import applicant as applicant_module
 from hvdrun.joining import door as door_module
 from hvdrun.joining.applicant import Applicant, Application, JoinRefusedError, WrongLauncherError
@@ -22,7 +21,7 @@ from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import find_expiry
 from hvdrun.joining.transport import JoinedTransport
 from rendezvous.admission import AgentAdmitted, AgentJoin
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.orders import Hello, Release
 from tests.waiting import happen, in_loop
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
-from hvdrun.hosts.routes import LOOPBACK
 from hvdrun.joining.applicant import Applicant, Application
 from hvdrun.joining.keys import make_files
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.orders import Hello, Release
 from tests.hvdrun.joining.test_door import Launcher, opened, started, take
 from tests.waiting import happen, in_loop

@@ -9,13 +9,12 @@ from typing import cast
 import pytest
 
 import hvdrun.console
-from hvdrun.hosts.routes import LOOPBACK
 from hvdrun.joining import reception
 from hvdrun.joining.roster import Roster
 from hvdrun.options.values import parse_endpoint
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.joining import Joining
-from rendezvous.core.model import Endpoint
+from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.core.outcome import Outcome
 from tests.hvdrun.joining.test_door import started
 from tests.hvdrun.spec.test_joining import read

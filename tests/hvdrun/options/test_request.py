@@ -7,7 +7,7 @@ import pytest
 
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
-from hvdrun.options.request import explain_mca, find_directory
+from hvdrun.options.request import explain_mca
 from hvdrun.spec.jobspec import JobSpec, SshOptions
 from rendezvous.core.model import Host
 
@@ -75,24 +75,6 @@ def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatc
     assert elsewhere.directory == Path("/elsewhere")
     assert elsewhere.forwarded == {b"PWD": b"/elsewhere"}
     assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).forwarded == {b"PWD": b"mine"}
-
-
-def test_the_working_directory_is_called_as_the_shell_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "disk7").mkdir()
-    (tmp_path / "data").symlink_to("disk7")
-    monkeypatch.chdir(tmp_path / "data")
-    monkeypatch.setenv("PWD", str(tmp_path / "data"))
-    assert find_directory() == tmp_path / "data"
-    for misleading in (str(tmp_path), str(tmp_path / "nowhere"), ".", ""):
-        monkeypatch.setenv("PWD", misleading)
-        assert find_directory() == (tmp_path / "disk7").resolve()
-
-
-def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    with pytest.raises(UsageError, match="does not exist any more"):
-        find_directory()
 
 
 def test_mapping_decides_how_many_slots_are_used() -> None:

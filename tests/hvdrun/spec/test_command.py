@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
 from hvdrun.spec.command import (
     Surroundings,
     choose_agent_interpreter,
+    find_directory,
     find_script,
     is_plain_python,
     pin_python,
@@ -173,3 +174,21 @@ WITHOUT = (
 @pytest.mark.parametrize("command", [*WITH_A_SCRIPT.split(" | "), *WITHOUT.split(" | ")])
 def test_the_script_is_found_behind_pythons_own_options(command: str) -> None:
     assert find_script(tuple(command.split())) == ("train.py" if command in WITH_A_SCRIPT.split(" | ") else None)
+
+
+def test_the_working_directory_is_called_as_the_shell_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk7").mkdir()
+    (tmp_path / "data").symlink_to("disk7")
+    monkeypatch.chdir(tmp_path / "data")
+    monkeypatch.setenv("PWD", str(tmp_path / "data"))
+    assert find_directory() == tmp_path / "data"
+    for misleading in (str(tmp_path), str(tmp_path / "nowhere"), ".", ""):
+        monkeypatch.setenv("PWD", misleading)
+        assert find_directory() == (tmp_path / "disk7").resolve()
+
+
+def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UsageError, match="does not exist any more"):
+        find_directory()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdrun.allocation.compressed import expand_counts, expand_hosts
+from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
 
 
 @pytest.mark.parametrize(

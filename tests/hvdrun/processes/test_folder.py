@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
+from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 
 
 @pytest.fixture
