@@ -33,7 +33,7 @@ FILES = {
         "tests/worker_runtime/coordination/ordering/",
         "tests/worker_runtime/test_errors.py",
         "tests/worker_runtime/coordination/test_wire.py",
-        "tests/hvdrun/agent/test_lease.py",
+        "tests/hvdrun/processes/test_silence.py",
         "tests/hvdrun/spec/test_slurm_lists.py",
         "tests/hvdrun/transport/ssh/test_failures.py",
         "tests/hvdrun/console/test_lines.py",

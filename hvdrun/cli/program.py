@@ -116,7 +116,7 @@ def read_horovodrun(words: Sequence[str]) -> JobSpec:
         HvdrunError: it is wrong, or names what does not exist.
         click.exceptions.Exit: --help, --version or --check-build has been answered.
     """
-    from hvdrun.options.horovodrun.program import read_request  # noqa: PLC0415 - hvdrun itself does without it
+    from hvdrun.cli.horovodrun import read_request  # noqa: PLC0415 - hvdrun itself does without it
 
     asked = read_request(words)
     return answer(asked) if isinstance(asked, str) else asked

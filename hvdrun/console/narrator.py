@@ -4,9 +4,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from hvdrun.console import Console, Page
+from hvdrun.console.console import Console
 from hvdrun.console.host_news import LossCounter, describe_changes, describe_closed, describe_limit
-from hvdrun.console.page import describe_ranks
+from hvdrun.console.page import Page, describe_ranks
 from hvdrun.console.rank_book import RankBook
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec

@@ -4,7 +4,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdrun.console import Console, is_passing
+from hvdrun.console.console import Console
+from hvdrun.console.writer import is_passing
 from hvdrun.errors import OUTPUT_LOST
 from rendezvous.core.outcome import SIGNAL_OFFSET
 from rendezvous.orders import OutputStream

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import IdentityFileError, UsageError
-from hvdrun.options import Given, Settled, settle
 from hvdrun.options.elastic_request import ONLY_ELASTIC, choose_elasticity, find_idle
 from hvdrun.options.flags import find_command
+from hvdrun.options.option import Given
+from hvdrun.options.settling import Settled, settle
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.discovery import discover_hosts
 from hvdrun.spec.elasticity import DEFAULT_LEASE_SECONDS, Elasticity

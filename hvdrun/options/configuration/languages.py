@@ -9,8 +9,7 @@ import os
 import tomllib
 from typing import Any
 
-from hvdrun.options.configuration.errors import ConfigurationError
-from hvdrun.options.configuration.tree import Node
+from hvdrun.options.configuration.tree import ConfigurationError, Node
 
 _DEEPEST = 8  # YAML's aliases can make a list that holds itself
 _TOO_DEEP = "lists and tables are nested too deeply"

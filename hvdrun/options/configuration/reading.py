@@ -5,11 +5,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from hvdrun.options.configuration.errors import ConfigurationError
 from hvdrun.options.configuration.languages import parse_toml, parse_yaml
-from hvdrun.options.configuration.tree import Node
+from hvdrun.options.configuration.sections import SECTIONS, read_section
+from hvdrun.options.configuration.tree import ConfigurationError, Node
 from hvdrun.options.files import CONFIG_FILE, WRITE_CONFIG
-from hvdrun.options.horovodrun.sections import SECTIONS, read_section
 from hvdrun.options.option import Given, Option
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.values import parse_path

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hvdrun.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -13,3 +15,15 @@ class Node:
 
     content: "str | tuple[Node, ...] | Mapping[str, Node] | None"
     line: int | None = None
+
+
+class ConfigurationError(UsageError):
+    """A configuration file cannot be read or written, or says what cannot be; `fault` is a sentence, or a part of one.
+
+    name: of the file. line: where in it, counted from 1; None where that is not known.
+    """
+
+    def __init__(self, name: str, fault: str, line: int | None = None) -> None:
+        where = name if line is None else f"{name}, line {line}"
+        super().__init__(f"{where}: {fault.rstrip('.')}{'' if fault.endswith('?') else '.'}")
+        self.line = line

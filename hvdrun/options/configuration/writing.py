@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hvdrun.options.configuration.errors import ConfigurationError
 from hvdrun.options.configuration.reading import COMMAND, KEYS
+from hvdrun.options.configuration.tree import ConfigurationError
 from hvdrun.options.option import Given
 from hvdrun.options.table import OPTIONS
 

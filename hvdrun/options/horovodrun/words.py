@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.options.flags import find_remedy
+from hvdrun.options.foreign import find_remedy
 from hvdrun.options.horovodrun.table import BY_WORD
 from hvdrun.options.horovodrun.word import Word
 

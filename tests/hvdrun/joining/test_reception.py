@@ -16,8 +16,8 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.joining import Joining
 from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.core.outcome import Outcome
+from tests.hvdrun.joining.test_description import read
 from tests.hvdrun.joining.test_door import started
-from tests.hvdrun.spec.test_joining import read
 from tests.waiting import happen, in_loop
 
 

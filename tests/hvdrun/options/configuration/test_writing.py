@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import BadValueError
 from hvdrun.options import OPTIONS, Given, Option, settle
-from hvdrun.options.configuration.errors import ConfigurationError
 from hvdrun.options.configuration.reading import KEYS, read_configuration
+from hvdrun.options.configuration.tree import ConfigurationError
 from hvdrun.options.configuration.writing import write_configuration
 
 # What some option or other reads, and what YAML or TOML might take for something else.

@@ -4,7 +4,7 @@ import pytest
 
 from hvdrun.errors import HvdrunError
 from hvdrun.options import BY_DEST
-from hvdrun.options.horovodrun.sections import SECTIONS
+from hvdrun.options.configuration.sections import SECTIONS
 from hvdrun.options.horovodrun.table import BY_WORD, WORDS
 from hvdrun.options.horovodrun.translation import translate
 from hvdrun.options.horovodrun.words import read_words

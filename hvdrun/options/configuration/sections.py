@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hvdrun.errors import BadValueError
-from hvdrun.options.configuration.errors import ConfigurationError
-from hvdrun.options.configuration.tree import Node
+from hvdrun.options.configuration.tree import ConfigurationError, Node
 from hvdrun.options.horovodrun.table import BY_WORD
 from hvdrun.options.horovodrun.translation import Translation, translate
 from hvdrun.options.horovodrun.words import Typed

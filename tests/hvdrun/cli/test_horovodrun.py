@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.cli.horovodrun import HOROVOD_VERSION, ask, read_request, render
 from hvdrun.cli.program import main, read_spec
 from hvdrun.errors import LaunchError
-from hvdrun.options.horovodrun.check_build import ask, render
-from hvdrun.options.horovodrun.program import HOROVOD_VERSION, read_request
 from hvdrun.options.horovodrun.table import WORDS
 from hvdrun.spec.jobspec import JobSpec
 from tests.house.sources import ROOT
