@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 _NAMES = frozenset({"hvdrun", "protos", "rendezvous"})
-_ROOT = str(Path(__file__).resolve().parent.parent)
+_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 class _OwnFinder(MetaPathFinder):

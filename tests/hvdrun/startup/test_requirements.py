@@ -29,8 +29,11 @@ def test_each_program_says_it(module: str, code: int, name: str, value: str) -> 
     assert " is needed, but " in run.stderr
 
 
-@pytest.mark.parametrize("file", ["__init__", "__main__", "requirements", "agent/__init__", "agent/__main__"])
+@pytest.mark.parametrize(
+    "file",
+    ["__init__", "__main__", "version", "startup/__init__", "startup/requirements", "agent/__init__", "agent/__main__"],
+)
 def test_old_pythons_can_read_what_says_it(file: str) -> None:
     tree = ast.parse((ROOT / "hvdrun" / f"{file}.py").read_text(encoding="utf-8"), feature_version=(3, 4))
     imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}  # of ours, no other file
-    assert imported <= {"contextlib", "hvdrun.startup.requirements"}
+    assert imported <= {"contextlib", "hvdrun.startup.requirements", "hvdrun.version"}
