@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from hvdrun.fleet import Fleet
+from hvdrun.hosts.fleet import Fleet
 from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous.orders import Order, Telling
 

@@ -4,12 +4,13 @@ From Python: `hvdrun.run(function, num_proc=2)`, and `hvdrun.Cluster`. They are 
 that are too old for hvdrun must be able to read this file.
 """
 
+from hvdrun.version import __version__
+
 TYPE_CHECKING = False  # as in `typing`, which they may not have
 if TYPE_CHECKING:
     from hvdrun.cluster.cluster import Cluster, run
 
-__all__ = ["Cluster", "run"]
-__version__ = "0.1.0"
+__all__ = ["Cluster", "__version__", "run"]
 
 
 def __getattr__(name: str) -> object:

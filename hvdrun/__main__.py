@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from hvdrun.requirements import find_obstacle
+from hvdrun.startup.requirements import find_obstacle
 
 _CANNOT_LAUNCH = 125
 
@@ -14,21 +14,21 @@ def main() -> int:
     if obstacle:
         sys.stderr.write("hvdrun: " + obstacle + "\n")
         return _CANNOT_LAUNCH
-    from hvdrun.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.startup.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
-    from hvdrun.container_init import leave_init_behind  # noqa: PLC0415 - the same
+    from hvdrun.startup.container_init import leave_init_behind  # noqa: PLC0415 - the same
 
     leave_init_behind()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - the same
+    from hvdrun.startup.search_path import prefer_own_packages  # noqa: PLC0415 - the same
 
     prefer_own_packages()
-    from hvdrun.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
+    from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
 
     prepare_process()
-    from hvdrun import cli  # noqa: PLC0415 - see above
+    from hvdrun.cli import program as cli  # noqa: PLC0415 - see above
 
     return cli.main()
 

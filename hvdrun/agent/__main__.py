@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 
-from hvdrun.requirements import find_obstacle
+from hvdrun.startup.requirements import find_obstacle
 
 
 def main() -> int:
@@ -18,15 +18,15 @@ def main() -> int:
     if obstacle:
         sys.stderr.write(obstacle + "\n")
         return 1
-    from hvdrun.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.startup.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
-    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - the same
+    from hvdrun.startup.search_path import prefer_own_packages  # noqa: PLC0415 - the same
 
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - only now they are surely ours
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
-    from hvdrun.process_start import prepare_process  # noqa: PLC0415 - the same
+    from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - the same
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
 
     prepare_process()

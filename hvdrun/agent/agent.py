@@ -29,26 +29,26 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.capacity import find_missing_cpus
-from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.port import ReservedPort
-from hvdrun.agent.processes import name_agent_origin
 from hvdrun.agent.respondent import Respondent
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
-from hvdrun.agent.standstill import Standstill
 from hvdrun.agent.watch import Watch
-from hvdrun.elasticity import is_elastic
-from hvdrun.environment import lay_over
-from hvdrun.horovod_path import lead_to_shim
-from hvdrun.signals import answer_notice
+from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
+from hvdrun.processes.guard import Guard
+from hvdrun.processes.processes import name_agent_origin
+from hvdrun.processes.signals import answer_notice
+from hvdrun.processes.standstill import Standstill
+from hvdrun.shim.path import lead_to_shim
+from hvdrun.spec.elasticity import is_elastic
+from hvdrun.spec.environment import lay_over
+from hvdrun.version import __version__
 from rendezvous import wire
 from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.messages import Launch, Terminate
@@ -313,7 +313,7 @@ async def serve(
     if isinstance(begin, Ending):
         return begin
     note_begin(begin)
-    if (missing := find_missing_cpus(os.environ)) is not None:
+    if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
         output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))

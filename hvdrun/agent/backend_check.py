@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from signal import SIGKILL
 from typing import Protocol
 
-from hvdrun.agent import processes, python_command
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
+from hvdrun.processes import processes, python_command
+from hvdrun.processes.guard import Guard
 from rendezvous.backend import MODULE, Backend, read_answer
 from rendezvous.bootstrap import BACKEND
 from rendezvous.core.messages import Launch

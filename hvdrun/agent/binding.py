@@ -10,21 +10,12 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from hvdrun.errors import LaunchError
+from hvdrun.spec.mapping import BindTo
 
 SYSTEM = Path("/sys/devices/system")
-
-
-class BindTo(StrEnum):
-    """What each worker is bound to."""
-
-    NONE = "none"
-    CORE = "core"
-    SOCKET = "socket"
-    NUMA = "numa"
 
 
 @dataclass(frozen=True, slots=True)

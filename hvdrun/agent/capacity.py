@@ -9,6 +9,8 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
+
 FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
 _SPARE_FILES = 64  # what the agent itself has open, and needs for a look at a process
 _TASKS_FIELD = 3  # of /proc/loadavg: "running/all" of the machine's processes and threads
@@ -72,13 +74,26 @@ class Capacity:
             return 0
 
 
-def find_missing_cpus(environment: Mapping[str, str]) -> str | None:
-    """What to say where a scheduler has given this host more CPUs than this process may use; None where it has not."""
+def find_missing_cpus(environment: Mapping[str, str], usable: int) -> str | None:
+    """What to say where a process may use fewer CPUs than the job has on this host; None where it need not.
+
+    usable: how many it may use.
+    """
     if "SLURM_JOB_ID" not in environment:
         return None
-    from hvdrun.allocation import slurm  # noqa: PLC0415 - few hosts are Slurm's
-
-    return slurm.find_missing_cpus(environment, len(os.sched_getaffinity(0)))
+    here = environment.get("SLURMD_NODENAME")
+    try:
+        hosts = expand_hosts(environment.get("SLURM_JOB_NODELIST", ""))
+        counts = expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    except ValueError:
+        return None
+    held = dict(zip(hosts, counts, strict=False)).get(here or "", 0)
+    if usable >= min(held, os.cpu_count() or held):  # a configuration may claim more than there are
+        return None
+    return (
+        f"the workers on {here} may use {usable} of the {held} CPUs that Slurm job {environment.get('SLURM_JOB_ID')} "
+        "has there: start hvdrun from the batch script, not inside a step of srun, or look at TaskPlugin in slurm.conf."
+    )
 
 
 def _read_number(path: Path) -> int | None:

@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hvdrun.agent import python_command
 from hvdrun.agent.prefork import Forkserver, ForkserverError
-from hvdrun.agent.python_command import PythonCommand
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, mark_service, open_streams
 from hvdrun.errors import HvdrunError
+from hvdrun.processes import python_command
+from hvdrun.processes.python_command import PythonCommand
 from rendezvous.core.messages import Launch
 from rendezvous.forking import ForkRequest
 from rendezvous.orders import Begin
@@ -84,7 +84,7 @@ class ForkSpawner:
             return None
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The forkserver, while it is used; see `hvdrun.agent.standstill.Owner`."""
+        """The forkserver, while it is used; see `hvdrun.processes.standstill.Owner`."""
         return () if self._forkserver is None else ((self._forkserver.pid, "the forkserver"),)
 
     def put_down(self, pid: int, error: str) -> None:

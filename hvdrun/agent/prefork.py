@@ -15,8 +15,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hvdrun.agent import processes
 from hvdrun.agent.output_file import OutputFile
+from hvdrun.processes import processes
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 _SEARCH = b"PYTHONPATH"

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from hvdrun.agent import processes
 from hvdrun.agent.output_file import OutputFile
+from hvdrun.processes import processes
 from rendezvous.errors import SequencerStartError
 from rendezvous.sequencing import STOP, Activation, read_port
 

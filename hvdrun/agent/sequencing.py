@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
 from hvdrun.agent.spawn import mark_service
-from hvdrun.elasticity import is_elastic
+from hvdrun.processes.guard import Guard
+from hvdrun.spec.elasticity import is_elastic
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
@@ -135,7 +135,7 @@ class Sequencing:
         return True
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The process, if there is one; see `hvdrun.agent.standstill.Owner`."""
+        """The process, if there is one; see `hvdrun.processes.standstill.Owner`."""
         return () if self._process is None or not self._process.pid else ((self._process.pid, "its process"),)
 
     def put_down(self, pid: int, error: str) -> None:

@@ -10,9 +10,10 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hvdrun.agent.binding import Binder, BindTo
-from hvdrun.elasticity import is_elastic
+from hvdrun.agent.binding import Binder
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
+from hvdrun.spec.elasticity import is_elastic
+from hvdrun.spec.mapping import BindTo
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint

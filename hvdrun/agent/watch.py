@@ -24,17 +24,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NoReturn
 
-from hvdrun.agent import processes
 from hvdrun.agent.capacity import Capacity
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.live_worker import LiveWorker
 from hvdrun.agent.output import OutputForwarder
-from hvdrun.agent.processes import Process
 from hvdrun.agent.spawn import Spawned, Spawner
-from hvdrun.agent.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
-from hvdrun.supervision import supervise
+from hvdrun.processes import processes
+from hvdrun.processes.guard import Guard
+from hvdrun.processes.processes import Process
+from hvdrun.processes.supervision import supervise
+from hvdrun.processes.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import Alert, OutputStream
@@ -173,7 +173,7 @@ class Watch:
             await self._reaped.wait()
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The workers that have been started and not been seen to end; see `hvdrun.agent.standstill.Owner`."""
+        """The workers that have been started and not been seen to end; see `hvdrun.processes.standstill.Owner`."""
         return tuple((pid, f"the worker {worker}") for worker, pid in self._pids.items())
 
     def put_down(self, pid: int, error: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rendezvous.bootstrap import JOB
 
 if TYPE_CHECKING:
-    from hvdrun.allocation.allocation import Allocation
+    from hvdrun.spec.allocation import Allocation
 
 _MARKS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "K_MPI_JOB_ROLE")
 

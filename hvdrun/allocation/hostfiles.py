@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdrun.allocation.allocation import Allocation
-from hvdrun.discovery import read_hostfile
+from hvdrun.spec.allocation import Allocation
+from hvdrun.spec.discovery import read_hostfile
 
 MPI_FOLDER = Path("/etc/mpi")
 

@@ -4,7 +4,6 @@ Lists of hosts are expanded here, since scontrol may be missing in a container. 
 salloc, no variable tells them.
 """
 
-import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -12,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hvdrun.allocation.allocation import Allocation, AllocationError
-from hvdrun.allocation.compressed import expand_counts, expand_hosts
 from hvdrun.errors import UsageError
+from hvdrun.spec.allocation import Allocation, AllocationError
+from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
 from rendezvous.core.model import Host
 
 Item = TypeVar("Item")
@@ -94,26 +93,6 @@ def read_gpus(details: str) -> dict[str, int]:
         with suppress(ValueError):  # of another release of Slurm, perhaps
             found |= dict.fromkeys(expand_hosts(listed), total)
     return found
-
-
-def find_missing_cpus(environment: Mapping[str, str], usable: int) -> str | None:
-    """What to say where a process may use fewer CPUs than the job has on this host; None where it need not.
-
-    usable: how many it may use.
-    """
-    here = environment.get("SLURMD_NODENAME")
-    try:
-        hosts = expand_hosts(environment.get("SLURM_JOB_NODELIST", ""))
-        counts = expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    except ValueError:
-        return None
-    held = dict(zip(hosts, counts, strict=False)).get(here or "", 0)
-    if usable >= min(held, os.cpu_count() or held):  # a configuration may claim more than there are
-        return None
-    return (
-        f"the workers on {here} may use {usable} of the {held} CPUs that Slurm job {environment.get('SLURM_JOB_ID')} "
-        "has there: start hvdrun from the batch script, not inside a step of srun, or look at TaskPlugin in slurm.conf."
-    )
 
 
 def _count_slots(name: str, nodes: Mapping[str, Node], environment: Mapping[str, str]) -> dict[str, int]:

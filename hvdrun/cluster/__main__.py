@@ -12,10 +12,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdrun.search_path import prefer_own_packages
+from hvdrun.startup.search_path import prefer_own_packages
 
 if TYPE_CHECKING:
-    from hvdrun.cluster.messages import Refused
+    from hvdrun.tasks.messages import Refused
 
 
 def main(descriptor: int, program: int, words: list[str]) -> int:
@@ -23,16 +23,16 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     prefer_own_packages()
-    from hvdrun.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
+    from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
 
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # what the program ignores concerns the program
-    from hvdrun import cli  # noqa: PLC0415 - the same
-    from hvdrun.cluster.desk import Desk  # noqa: PLC0415 - the same
-    from hvdrun.cluster.messages import Refused  # noqa: PLC0415 - the same
+    from hvdrun.cli import program as cli  # noqa: PLC0415 - the same
     from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - the same
-    from hvdrun.launch import launch  # noqa: PLC0415 - the same
+    from hvdrun.job import launch  # noqa: PLC0415 - the same
+    from hvdrun.tasks.desk import Desk  # noqa: PLC0415 - the same
+    from hvdrun.tasks.messages import Refused  # noqa: PLC0415 - the same
     from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - the same
 
     desk = Desk(connection, watch(program))
@@ -53,7 +53,7 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
 
 def tell(connection: socket.socket, refused: "Refused") -> None:
     """Say why there is no job, if the program is there."""
-    from hvdrun.cluster.messages import send  # noqa: PLC0415 - see above
+    from hvdrun.tasks.messages import send  # noqa: PLC0415 - see above
 
     with suppress(OSError):
         send(connection, refused)

@@ -6,8 +6,8 @@ from typing import Any
 
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError
 from hvdrun.cluster.job import Job
-from hvdrun.cluster.messages import Delivered, Ended, Refused
 from hvdrun.cluster.pickling import read_error, read_result
+from hvdrun.tasks.messages import Delivered, Ended, Refused
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from typing import Any, Self, TypeVar
 from hvdrun.cluster.answers import Answers, collect
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.keywords import complete, make_words, read_job
-from hvdrun.cluster.messages import Delivered
 from hvdrun.cluster.modules import Unit, collect_modules
 from hvdrun.cluster.pickling import pack
-from hvdrun.discovery import LOCALHOST
 from hvdrun.errors import UsageError
+from hvdrun.spec.discovery import LOCALHOST
+from hvdrun.tasks.messages import Delivered
 
 ResultT = TypeVar("ResultT")
 Hosts = str | Sequence[str]

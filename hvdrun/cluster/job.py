@@ -15,9 +15,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from hvdrun.cluster.messages import Body, Delivered, Ended, EndTasks, Message, Refused, RunTask, receive, send
 from hvdrun.cluster.streams import Stream
 from hvdrun.errors import LaunchError
+from hvdrun.tasks.messages import Body, Delivered, Ended, EndTasks, Message, Refused, RunTask, receive, send
 
 _EXIT_SECONDS = 10.0  # after its last message a launcher has nothing to do
 

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from hvdrun import cli
-from hvdrun.accelerators import count_accelerators
+from hvdrun.cli import program as cli
 from hvdrun.cluster.errors import UnknownKeywordError
-from hvdrun.discovery import discover_hosts
-from hvdrun.jobspec import JobSpec
 from hvdrun.options import OPTIONS, Option
-from hvdrun.request import choose_allocation, make_job, settle_request
+from hvdrun.options.request import choose_allocation, make_job, settle_request
+from hvdrun.processes.accelerators import count_accelerators
+from hvdrun.spec.discovery import discover_hosts
+from hvdrun.spec.jobspec import JobSpec
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2

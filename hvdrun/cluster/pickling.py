@@ -13,8 +13,8 @@ from typing import IO, Any
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
-from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
 from hvdrun.cluster.modules import Unit
+from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 from rendezvous.unsendable import find
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from hvdrun import __version__
+from hvdrun.version import __version__
 from rendezvous.core.outcome import describe_returncode, find_signal
 
 _MINUTE, _HOUR = 60, 3600

@@ -9,7 +9,7 @@ from functools import partial
 
 from hvdrun.console.page import describe_seconds
 from hvdrun.console.status import StatusLine
-from hvdrun.hosts import count_slots
+from hvdrun.spec.hosts import count_slots
 from rendezvous.core.state import Phase, State
 
 PATIENCE_SECONDS = 1.0  # a shorter start needs no word

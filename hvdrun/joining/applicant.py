@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hvdrun import __version__
 from hvdrun.agent.agent import Ending, Orders, serve
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.errors import LaunchError
-from hvdrun.hosts import count_slots
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
 from hvdrun.joining.tunnel import TunnelEnd
-from hvdrun.signals import answer_notice
+from hvdrun.processes.signals import answer_notice
+from hvdrun.spec.hosts import count_slots
+from hvdrun.version import __version__
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Endpoint

@@ -2,11 +2,11 @@
 
 import shlex
 
-from hvdrun.hosts import count_slots
-from hvdrun.jobspec import JobSpec
 from hvdrun.joining.reception import choose_place, find_reachable, write_line
-from hvdrun.joining.request import Joining
-from hvdrun.masking import mask_command
+from hvdrun.spec.hosts import count_slots
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.joining import Joining
+from hvdrun.spec.masking import mask_command
 from rendezvous.core.model import Endpoint
 
 

@@ -11,10 +11,10 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from hvdrun import __version__
 from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Channel, make_server_context
 from hvdrun.joining.token import Token
-from hvdrun.supervision import supervise
+from hvdrun.processes.supervision import supervise
+from hvdrun.version import __version__
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.credentials import Credential

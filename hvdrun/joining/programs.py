@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdrun.errors import UsageError
-from hvdrun.hosts import is_host_name
+from hvdrun.spec.hosts import is_host_name
 
 Say = Callable[[str], None]
 
@@ -19,8 +19,8 @@ def run_agent(values: Mapping[str, Any], say: Say) -> int:
     """
     if not is_host_name(values["name"]):
         raise UsageError(f"a host cannot be called {values['name']!r}: give another name, as in --name node1.")
-    from hvdrun.accelerators import count_accelerators  # noqa: PLC0415 - a wrong command line answers at once
     from hvdrun.joining.applicant import Applicant, Application  # noqa: PLC0415 - the same
+    from hvdrun.processes.accelerators import count_accelerators  # noqa: PLC0415 - a wrong command line answers at once
 
     slots = values["slots"] or max(1, count_accelerators())
     token_file = Path.cwd() / values["token_file"]

@@ -13,19 +13,18 @@ from typing import Any, TypeVar
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
-from hvdrun.hosts import count_slots
-from hvdrun.jobspec import JobSpec
 from hvdrun.joining.door import Door
 from hvdrun.joining.keys import open_keys
-from hvdrun.joining.request import FREE_PORT, Joining
 from hvdrun.joining.roster import Roster
-from hvdrun.mapping import map_workers
 from hvdrun.network.alone import find_own_outward
 from hvdrun.network.interfaces import list_addresses
-from hvdrun.routes import LOOPBACK
-from hvdrun.signals import answer_signals
-from hvdrun.supervision import supervise
-from rendezvous.core.model import Endpoint, Host
+from hvdrun.processes.signals import answer_signals
+from hvdrun.processes.supervision import supervise
+from hvdrun.spec.hosts import count_slots
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.joining import FREE_PORT, Joining
+from hvdrun.spec.mapping import map_workers
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
 T = TypeVar("T")

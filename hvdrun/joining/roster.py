@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hvdrun.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from hvdrun.joining.channel import WAITING_SECONDS, Channel
 from hvdrun.joining.tunnel import lead_inside
-from hvdrun.supervision import supervise
+from hvdrun.processes.supervision import supervise
+from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence

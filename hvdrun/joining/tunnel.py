@@ -10,9 +10,9 @@ from contextlib import suppress
 
 from hvdrun.errors import HvdrunError
 from hvdrun.joining.channel import Channel
+from rendezvous.core.model import LOOPBACK
 from rendezvous.errors import RendezvousError
 
-LOOPBACK = "127.0.0.1"
 MAX_CONNECTIONS = 16  # at the same time; an agent needs one or two
 _CHUNK_BYTES = 64 * 1024
 

@@ -6,10 +6,11 @@ launcher, or, where it is the launcher's own machine, to the world.
 
 import socket
 
-from hvdrun.network.choice import LOOPBACK, Chosen
+from hvdrun.network.choice import Chosen
 from hvdrun.network.errors import NoAllowedAddressError, describe
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.restriction import Restriction
+from rendezvous.core.model import LOOPBACK
 from rendezvous.orders import Listening
 
 _FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # addresses of nobody (RFC 5737, RFC 3849)

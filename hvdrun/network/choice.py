@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, describe
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.restriction import Restriction
+from rendezvous.core.model import LOOPBACK
 from rendezvous.orders import Listening
 
-LOOPBACK = "127.0.0.1"
 _LATENCY_CLASSES = (5.0, 50.0)  # in milliseconds: one site, one region, the world
 
 

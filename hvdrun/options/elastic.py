@@ -1,16 +1,5 @@
 """The options of elastic jobs, and the lease, whose default depends on whether a job is one."""
 
-from hvdrun.elasticity import (
-    COOLDOWN_BOUNDS_SECONDS,
-    DEFAULT_COOLDOWN_SECONDS,
-    DEFAULT_LEASE_SECONDS,
-    DEFAULT_SLOT_COOLDOWN_SECONDS,
-    DEFAULT_SLOT_FAILURES,
-    DEFAULT_TIMEOUT_SECONDS,
-)
-from hvdrun.hosts import MAX_SLOTS_PER_HOST
-from hvdrun.jobspec import DEFAULT_LAUNCHER_TIMEOUT_SECONDS
-from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
     MAX_WORKERS,
@@ -21,6 +10,17 @@ from hvdrun.options.values import (
     parse_slots,
     parse_whole_number,
 )
+from hvdrun.spec.elasticity import (
+    COOLDOWN_BOUNDS_SECONDS,
+    DEFAULT_COOLDOWN_SECONDS,
+    DEFAULT_LEASE_SECONDS,
+    DEFAULT_SLOT_COOLDOWN_SECONDS,
+    DEFAULT_SLOT_FAILURES,
+    DEFAULT_TIMEOUT_SECONDS,
+)
+from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.spec.jobspec import DEFAULT_LAUNCHER_TIMEOUT_SECONDS
+from hvdrun.spec.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 
 _LEAST_SECONDS, _MOST_SECONDS = COOLDOWN_BOUNDS_SECONDS
 

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from hvdrun.errors import UsageError
-from hvdrun.hosts import MAX_SLOTS_PER_HOST
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import parse_endpoint, parse_limit, parse_path, parse_slots
+from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
 
 _FILE = Option(flags=("FILE",), dest="file", group=Group.JOINING, help="", parse=parse_path, wanted="a file's name")
 AGENT = (

@@ -2,10 +2,6 @@
 
 from collections.abc import Mapping
 
-from hvdrun.agent.binding import BindTo
-from hvdrun.horovod_path import ShimMode
-from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
-from hvdrun.mapping import MapBy
 from hvdrun.options.elastic import ELASTIC, LAUNCHER_TIMEOUT, LEASE
 from hvdrun.options.files import CHECKPOINT, CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
 from hvdrun.options.joining import JOINING
@@ -20,6 +16,9 @@ from hvdrun.options.values import (
     parse_path,
     parse_whole_number,
 )
+from hvdrun.shim.path import ShimMode
+from hvdrun.spec.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
+from hvdrun.spec.mapping import BindTo, MapBy
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND
 

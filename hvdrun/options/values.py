@@ -5,9 +5,9 @@ import shlex
 from ipaddress import IPv6Address
 from pathlib import Path
 
-from hvdrun.elasticity import COOLDOWN_BOUNDS_SECONDS
 from hvdrun.errors import BadValueError
-from hvdrun.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.spec.elasticity import COOLDOWN_BOUNDS_SECONDS
+from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
 from rendezvous.core.model import Endpoint
 
 MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused

@@ -5,8 +5,8 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
-from hvdrun.agent.folder import remove_orphans
 from hvdrun.errors import LaunchError
+from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.child import Child, describe_end
 from rendezvous import wire
 from rendezvous.orders import Order, Telling

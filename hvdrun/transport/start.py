@@ -11,8 +11,7 @@ import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from hvdrun import __version__
-from hvdrun.jobspec import JobSpec
+from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.failures import (
     AgentStartError,
     DirectoryMissingError,
@@ -22,6 +21,7 @@ from hvdrun.transport.failures import (
     RemotePrefixError,
     TransportError,
 )
+from hvdrun.version import __version__
 
 # Understood by every login shell, csh and fish too. bash where there is one, since prefixes are written for it.
 _COMMAND = (

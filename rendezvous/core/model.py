@@ -85,6 +85,9 @@ class Generation:
     members: tuple[Worker, ...]
 
 
+LOOPBACK = "127.0.0.1"  # an address that no other machine reaches
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where something listens: an address that the other members can reach, and a port."""

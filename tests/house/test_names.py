@@ -5,7 +5,7 @@ import pytest
 from tests.house.sources import ROOT, find_python_files
 
 # These say nothing: whatever is put there would fit as well elsewhere.
-HOROVODS = "shim/horovod/"  # in there the names are Horovod's, by which programs import them
+HOROVODS = "shim/modules/horovod/"  # in there the names are Horovod's, by which programs import them
 VAGUE = frozenset({"util", "utils", "utility", "utilities", "common", "helper", "helpers", "base", "manager", "misc"})
 
 
@@ -27,8 +27,8 @@ def test_a_vague_name_is_caught(name: str) -> None:
 
 
 def test_horovods_own_names_are_served() -> None:
-    assert not find_vague_parts("hvdrun/shim/horovod/common/util.py")
-    assert find_vague_parts("hvdrun/common/shim/horovod/torch.py")
+    assert not find_vague_parts("hvdrun/shim/modules/horovod/common/util.py")
+    assert find_vague_parts("hvdrun/common/shim/modules/horovod/torch.py")
 
 
 def test_a_name_that_only_contains_such_letters_is_fine() -> None:

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hvdrun.cli import main
+from hvdrun.cli.program import main
 from tests.hvdrun.interpreter import run_python
 
 REFUSE = Mock(side_effect=AssertionError("it was launched"))

@@ -37,7 +37,7 @@ def test_closed_descriptors_change_no_exit_code(closed: str) -> None:
 def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path) -> None:
     program = """if True:
         import asyncio, sys
-        from hvdrun.cli import main
+        from hvdrun.cli.program import main
         from rendezvous.core.model import Slot, Worker
 
         def launch(spec, console):
@@ -77,7 +77,7 @@ def test_the_command_and_the_module_are_the_same() -> None:
 
 PREPARES = """
 import resource, signal
-from hvdrun.process_start import prepare_process
+from hvdrun.startup.process_start import prepare_process
 
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
@@ -95,7 +95,7 @@ def test_what_a_careless_parent_left_is_taken_back_and_what_nohup_wants_stays() 
     assert (mask, handlers, len(limits.split())) == ("set()", "0 1 1", 1)
 
 
-@pytest.mark.parametrize("words", ["hvdrun --version", "hvdrun.agent", "hvdrun.agent.guardian job/host x"])
+@pytest.mark.parametrize("words", ["hvdrun --version", "hvdrun.agent", "hvdrun.processes.guardian job/host x"])
 def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Path) -> None:
     for name in ("protos", "rendezvous"):
         (tmp_path / name).mkdir()
@@ -108,7 +108,7 @@ def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Pa
 def test_a_stop_notice_that_comes_while_hvdrun_starts_ends_the_job_with_75() -> None:
     program = """if True:
         import os, signal, sys
-        from hvdrun import search_path
+        from hvdrun.startup import search_path
 
         search_path.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
         from hvdrun.__main__ import main

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from hvdrun.agent.python_command import wants_torch
+from hvdrun.processes.python_command import wants_torch
 from tests.system.leftovers import LeftProcess, Watch
 
 LIMIT_SECONDS = 60.0

@@ -21,7 +21,7 @@ def find_agent(hvdrun: Launcher) -> int | None:
 
 def find_guardian(hvdrun: Launcher) -> int | None:
     """The pid of its guardian."""
-    return _find_only(hvdrun, lambda command: " -m hvdrun.agent.guardian " in command)
+    return _find_only(hvdrun, lambda command: " -m hvdrun.processes.guardian " in command)
 
 
 def has_looked(guardian: int | None) -> bool:

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from hvdrun.agent.binding import BindTo, choose_cpus, read_topology
+from hvdrun.agent.binding import choose_cpus, read_topology
+from hvdrun.spec.mapping import BindTo
 from tests.system.launcher import Launcher
 from tests.system.tables import rest_nightly
 

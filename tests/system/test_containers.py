@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.nightly]
 BIN = Path(sys.executable).parent
 TRAINING = """
 import torch, worker_runtime.torch as hvd
+from rendezvous.core.model import LOOPBACK
 hvd.init()
 print("sum", hvd.allreduce(torch.ones(3_000_000), op=hvd.Sum)[0].item(), flush=True)
 """

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from hvdrun.plan import LATER
+from hvdrun.cli.plan import LATER
 from tests.system.launcher import Launcher
 
 TELLS = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.horovod_path import FOLDER
+from hvdrun.shim.path import FOLDER
 from tests.system.launcher import Launcher
 from tests.system.tables import rest_nightly
 

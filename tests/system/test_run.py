@@ -121,7 +121,7 @@ def test_a_program_that_is_killed_leaves_no_worker_though_a_child_of_it_lives(hv
 
 
 def test_an_elastic_function_outlives_a_worker_and_horovods_run_is_served(hvdrun: Launcher) -> None:
-    from hvdrun.horovod_path import FOLDER  # noqa: PLC0415 - the fixture has the package's name
+    from hvdrun.shim.path import FOLDER  # noqa: PLC0415 - the fixture has the package's name
 
     with start(hvdrun, ELASTIC, PYTHONPATH=str(FOLDER)) as program:
         out, err = program.communicate(timeout=2 * LIMIT_SECONDS)

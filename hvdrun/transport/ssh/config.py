@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from hvdrun.account import name_user
+from hvdrun.transport.account import name_user
 from hvdrun.transport.ssh.config_file import Statement, read_file
 from hvdrun.transport.ssh.failures import BadSshConfigError
 from hvdrun.transport.ssh.match_commands import MatchCommands

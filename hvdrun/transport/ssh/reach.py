@@ -4,8 +4,8 @@ import asyncio
 import threading
 from functools import partial
 
-from hvdrun.account import find_home
-from hvdrun.jobspec import JobSpec
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.transport.account import find_home
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.failures import BadSshConfigError
 from hvdrun.transport.ssh.match_commands import MatchCommands

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdrun.account import name_user
+from hvdrun.transport.account import name_user
 from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.known_hosts import name_host

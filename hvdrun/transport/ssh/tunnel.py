@@ -12,8 +12,8 @@ from hvdrun.transport.ssh.dial import Connection
 from hvdrun.transport.ssh.failures import TunnelRefusedError
 from hvdrun.transport.ssh.streams import Pump, Stream
 from hvdrun.transport.ssh.threads import in_thread
+from rendezvous.core.model import LOOPBACK
 
-_LOOPBACK = "127.0.0.1"
 _CHUNK_BYTES = 64 * 1024
 _MAX_CONNECTIONS = 64  # an agent needs a few; a stranger on its host must not fill this process
 _REQUEST_SECONDS = 15.0
@@ -40,7 +40,7 @@ class Tunnels:
         client = self._connection.client
         try:
             async with self._asking, asyncio.timeout(_REQUEST_SECONDS):
-                there = await in_thread(lambda: client.request_port_forward(_LOOPBACK, 0, self._arrive))
+                there = await in_thread(lambda: client.request_port_forward(LOOPBACK, 0, self._arrive))
         except TimeoutError as error:
             raise TunnelRefusedError(self._host, f"no answer within {_REQUEST_SECONDS:g} s") from error
         except (paramiko.SSHException, OSError, EOFError) as error:
@@ -77,7 +77,7 @@ class Tunnels:
 async def _relay(stream: Stream, port: int) -> None:
     """Carry bytes both ways until both ends have ended."""
     try:
-        reader, writer = await asyncio.open_connection(_LOOPBACK, port)
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:
         stream.abandon()
         return

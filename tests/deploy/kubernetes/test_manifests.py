@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from hvdrun.allocation import hostfiles
-from hvdrun.cli import read_spec
+from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
 from hvdrun.options.programs import read_agent, read_token
 from hvdrun.options.values import parse_duration

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hvdrun.agent import processes
-from hvdrun.agent.processes import Process
+from hvdrun.processes import processes
+from hvdrun.processes.processes import Process
 from tests.waiting import wait_until
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.backend_check import CheckedSpawner
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotFoundError
+from hvdrun.processes.guard import Guard
 from rendezvous.core.messages import Launch
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import ORIGIN, make_begin, make_launches

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.capacity import Capacity
+from hvdrun.agent.capacity import Capacity, find_missing_cpus
 
+JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
 UNLIMITED = resource.RLIM_INFINITY
 
 
@@ -75,3 +76,13 @@ def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
 
 def test_this_machine_can_hold_one_worker() -> None:
     assert Capacity().find_shortage(1) is None
+
+
+def test_fewer_cpus_than_the_job_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert find_missing_cpus({**JOB, "SLURMD_NODENAME": "n2"}, 4) is None
+    said = find_missing_cpus({**JOB, "SLURMD_NODENAME": "n2"}, 1)
+    assert said is not None
+    assert said.startswith("the workers on n2 may use 1 of the 4 CPUs that Slurm job 17 has there")
+    assert find_missing_cpus({**JOB, "SLURMD_NODENAME": "other"}, 1) is None
+    assert find_missing_cpus({"SLURM_JOB_ID": "17"}, 1) is None

@@ -13,12 +13,12 @@ from unittest.mock import AsyncMock, Mock
 import psutil
 import pytest
 
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.watch import Watch
+from hvdrun.processes.guard import Guard
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
 from tests.hvdrun.agent.alone import alone

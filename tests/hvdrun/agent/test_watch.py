@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from hvdrun.agent import processes, sweeper
 from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
+from hvdrun.processes import processes, sweeper
 from rendezvous.core.messages import Exited, Terminate
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches

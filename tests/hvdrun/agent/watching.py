@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdrun.agent import processes
-from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
 from hvdrun.agent.watch import Watch
+from hvdrun.processes import processes
+from hvdrun.processes.guard import Guard
 from rendezvous.core.messages import Exited, Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun import cli
 from hvdrun.allocation import hostfiles
-from hvdrun.allocation.allocation import Allocation
 from hvdrun.allocation.found import find_allocation
+from hvdrun.cli import program as cli
 from hvdrun.errors import HvdrunError, UsageError
-from hvdrun.jobspec import JobSpec
-from hvdrun.request import make_job
+from hvdrun.options.request import make_job
+from hvdrun.spec.allocation import Allocation
+from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import Host
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)", "PATH": ""}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.allocation.allocation import AllocationError
-from hvdrun.allocation.slurm import Node, find_missing_cpus, find_slurm, leave_steps, read_gpus, write_step
+from hvdrun.allocation.slurm import Node, find_slurm, leave_steps, read_gpus, write_step
 from hvdrun.errors import UsageError
+from hvdrun.spec.allocation import AllocationError
 
 JOB = {
     "SLURM_JOB_ID": "17",
@@ -81,13 +81,3 @@ def test_a_step_has_all_cpus_and_gpus_of_its_host() -> None:
 def test_options_for_tasks_do_not_reach_a_step() -> None:
     before = {**JOB, "SLURM_NTASKS_PER_NODE": "2", "SBATCH_X": "1", "SRUN_CPUS_PER_TASK": "2", "HOME": "/h"}
     assert set(leave_steps(before)) == {*JOB, "HOME"} - {"SLURM_TASKS_PER_NODE"}
-
-
-def test_fewer_cpus_than_the_job_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    assert find_missing_cpus({**JOB, "SLURMD_NODENAME": "n2"}, 4) is None
-    said = find_missing_cpus({**JOB, "SLURMD_NODENAME": "n2"}, 1)
-    assert said is not None
-    assert said.startswith("the workers on n2 may use 1 of the 4 CPUs that Slurm job 17 has there")
-    assert find_missing_cpus({**JOB, "SLURMD_NODENAME": "other"}, 1) is None
-    assert find_missing_cpus({"SLURM_JOB_ID": "17"}, 1) is None

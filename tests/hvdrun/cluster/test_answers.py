@@ -9,7 +9,7 @@ import pytest
 
 from hvdrun.cluster.answers import Answers
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError
-from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
+from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
 
 GOOD = Ended(succeeded=True, exit_code=0, reason="all workers ended well")
 DEAD = Ended(succeeded=False, exit_code=7, reason="rank 1 (a:1) failed with exit code 7", rank=1, returncode=7)

@@ -13,8 +13,8 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
-from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
 from hvdrun.cluster.pickling import can_be_found, pack, read_error, read_result
+from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 
 LOCK = threading.Lock()
 READ = "import pickle, sys; pickle.load(sys.stdin.buffer); f, a, k = pickle.load(sys.stdin.buffer); print(f(*a, **k))"

@@ -20,9 +20,8 @@ from hvdrun.joining.keys import Keys, make_files
 from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import find_expiry
 from hvdrun.joining.transport import JoinedTransport
-from hvdrun.routes import LOOPBACK
 from rendezvous.admission import AgentAdmitted, AgentJoin
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.orders import Hello, Release
 from tests.waiting import happen, in_loop
 

@@ -11,8 +11,7 @@ import pytest
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.joining.applicant import Applicant, Application
 from hvdrun.joining.keys import make_files
-from hvdrun.routes import LOOPBACK
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.orders import Hello, Release
 from tests.hvdrun.joining.test_door import Launcher, opened, started, take
 from tests.waiting import happen, in_loop

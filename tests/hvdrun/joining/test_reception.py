@@ -9,16 +9,15 @@ from typing import cast
 import pytest
 
 import hvdrun.console
-from hvdrun.jobspec import JobSpec
 from hvdrun.joining import reception
-from hvdrun.joining.request import Joining
 from hvdrun.joining.roster import Roster
 from hvdrun.options.values import parse_endpoint
-from hvdrun.routes import LOOPBACK
-from rendezvous.core.model import Endpoint
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.joining import Joining
+from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.core.outcome import Outcome
+from tests.hvdrun.joining.test_description import read
 from tests.hvdrun.joining.test_door import started
-from tests.hvdrun.joining.test_request import read
 from tests.waiting import happen, in_loop
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.cli import main
+from hvdrun.cli.program import main
 from hvdrun.options.programs import read_agent
 from rendezvous.core.model import Endpoint
 

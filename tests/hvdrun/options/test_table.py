@@ -3,11 +3,10 @@
 import click
 import pytest
 
-from hvdrun.agent.binding import BindTo
-from hvdrun.horovod_path import ShimMode
-from hvdrun.mapping import MapBy
 from hvdrun.options import BY_FLAG, OPTIONS, Group, make_click_options
 from hvdrun.options.elastic import ELASTIC, LEASE
+from hvdrun.shim.path import ShimMode
+from hvdrun.spec.mapping import BindTo, MapBy
 
 
 def test_every_default_is_what_its_option_reads() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun import cli
-from hvdrun.allocation.allocation import Allocation
-from hvdrun.jobspec import JobSpec, RemoteSide
-from hvdrun.request import make_job
+from hvdrun.cli import program as cli
+from hvdrun.hosts.reach import Transports, fill_words
+from hvdrun.options.request import make_job
+from hvdrun.spec.allocation import Allocation
+from hvdrun.spec.jobspec import JobSpec, RemoteSide
 from hvdrun.transport import command
 from hvdrun.transport.command import CommandTransport
 from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
-from hvdrun.transport.reach import Transports, fill_words
 from hvdrun.transport.start import RemoteAgent, last_words
 from rendezvous.core.model import Host
 from rendezvous.orders import Hello
@@ -51,7 +51,7 @@ def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, f
 
 @pytest.mark.parametrize(("way", "found"), [("./way -q", "/work/way -q"), ("way ./q", "way ./q")])
 def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.MonkeyPatch, way: str, found: str) -> None:
-    monkeypatch.setattr("hvdrun.request.find_directory", lambda: Path("/work"))
+    monkeypatch.setattr("hvdrun.options.request.find_directory", lambda: Path("/work"))
     typed, command = cli.parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
     assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").rsh) == found
 

@@ -14,7 +14,7 @@ def find_agents(host: Host) -> list[HostProcess]:
 
 def find_guardians(host: Host) -> list[HostProcess]:
     """Their guardians."""
-    return [process for process in host.processes() if "hvdrun.agent.guardian" in process.command]
+    return [process for process in host.processes() if "hvdrun.processes.guardian" in process.command]
 
 
 def find_workers(host: Host, word: str) -> list[HostProcess]:

@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from hvdrun import horovod_path
+from hvdrun.shim import path as horovod_path
 from tests.lab.plan import HostPlan, SshdPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.launcher import Finished

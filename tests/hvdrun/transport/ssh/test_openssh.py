@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.account import name_user
+from hvdrun.transport.account import name_user
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.config_file import read_file
 from hvdrun.transport.ssh.failures import BadSshConfigError

@@ -1,0 +1,284 @@
+"""What a job would be, told without starting anything (`--dry-run`): which worker where, and with what."""
+
+import os
+import shlex
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.agent.spawn import find_executable
+from hvdrun.errors import TooFewSlotsNowError
+from hvdrun.processes import python_command
+from hvdrun.processes.python_command import PythonCommand
+from hvdrun.shim.path import lead_to_shim
+from hvdrun.spec.environment import choose_environment, find_added, find_removed
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.mapping import BindTo
+from hvdrun.spec.masking import mask_command, mask_value
+from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
+from rendezvous.core.messages import TooFewSlotsError
+from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Slot, Worker, rank
+
+LATER = "(chosen at the start)"
+THERE = "(looked for there)"
+THIS_MACHINE = "this machine"
+_SHIM_THERE = b"(the shim there)"
+_MASTER_PORT = "MASTER_PORT"
+_TITLES = ("rank", "local_rank", "cross_rank", "host", "slot")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker: its slot, its numbers, and the variables by which it differs from its host's other workers."""
+
+    slot: Slot
+    assignment: Assignment
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """The workers of one host, and what they have in common.
+
+    way: how the host is reached.
+    agent: the Python that its agent is started with, and what the shell does before; None on this machine.
+    command: what the workers execute, and program: the file that this is.
+    start: in which way, and why.
+    bound_to: what each worker is bound to.
+    environment: what hvdrun adds or changes for all of them alike; removed: what it takes away.
+    """
+
+    host: str
+    way: str
+    agent: str | None
+    command: tuple[str, ...]
+    program: str
+    start: str
+    bound_to: str
+    environment: Mapping[str, str]
+    removed: tuple[str, ...]
+    workers: tuple[WorkerPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job that could be started, host by host.
+
+    limits: what holds for an elastic job, each a name and a value; none for a static one.
+    """
+
+    directory: Path
+    hosts: tuple[HostPlan, ...]
+    limits: tuple[tuple[str, str], ...] = ()
+
+
+def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
+    """Plan a job that has been prepared (see `hvdrun.hosts.preparation`); `own` is the environment of hvdrun.
+
+    Raises:
+        HvdrunError: it could not be started, as far as that can be seen without starting anything or going anywhere.
+    """
+    try:
+        placement = spec.place()
+    except TooFewSlotsError as error:
+        raise TooFewSlotsNowError(error.offered, spec.size) from error
+    assignments = dict(zip(placement, rank(placement), strict=True))
+    hosts = dict.fromkeys(slot.host for slot in placement)
+    return Plan(
+        spec.directory,
+        tuple(
+            _plan_host(spec, own, host, {slot: numbers for slot, numbers in assignments.items() if slot.host == host})
+            for host in hosts
+        ),
+        _explain_limits(spec),
+    )
+
+
+def explain_way(spec: JobSpec, host: str) -> str:
+    """How a host would be reached; what is not said here, ~/.ssh/config says."""
+    if not spec.is_remote(host):
+        return THIS_MACHINE
+    if host in spec.remote.here:
+        return f"{THIS_MACHINE}, behind the agent's prefix"
+    if spec.rsh:
+        return f"by {_quote(shlex.join(spec.rsh))}"
+    if spec.allocation is not None and host in spec.allocation.steps:
+        return f"as a step of {spec.allocation.name}"
+    user = f" as {spec.users[host]}" if host in spec.users else ""
+    port = "" if spec.ssh.port is None else f", port {spec.ssh.port}"
+    key = "" if spec.ssh.identity_file is None else f", with the key {_quote(str(spec.ssh.identity_file))}"
+    return f"over SSH{user}{port}{key}"
+
+
+def explain_start(spec: JobSpec, words: tuple[str, ...], environment: Mapping[bytes, bytes]) -> str:
+    """Whether workers of this command would be forked, and why not; what cannot be seen from here aside."""
+    command = python_command.parse(words)
+    if not spec.prefork:
+        return "executed (--no-prefork)"
+    if command is None:
+        return "executed (not a plain Python command)"
+    texts = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+    if (variable := python_command.find_thread_variable(texts)) is not None:
+        return f"executed ({variable} is set)"
+    if (variable := _find_early_variable(spec.directory, command)) is not None:
+        return f"executed (the script names {variable}, which must be set before the imports)"
+    return "forked, where the interpreter has what that takes; executed otherwise"
+
+
+def render_plan(plan: Plan) -> str:
+    """The plan for people, secrets masked; ends without a newline."""
+    return "\n".join(_compose_plan(plan))
+
+
+def _plan_host(
+    spec: JobSpec, own: Mapping[bytes, bytes], host: str, assignments: Mapping[Slot, Assignment]
+) -> HostPlan:
+    is_remote = spec.is_remote(host)
+    command = spec.command_on(host)
+    prefixed = spec.leaves_paths
+    chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
+    chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
+    base = {} if is_remote else own
+    environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
+    first, *others = environments.values()
+    shared = {name for name, value in first.items() if all(other[name] == value for other in others)}
+    added = {os.fsdecode(name): os.fsdecode(value) for name, value in find_added(base, chosen).items()}
+    removed = [os.fsdecode(name) for name in find_removed(base, chosen)]
+    return HostPlan(
+        host=host,
+        way=explain_way(spec, host),
+        agent=_explain_agent(spec) if is_remote else None,
+        command=command,
+        program=THERE if is_remote else find_executable(command[0], str(spec.directory), chosen),
+        start=explain_start(spec, command, chosen),
+        bound_to=_explain_binding(spec.bind_to),
+        environment=added | {name: value for name, value in first.items() if name in shared},
+        removed=tuple(name for name in removed if name not in first),
+        workers=tuple(
+            WorkerPlan(slot, numbers, {name: value for name, value in environments[slot].items() if name not in shared})
+            for slot, numbers in assignments.items()
+        ),
+    )
+
+
+def _explain_agent(spec: JobSpec) -> str:
+    prefix = f", after {_quote(*mask_command((spec.remote_prefix,)))}" if spec.remote_prefix else ""
+    wrapper = f", in {_quote(shlex.join(spec.agent_prefix))}" if spec.agent_prefix else ""
+    return f"{_quote(spec.remote.interpreter)}{prefix}{wrapper}"
+
+
+def _explain_binding(bind_to: BindTo) -> str:
+    match bind_to:
+        case BindTo.NONE:
+            return "nothing"
+        case BindTo.NUMA:
+            return "a NUMA node each"
+        case _:
+            return f"a {bind_to.value} each"
+
+
+def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
+    """The variables of one worker, as its agent would set them."""
+    address = LATER if spec.remote.hosts else LOOPBACK
+    bootstrap = Bootstrap(
+        job=LATER,
+        socket=Path(LATER),
+        worker=Worker(slot, 1),
+        address=address,
+        start_timeout_seconds=spec.start_timeout_seconds,
+        lease_seconds=spec.lease_seconds,
+    )
+    environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
+    if not spec.is_elastic:
+        environment |= torch_host_environment(dict.fromkeys(each.host for each in spec.place()), slot.host)
+        environment |= torch_environment(assignment, Endpoint(address, 0), LATER) | {_MASTER_PORT: LATER}
+    return environment | dict.fromkeys((JOB, SOCKET), LATER)
+
+
+def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
+    """What is special in an elastic job."""
+    elasticity = spec.elasticity
+    if elasticity is None:
+        return ()
+    most = "all slots" if elasticity.max_size is None else str(elasticity.max_size)
+    resets = "as often as it takes" if elasticity.reset_limit is None else f"at most {elasticity.reset_limit} times"
+    least_seconds, most_seconds = elasticity.cooldown_seconds
+    return (
+        ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.size}"),
+        ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it answers now"),
+        ("resets", resets),
+        ("lease", f"{spec.lease_seconds:g} s"),
+        ("timeout", f"{elasticity.timeout_seconds:g} s without enough slots"),
+        ("cooldown", f"{least_seconds:g} to {most_seconds:g} s for a host that failed"),
+    )
+
+
+def _find_early_variable(directory: Path, command: PythonCommand) -> str | None:
+    """See `python_command.find_early_variable`; None where no text of the program can be read."""
+    for source in python_command.list_sources(command):
+        with suppress(OSError):
+            return python_command.find_early_variable((directory / source).read_bytes())
+    return None
+
+
+def _compose_plan(plan: Plan) -> Iterator[str]:
+    yield "--dry-run: nothing is started. The placement:"
+    yield ""
+    yield from _compose_table(
+        [
+            _TITLES,
+            *(
+                (
+                    str(worker.assignment.rank),
+                    str(worker.assignment.local_rank),
+                    str(worker.assignment.cross_rank),
+                    worker.slot.host,
+                    str(worker.slot.index),
+                )
+                for host in plan.hosts
+                for worker in host.workers
+            ),
+        ]
+    )
+    if plan.limits:
+        yield ""
+        yield "The job is elastic; these are its first workers, and their first ranks:"
+        yield from (f"  {name:<9}  {value}" for name, value in plan.limits)
+    for host in plan.hosts:
+        yield ""
+        yield f"{host.host}: {host.way}"
+        if host.agent is not None:
+            yield f"  agent      {host.agent}"
+        yield f"  command    {' '.join(map(_quote, mask_command(host.command)))}"
+        yield f"  program    {host.program if host.program == THERE else _quote(host.program)}"
+        yield f"  directory  {_quote(str(plan.directory))}"
+        yield f"  start      {host.start}"
+        yield f"  bound to   {host.bound_to}"
+        whose = "its own environment" if host.agent is None else "the environment of a login there"
+        yield f"  what hvdrun adds to {whose}, or changes there:"
+        yield from (f"    {pair}" for pair in _compose_variables(host.environment))
+        yield from (f"    {_quote(name)} is removed" for name in host.removed)
+        for worker in host.workers if len(host.workers) > 1 else ():
+            yield f"    rank {worker.assignment.rank}: {' '.join(_compose_variables(worker.environment))}"
+
+
+def _compose_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The rows with their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _compose_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environment.items():
+        yield f"{_quote(name)}={value if value == LATER else _quote(mask_value(name, value))}"
+
+
+def _quote(word: str) -> str:
+    """The word as a shell reads it, on one line and without control characters."""
+    if word.isprintable():
+        return shlex.quote(word)
+    kept = string.ascii_letters + string.digits + string.punctuation.replace("'", "").replace("\\", "") + " "
+    return "$'" + "".join(chr(byte) if chr(byte) in kept else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"

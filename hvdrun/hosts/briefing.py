@@ -1,0 +1,98 @@
+"""What an agent is told of the job that it is to serve."""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hvdrun.hosts.routes import Route
+from hvdrun.spec.environment import THREADS, choose_environment
+from hvdrun.spec.jobspec import JobSpec
+from rendezvous.bootstrap import torch_host_environment
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Begin
+
+if TYPE_CHECKING:
+    from rendezvous.authority import Authority
+
+
+class Briefing:
+    """Writes the Begin of each host of a job.
+
+    authority: issues each agent's credential.
+    tell: takes sentences for whoever asked hvdrun to be verbose.
+    own: the environment of hvdrun.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        job: str,
+        authority: "Authority",
+        tell: Callable[[str], None],
+        own: Mapping[bytes, bytes] = os.environb,
+    ) -> None:
+        self._spec = spec
+        self._job = job
+        self._authority = authority
+        self._tell = tell
+        self._own = own
+        self._workers: Mapping[str, int]
+        self.update(spec)
+
+    def update(self, spec: JobSpec) -> None:
+        """The job has other hosts from now on."""
+        self._spec = spec
+        if spec.is_elastic:
+            self._workers = {host.name: host.slots for host in spec.hosts}
+        else:
+            self._workers = Counter(slot.host for slot in spec.place())
+
+    def write(self, host: str, route: Route, master: Endpoint | None, number: int = 1) -> Begin:
+        """What the agent of this host needs to know.
+
+        Args:
+            host: its name in the job.
+            route: its ways.
+            master: where rank 0 may open a store; None has the host reserve a port for it, in a static job.
+            number: which agent of this host it is, counted from 1. Each has an identity of its own: what is left of one
+                that was cut off, and comes back, must not be taken for the other's.
+        """
+        spec = self._spec
+        return Begin(
+            job=self._job if number == 1 else f"{self._job}~{number}",
+            host=host,
+            server=str(route.server),
+            credential=self._authority.issue_agent(host, number),
+            command=spec.command_on(host),
+            directory=str(spec.directory),
+            environment=self._choose_environment(host),
+            lease_seconds=spec.lease_seconds,
+            patience_seconds=spec.patience_seconds if spec.is_remote(host) else math.inf,  # it cannot be cut off
+            start_timeout_seconds=spec.start_timeout_seconds,
+            address=route.address,
+            interface=route.interface,
+            master=master,
+            stdin_rank=spec.stdin_rank,
+            prefork=spec.prefork,
+            bind_to=spec.bind_to,
+            inherits=spec.is_remote(host),
+            grace_seconds=spec.grace_seconds,
+        )
+
+    def _choose_environment(self, host: str) -> dict[bytes, bytes]:
+        spec, workers = self._spec, self._workers.get(host, 1)
+        environment = choose_environment(
+            self._own,
+            workers,
+            remote=spec.is_remote(host),
+            prefixed=spec.leaves_paths,
+            forwarded=spec.variables,
+        )
+        if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:
+            self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
+        if not spec.is_elastic:
+            named = torch_host_environment(self._workers, host)
+            environment |= {os.fsencode(name): os.fsencode(value) for name, value in named.items()}
+        return environment

@@ -1,0 +1,179 @@
+"""Asks the user's script which hosts there are: `--host-discovery-script`, a command of the shell."""
+
+import asyncio
+import asyncio.subprocess
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvdrun.errors import HostSyntaxError, UsageError
+from hvdrun.processes import processes
+from hvdrun.processes.script_guard import ScriptGuard
+from hvdrun.spec.command import find_directory
+from hvdrun.spec.discovery import MAX_HOSTFILE_BYTES
+from hvdrun.spec.hosts import HostList, parse_discovered
+from hvdrun.spec.jobspec import JobSpec
+
+LIMIT_SECONDS = 30.0  # a script may ask a cluster's server; one that hangs must not be waited for without end
+_ERROR_BYTES = 64 * 1024
+_NONSENSE = "nonsense"
+_NEVER = (126, 127)  # the shell's own codes for what it cannot start, which the next second will not mend
+
+
+class DiscoveryFailedError(Exception):
+    """The script did not say which hosts there are: half a sentence.
+
+    kind: the same for failures that differ only in what the script has printed, which may be new each second.
+    is_hopeless: the shell cannot start it.
+    """
+
+    def __init__(self, reason: str, *, kind: str = "", is_hopeless: bool = False) -> None:
+        super().__init__(reason)
+        self.kind = kind or reason
+        self.is_hopeless = is_hopeless
+
+
+class DiscoveryImpossibleError(UsageError):
+    """The script cannot be used."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"the command {command!r}, given with --host-discovery-script, tells no hosts: {reason}.")
+        self.command = command
+
+
+class DiscoveryScript:
+    """The script, which may be asked again and again, by one at a time; belongs to one event loop.
+
+    command: as the user wrote it, for the shell.
+    slots_per_host: of a host that is named without slots.
+    directory: where it runs.
+    guard: ends a run that is left when hvdrun is killed.
+    limit_seconds: for one answer.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        slots_per_host: int,
+        directory: Path,
+        guard: ScriptGuard,
+        *,
+        limit_seconds: float = LIMIT_SECONDS,
+    ) -> None:
+        self._command = command
+        self._slots_per_host = slots_per_host
+        self._directory = directory
+        self._guard = guard
+        self._limit_seconds = limit_seconds
+
+    async def ask(self) -> HostList:
+        """The hosts there are now, one at least. Whatever the script has started is ended with it.
+
+        Raises:
+            DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.
+        """
+        process = await self._start()
+        self._guard.add(process.pid)
+        try:
+            async with asyncio.timeout(self._limit_seconds):
+                output, errors, _ = await asyncio.gather(
+                    _read(process.stdout, MAX_HOSTFILE_BYTES), _read(process.stderr, _ERROR_BYTES), process.wait()
+                )
+        except TimeoutError:
+            raise DiscoveryFailedError(f"it took longer than {self._limit_seconds:g} s") from None
+        finally:
+            await _end(process)
+            self._guard.remove(process.pid)
+        return self._understand(process.returncode or 0, output, errors)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        """Start it as a whole: what is called off half-way would be nobody's."""
+        starting = asyncio.create_task(
+            asyncio.create_subprocess_shell(
+                self._command,
+                cwd=self._directory,
+                env=self._guard.environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except OSError as error:
+            raise DiscoveryFailedError(f"it cannot be started: {error.strerror}") from error
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await _end(await starting)
+            raise
+
+    def _understand(self, code: int, output: bytes, errors: bytes) -> HostList:
+        if code:
+            last = " ".join(errors.decode(errors="replace").strip().rpartition("\n")[2].split())
+            how = f"exit code {code}" if code > 0 else f"signal {-code}"
+            raise DiscoveryFailedError(f"{how}: {last}" if last else how, kind=how, is_hopeless=code in _NEVER)
+        if len(output) > MAX_HOSTFILE_BYTES:
+            raise DiscoveryFailedError(f"it printed more than {MAX_HOSTFILE_BYTES} bytes", kind=_NONSENSE)
+        try:
+            hosts = parse_discovered(output.decode(), self._slots_per_host)
+        except UnicodeDecodeError as error:
+            what = f"byte {output[error.start]:#04x} of its output is not UTF-8 text"
+            raise DiscoveryFailedError(what, kind=_NONSENSE) from None
+        except HostSyntaxError as error:
+            raise DiscoveryFailedError(f"{error.piece[:80]!r} is no host: {error.reason}", kind=_NONSENSE) from None
+        if not hosts.hosts:
+            raise DiscoveryFailedError("it names no host that has a slot", kind="none")
+        return hosts
+
+    def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
+        """What to raise where there is no use in asking again."""
+        return DiscoveryImpossibleError(self._command, str(failure))
+
+
+@contextlib.contextmanager
+def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
+    """The script of a job that has one; it runs where hvdrun does.
+
+    Raises:
+        HvdrunError: this place does not exist any more, or the job has no script.
+    """
+    if spec.elasticity is None or spec.elasticity.script is None:
+        raise UsageError("no script names the hosts of this job: give one with --host-discovery-script.")
+    with ScriptGuard(os.environ) as guard:
+        yield DiscoveryScript(spec.elasticity.script, spec.elasticity.slots_per_host, find_directory(), guard)
+
+
+def find_now(spec: JobSpec) -> HostList:
+    """What the script of a job answers now, once.
+
+    Raises:
+        HvdrunError: it does not say which hosts there are.
+    """
+    with open_script(spec) as script:
+        try:
+            return asyncio.run(script.ask())
+        except DiscoveryFailedError as failure:
+            raise script.refuse(failure) from failure
+
+
+async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
+    """All of it, of which no more is kept than one byte beyond the limit."""
+    kept = b""
+    while stream is not None and (chunk := await stream.read(_ERROR_BYTES)):
+        kept += chunk[: max(0, limit + 1 - len(kept))]
+    return kept
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill whatever is left of the script: its process group, and what descends from it if it has not ended."""
+    below = [] if process.returncode is not None else list(processes.descendants(process.pid))
+    if process.returncode is None or processes.look(process.pid) is None:  # else its number is somebody else's by now
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    for member in below:
+        processes.kill(member, signal.SIGKILL)
+    # asyncio knows a process as ended only when its pipes were read to the end.
+    await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())

@@ -1,0 +1,216 @@
+"""Carries out what the core decides: orders to the agents of all hosts, and their workers' output back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from hvdrun.errors import HostLostEarlyError, LaunchError, raise_failures
+from hvdrun.hosts.contact import Contact
+from hvdrun.processes.supervision import supervise
+from hvdrun.transport.transport import Transport
+from rendezvous.core.messages import Launch, Terminate
+from rendezvous.core.model import Worker
+from rendezvous.core.outcome import TEMPORARY_FAILURE
+from rendezvous.orders import Begin, Input, Order, Stop, Telling, Wait
+
+RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
+_LOOK_SECONDS = 0.25  # between two looks whether a host is lost
+_SIGNS_PER_PATIENCE = 6
+
+
+class Fleet:
+    """The agents of one job, one per host at a time.
+
+    transports: to the hosts that the job starts with; others are added later.
+    show: takes what an agent tells, and holds its host back while the reader is behind.
+    lose: is told of a host whose agent has ended before it was released, and how.
+    fail: takes an error of this launcher's own.
+    patience_seconds: how long an agent that has not been told of the job may hear nothing; None: without a limit.
+    """
+
+    def __init__(
+        self,
+        transports: Mapping[str, Transport],
+        show: Callable[[Telling], Awaitable[None]],
+        lose: Callable[[str, str], None],
+        fail: Callable[[BaseException], None],
+        patience_seconds: float | None = None,
+    ) -> None:
+        self._show = show
+        self._lose = lose
+        self._fail = fail
+        self._patience_seconds = patience_seconds
+        self._contacts: dict[str, Contact] = {}
+        self._leaving: dict[Contact, asyncio.Task[None]] = {}  # who is of this job no more, and is being closed
+        self._encouraging: asyncio.Task[None] | None = None
+        self._held = False
+        self._is_stopping = False
+        for host, transport in transports.items():
+            self.add(host, transport)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that have an agent, or are to have one, in the order in which they came."""
+        return tuple(self._contacts)
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Those whose agent has not been started."""
+        return tuple(host for host, contact in self._contacts.items() if not contact.is_open)
+
+    def has_begun(self, host: str) -> bool:
+        """The host's agent has been told of the job."""
+        return host in self._contacts and self._contacts[host].has_begun
+
+    def add(self, host: str, transport: Transport) -> None:
+        """Have an agent on this host, which has none; it is started by `open` or `open_one`."""
+        self._contacts[host] = Contact(host, transport, self._show, self._note_end, self._fail)
+
+    async def open(self) -> None:
+        """Start all agents, in parallel, and listen to each from then on.
+
+        Raises:
+            LaunchError: some could not be started; all of them are named.
+        """
+        results = await asyncio.gather(*map(self.open_one, self._contacts), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, LaunchError):
+                raise result
+        raise_failures([result for result in results if isinstance(result, LaunchError)], len(results))
+
+    async def open_one(self, host: str) -> None:
+        """Start one agent, and listen to it from then on.
+
+        Raises:
+            LaunchError: it could not be started.
+        """
+        if self._patience_seconds is not None and (self._encouraging is None or self._encouraging.done()):
+            self._encouraging = supervise(asyncio.create_task(self._encourage(self._patience_seconds)), self._fail)
+        await self._contacts[host].open()
+
+    def send(self, host: str, order: Order) -> None:
+        """Send an order that has no worker; to a host that the job has left it is lost."""
+        if host in self._contacts:
+            self._contacts[host].send(order)
+
+    async def hear(self, host: str) -> Telling:
+        """What a host's agent says next in answer to such an order, or of itself.
+
+        Raises:
+            LaunchError: it has ended, or the job has left it.
+        """
+        return await self._find(host).hear()
+
+    async def tunnel(self, host: str, port: int) -> int:
+        """The port of that host's loopback address that leads to this machine's `port`.
+
+        Raises:
+            LaunchError: there can be none.
+        """
+        return await self._find(host).tunnel(port)
+
+    def begin(self, host: str, begin: Begin) -> None:
+        """Tell a host's agent of the job, with the orders that came before."""
+        self._contacts[host].begin(begin, held=self._held, is_stopping=self._is_stopping)
+
+    def order(self, effect: Launch | Terminate) -> None:
+        """Send an order to the agent of the worker's host, once that has been told of the job."""
+        self._contacts[effect.worker.slot.host].order(effect)
+
+    def withdraw(self, worker: Worker) -> None:
+        """Forget the orders for a worker on a host whose agent has not been told of the job."""
+        self._contacts[worker.slot.host].withdraw(worker)
+
+    def hold(self, *, held: bool) -> None:
+        """Tell all agents that this launcher's silence is no death, or that it speaks again."""
+        self._held = held
+        for contact in self._contacts.values():
+            contact.hold(held=held, patience_seconds=self._patience_seconds)
+
+    def stop(self) -> None:
+        """Tell all agents, also those that come later, that a stop notice has come for the job."""
+        self._is_stopping = True
+        for contact in self._contacts.values():
+            if contact.has_begun:
+                contact.send(Stop())
+
+    def feed(self, host: str, data: bytes) -> None:
+        """Send a piece of standard input to the worker on this host that reads it."""
+        self._contacts[host].send(Input(data))
+
+    def abandon(self, host: str) -> None:
+        """Give up a host that is lost, without waiting; another agent may be started there."""
+        contact = self._contacts.pop(host)
+        contact.abandon()
+        self._close_later(contact, contact.close())
+
+    def retire(self, host: str) -> None:
+        """Let the agent of a host go that the job leaves, without waiting; another may be started there."""
+        contact = self._contacts.pop(host)
+        contact.release(TEMPORARY_FAILURE)
+        self._close_later(contact, self._let_go(contact))
+
+    async def release(self, is_lost: Callable[[str], bool] = lambda _: False, exit_code: int = 0) -> None:
+        """Let all agents go, and return when what their workers have written has been shown.
+
+        exit_code: the job's.
+
+        A reader that pauses is waited for; an agent that stays silent is not, beyond RELEASE_SECONDS; and a host that
+        is lost is abandoned.
+        """
+        contacts = tuple(self._contacts.values())
+        for contact in contacts:
+            contact.release(exit_code)
+        await _drain(contacts, is_lost)
+
+    async def close(self) -> None:
+        """End every agent that is left, and wait for its end."""
+        if self._encouraging is not None:
+            self._encouraging.cancel()
+            await asyncio.gather(self._encouraging, return_exceptions=True)
+        leaving = tuple(self._leaving.values())
+        for contact in self._leaving:
+            contact.abandon()
+        await asyncio.gather(*(contact.close() for contact in self._contacts.values()), *leaving)
+
+    def _find(self, host: str) -> Contact:
+        if host not in self._contacts:
+            raise HostLostEarlyError(host, "the job has left it")
+        return self._contacts[host]
+
+    def _note_end(self, contact: Contact, how: str) -> None:
+        if self._contacts.get(contact.host) is contact:
+            self._lose(contact.host, how)
+
+    def _close_later(self, contact: Contact, closing: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._leaving[contact] = task
+        task.add_done_callback(lambda _: self._leaving.pop(contact))
+
+    async def _let_go(self, contact: Contact) -> None:
+        await _drain((contact,), lambda _: False)
+        await contact.close()
+
+    async def _encourage(self, patience_seconds: float) -> None:
+        """Tell the agents that have not been told of the job, again and again, that this launcher is there."""
+        while waiting := [contact for contact in self._contacts.values() if not contact.has_begun]:
+            for contact in waiting:
+                if contact.is_open and not self._held:
+                    contact.send(Wait(patience_seconds))
+            await asyncio.sleep(patience_seconds / _SIGNS_PER_PATIENCE)
+
+
+async def _drain(contacts: Collection[Contact], is_lost: Callable[[str], bool]) -> None:
+    """Wait until all that comes from released agents has been shown; see `Fleet.release`."""
+    waiting = {contact.listening for contact in contacts if contact.listening is not None}
+    pieces, patience_seconds = sum(contact.pieces for contact in contacts), RELEASE_SECONDS
+    while waiting:
+        for contact in contacts:
+            if contact.listening is not None and is_lost(contact.host):
+                contact.abandon()
+        pause_seconds = min(_LOOK_SECONDS, patience_seconds)
+        done, waiting = await asyncio.wait(waiting, timeout=pause_seconds, return_when=asyncio.FIRST_COMPLETED)
+        came = sum(contact.pieces for contact in contacts)
+        if done or any(contact.showing for contact in contacts) or came > pieces:
+            pieces, patience_seconds = came, RELEASE_SECONDS
+        elif (patience_seconds := patience_seconds - pause_seconds) <= 0:
+            return

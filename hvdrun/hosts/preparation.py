@@ -1,0 +1,152 @@
+"""What a request means on this machine, found out before anything starts.
+
+That is: which hosts are remote, and which program the workers on either side execute. What this machine lacks is told
+here, but only where workers are to run on it.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import accumulate
+
+from hvdrun.errors import DirectoryNotFoundError, OtherUserError
+from hvdrun.spec.command import (
+    Surroundings,
+    choose_agent_interpreter,
+    find_on_path,
+    is_plain_python,
+    pin_python,
+    resolve_command,
+)
+from hvdrun.spec.discovery import LOCALHOST
+from hvdrun.spec.hosts import HostList
+from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.transport.account import name_user
+
+_LOOKUPS = 32  # at once: a name that no server knows takes seconds
+
+IsLocal = Callable[[str], bool]
+
+
+def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None) -> tuple[JobSpec, tuple[str, ...]]:
+    """The job with its commands and its remote side, and what to say of it to whoever asked hvdrun to be verbose.
+
+    Args:
+        spec: the job as it was asked for.
+        around: where commands are looked for.
+        is_local: whether a host is this machine; `hvdrun.hosts.reach.is_local` unless given.
+
+    Raises:
+        HvdrunError: on this machine something is missing that its workers need.
+    """
+    used = find_used(spec)
+    is_local = _knows_here(spec) or is_local
+    remote = find_remote(used, is_local)
+    here = frozenset(used) - remote if spec.agent_prefix else frozenset[str]()
+    remote |= here
+    local = [host for host in used if host not in remote]
+    if not remote and not spec.discovers:
+        check_here(spec, local)
+        command = resolve_command(spec.command, around)
+        return replace(spec, command=command), explain_interpreter(spec, command, around)
+    command = pin_python(spec.command, around)
+    if local:
+        check_here(spec, local)
+        command = resolve_command(command, around)
+    replaces = spec.remote_python is not None and is_plain_python(spec.command)
+    side = RemoteSide(
+        hosts=remote,
+        command=(spec.remote_python, *command[1:]) if replaces and spec.remote_python else command,
+        interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
+        here=here,
+    )
+    prepared = replace(
+        spec,
+        command=command,
+        remote=side,
+        forwarded={b"PWD": os.fsencode(spec.directory), **spec.forwarded},  # that of a login there is its home folder
+    )
+    if spec.joining is not None:
+        return prepared, explain_interpreter(spec, command, around)
+    names = ", ".join(host for host in used if host in remote) or "none so far"
+    remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
+    return prepared, (*explain_interpreter(spec, command, around), remark)
+
+
+def take_in(spec: JobSpec, found: HostList, around: Surroundings, is_local: IsLocal | None = None) -> JobSpec:
+    """The job with the hosts that its script names now; what they mean here is found out as `prepare` does it.
+
+    Names are looked up once; a host keeps the user that it was first named with.
+
+    Raises:
+        HvdrunError: some are this machine, and here something is missing that their workers need.
+    """
+    known = {host.name for host in spec.hosts} | spec.remote.hosts
+    new = [host.name for host in found.hosts if host.name not in known]
+    remote = find_remote(new, is_local)
+    here = frozenset(new) - remote if spec.agent_prefix else frozenset[str]()
+    remote |= here
+    spec = replace(
+        spec,
+        hosts=found.hosts,
+        users={**found.users, **spec.users},
+        remote=replace(spec.remote, hosts=spec.remote.hosts | remote, here=spec.remote.here | here),
+    )
+    if local := [host for host in new if host not in remote]:
+        check_here(spec, local)
+        spec = replace(spec, command=resolve_command(spec.command, around))
+    return spec
+
+
+def _knows_here(spec: JobSpec) -> IsLocal | None:
+    """What tells whether a host is this machine, where the scheduler does: its names need lead to no address."""
+    allocation = spec.allocation
+    return None if allocation is None or not allocation.steps else lambda host: host == allocation.here
+
+
+def find_used(spec: JobSpec) -> tuple[str, ...]:
+    """The hosts that get workers, or may get some, in order."""
+    if spec.is_elastic:
+        return tuple(host.name for host in spec.hosts)
+    before = accumulate((host.slots for host in spec.hosts), initial=0)
+    return tuple(host.name for host, count in zip(spec.hosts, before, strict=False) if count < spec.size)
+
+
+def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozenset[str]:
+    """Those that are not this machine. Names are looked up, all of them at once."""
+    named = [host for host in hosts if host != LOCALHOST]  # the usual case, for which nothing need be imported
+    if not named:
+        return frozenset()
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
+
+    if is_local is None:
+        from hvdrun.hosts import reach  # noqa: PLC0415 - see above
+
+        is_local = reach.is_local
+    with ThreadPoolExecutor(min(_LOOKUPS, len(named))) as lookups:
+        answers = lookups.map(is_local, named)
+        return frozenset(host for host, is_here in zip(named, answers, strict=True) if not is_here)
+
+
+def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
+    """Refuse what workers on this machine, by these names, cannot have.
+
+    Raises:
+        DirectoryNotFoundError: the working directory does not exist.
+        OtherUserError: they are to run as another user.
+    """
+    for host in hosts:
+        user = spec.users.get(host)
+        if user is not None and user != (own := name_user()):
+            raise OtherUserError(host, user, own)
+    if not spec.directory.is_dir():
+        raise DirectoryNotFoundError(spec.directory)
+
+
+def explain_interpreter(spec: JobSpec, command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+    """Which Python stands for the one that was typed, in at most one sentence."""
+    if command[0] == spec.command[0]:
+        return ()
+    if command[0] == around.interpreter and find_on_path(spec.command[0], around) is None:
+        return (f"PATH has no {spec.command[0]}: the workers use hvdrun's own interpreter, {command[0]}",)
+    return (f"{spec.command[0]} is {command[0]}",)

@@ -1,0 +1,98 @@
+"""Which way leads to a host."""
+
+import asyncio
+import ipaddress
+import os
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.transport.local import LocalTransport
+from hvdrun.transport.start import make_agent
+from hvdrun.transport.transport import MAX_AT_ONCE, Transport
+
+if TYPE_CHECKING:
+    from hvdrun.joining.roster import Roster
+    from hvdrun.transport.ssh.reach import SshTransports
+
+
+_HOST = "{host}"
+_COMMAND = "{command}"
+
+
+class Transports:
+    """Makes the transports of one job; belongs to one event loop.
+
+    roster: the agents that have come by themselves, where they do.
+    """
+
+    def __init__(self, roster: "Roster | None" = None) -> None:
+        self._roster = roster
+        self._ssh: SshTransports | None = None
+        self._gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+    def make(self, host: str, spec: JobSpec) -> Transport:
+        """The transport to a host; it is not open."""
+        if self._roster is not None:
+            from hvdrun.joining.transport import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
+
+            return JoinedTransport(host, self._roster, spec.patience_seconds)
+        if not spec.is_remote(host):
+            return LocalTransport(host)
+        if host in spec.remote.here or spec.rsh or (spec.allocation is not None and host in spec.allocation.steps):
+            return self._make_command(host, spec)
+        if self._ssh is None:
+            from hvdrun.transport.ssh.reach import SshTransports  # noqa: PLC0415 - jobs on this machine need no paramiko
+
+            self._ssh = SshTransports()
+        return self._ssh.make(host, spec)
+
+    def _make_command(self, host: str, spec: JobSpec) -> Transport:
+        from hvdrun.transport.command import CommandTransport  # noqa: PLC0415 - few jobs have one
+
+        agent = make_agent(spec)
+        shell = ("sh", "-c", agent.command())
+        if host in spec.remote.here:
+            return CommandTransport(host, shell, agent, self._gate, is_here=True)
+        if spec.rsh:
+            user = f"{spec.users[host]}@" if host in spec.users else ""
+            return CommandTransport(host, fill_words(spec.rsh, f"{user}{host}", agent.command()), agent, self._gate)
+        from hvdrun.allocation.slurm import leave_steps  # noqa: PLC0415 - as above
+
+        words = (*(spec.allocation.steps[host] if spec.allocation is not None else ()), *shell)
+        return CommandTransport(host, words, agent, self._gate, environment=leave_steps(os.environ))
+
+    def close(self) -> None:
+        """End what the transports have begun and nobody waits for."""
+        if self._ssh is not None:
+            self._ssh.close()
+
+
+def fill_words(words: Sequence[str], host: str, command: str) -> tuple[str, ...]:
+    """The words of --rsh with host and command: where the words say it, else behind them, the host first."""
+    missing = [value for name, value in ((_HOST, host), (_COMMAND, command)) if not any(name in word for word in words)]
+    return (*(word.replace(_HOST, host).replace(_COMMAND, command) for word in words), *missing)
+
+
+def is_local(host: str) -> bool:
+    """The name or address belongs to this machine."""
+    if host in {"localhost", socket.gethostname()}:
+        return True
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
+    except OSError:
+        return False
+    addresses = {ipaddress.ip_address(str(address).partition("%")[0]) for address in found}
+    return any(address.is_loopback for address in addresses) or not addresses.isdisjoint(_own_addresses())
+
+
+def _own_addresses() -> set[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    import psutil  # noqa: PLC0415 - a job on localhost need not wait for it
+
+    return {
+        ipaddress.ip_address(entry.address.partition("%")[0])
+        for entries in psutil.net_if_addrs().values()
+        for entry in entries
+        if entry.family in (socket.AF_INET, socket.AF_INET6)
+    }

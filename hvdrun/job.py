@@ -1,0 +1,368 @@
+"""The story of a job, top to bottom.
+
+The agents are started first, and what they need is made while they boot: gRPC is imported, the job's certificates are
+issued, the server opens.
+
+Long because all that can happen to a job at any moment (a signal, a lost host, output without a reader) meets here.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hvdrun.console import Console, measure_start
+from hvdrun.console.narrator import Narrator
+from hvdrun.console.output_watch import OutputWatch
+from hvdrun.console.rank_book import RankBook
+from hvdrun.console.stdin import StdinReader
+from hvdrun.errors import HostLostEarlyError
+from hvdrun.hosts.briefing import Briefing
+from hvdrun.hosts.checkpoints import hold_checkpoints
+from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.reach import Transports
+from hvdrun.hosts.static_hosts import StaticHosts
+from hvdrun.processes.processes import name_origin
+from hvdrun.processes.signals import answer_signals
+from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core.losses import is_lost
+from rendezvous.core.messages import (
+    Dismiss,
+    Effect,
+    Exited,
+    Finish,
+    Launch,
+    Log,
+    Lost,
+    Noticed,
+    Notify,
+    Stopped,
+    Terminate,
+)
+from rendezvous.core.model import Slot, Worker
+from rendezvous.core.outcome import Outcome, stop
+from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
+
+if TYPE_CHECKING:
+    from hvdrun.hosts.elastic_hosts import ElasticHosts
+    from hvdrun.joining.roster import Roster
+    from hvdrun.tasks.desk import Desk
+    from rendezvous.authority import Authority
+    from rendezvous.server import Server
+
+_HOLD_SECONDS = 0.1  # for the orders to leave before this process stops
+_PATIENT_STOPS = 2  # signals; a third one waits for nobody, not for a host either that is cut off
+_HURRIED_CLOSE_SECONDS = 1.0  # for what is near enough to be ended properly even then
+_AGENT_START_SECONDS = 0.05  # an agent on this machine is started in a fraction of it; then it boots beside us
+
+
+def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
+    """Run the job to its end; the exit code.
+
+    desk: what hands functions out to its workers, where these run any.
+
+    Raises:
+        LaunchError: hvdrun could not do its part, or another job uses its checkpoints.
+        KeyboardInterrupt: Ctrl-C was pressed, and everything has been cleared away.
+    """
+
+    async def run() -> Outcome:
+        if spec.joining is None:
+            return await Job(spec, console, desk).run()
+        from hvdrun.joining.reception import receive  # noqa: PLC0415 - other jobs go to their hosts
+
+        return await receive(spec, spec.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run())
+
+    with hold_checkpoints(spec.checkpoint):
+        outcome = asyncio.run(run())
+    if outcome.is_interrupt:
+        raise KeyboardInterrupt
+    return outcome.exit_code
+
+
+class Job:
+    """One job from its agents' start to its last line of output."""
+
+    def __init__(
+        self, spec: JobSpec, console: Console, desk: "Desk | None" = None, roster: "Roster | None" = None
+    ) -> None:
+        around = name_origin(os.environ)
+        token = secrets.token_hex(8)
+        self._id = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
+        self._spec = spec
+        self._console = console
+        self._desk = desk
+        self._placement = () if spec.is_elastic else spec.place()
+        hosts = dict.fromkeys(slot.host for slot in self._placement)
+        patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
+        self._roster = roster
+        self._transports = Transports(roster)
+        transports = {host: self._transports.make(host, spec) for host in hosts}
+        self._fleet = Fleet(transports, self._show, self._lose, self._fail, patience_seconds)
+        self._ranks = RankBook(lambda: self._server.state.generation)
+        self._narrator = Narrator(spec, console, self._ranks)
+        self._server: Server
+        self._is_serving = False  # there is a server: agents start before it, and may end before it
+        self._static: StaticHosts | None = None
+        self._elastic: ElasticHosts | None = None
+        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
+        self._output = OutputWatch(console, self._stop)
+        self._stops = 0
+        self._is_closing = False
+        self._stdin: StdinReader | None = None
+        self._hurry = asyncio.Event()
+        self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
+
+    async def run(self) -> Outcome:
+        """Run the job; how it has ended."""
+        self._narrator.start()
+        started = time.monotonic()
+        async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
+            stack.push_async_callback(self._close_fleet)
+            stack.callback(self._transports.close)
+            opening = asyncio.create_task(self._fleet.open())
+            stack.push_async_callback(_abandon, opening)
+            await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
+            self._server, authority = await self._make_server(stack)
+            self._is_serving = True
+            signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
+            stack.callback(self._note_closing)
+            self._output.open()
+            if self._desk is not None:
+                self._desk.open(self._ranks.rank_of, self._stop)
+            self._stdin = self._open_stdin(stack)
+            if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
+                self._start_line.open(started)
+            stack.callback(self._start_line.close)
+            await self._unless_decided(self._find_hosts(opening, authority))
+            outcome = await self._outcome
+            releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+            await self._unless_hurried(releasing)
+            self._console.output.finish_all()
+            if self._desk is None:
+                self._narrator.explain(outcome, len(self._fleet.hosts))
+            await self._unless_hurried(self._console.output.close(limit_seconds=None))
+            await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
+        if self._desk is not None:
+            await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
+        lost = self._output.find_exit_code()
+        return replace(outcome, exit_code=outcome.exit_code or lost)
+
+    def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
+        rank = self._spec.stdin_rank
+        if rank is None:
+            return None
+        host = self._placement[rank].host
+        is_typed = os.isatty(0)
+
+        def feed(data: bytes) -> None:
+            if is_typed and data.endswith(b"\n"):
+                self._console.output.note_typed_line()
+            self._fleet.feed(host, data)
+
+        reader = StdinReader(feed)
+        stack.callback(reader.close)
+        return reader
+
+    async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
+        from hvdrun.console.narrated_server import NarratedServer  # noqa: PLC0415 - the agents boot meanwhile
+        from rendezvous.authority import Authority  # noqa: PLC0415 - the same
+
+        authority = Authority(self._id)
+        server = NarratedServer(
+            self._spec.policy(), self._carry_out, authority.issue_server(), self._narrator, self._desk
+        )
+        return await stack.enter_async_context(server), authority
+
+    async def _find_hosts(self, opening: asyncio.Task[None], authority: "Authority") -> None:
+        """Bring in the hosts: once, or for as long as the job lasts."""
+        self._console.verbose(f"job {self._id}")
+        briefing = Briefing(self._spec, self._id, authority, self._console.verbose)
+        if not self._spec.is_elastic:
+            self._static = StaticHosts(
+                self._spec, self._fleet, self._server, briefing, opening, verbose=self._console.verbose
+            )
+            await self._static.run()
+            return
+        from hvdrun.hosts.elastic_hosts import ElasticHosts  # noqa: PLC0415 - a static job needs none of it
+
+        self._elastic = ElasticHosts(
+            self._spec,
+            self._fleet,
+            self._server,
+            briefing,
+            self._narrator,
+            reach=self._transports.make,
+            notice=self._console.notice,
+            verbose=self._console.verbose,
+            roster=self._roster,
+        )
+        await self._elastic.run()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Launch(worker):
+                self._ranks.note_launch(effect)
+                self._narrator.note_launch(effect)
+                if self._elastic is not None:
+                    self._elastic.want(worker.slot.host)
+                self._fleet.order(effect)
+            case Terminate():
+                self._terminate(effect)
+            case Dismiss():
+                self._narrator.note_dismissal(effect)
+                if self._elastic is not None:
+                    self._elastic.dismiss(effect)
+            case Log():
+                self._narrator.log(effect)
+            case Notify(host, reason):
+                self._start_line.close()
+                self._console.notice(f"{reason}.")
+                if host is None:
+                    self._fleet.stop()
+            case Finish(outcome) if not self._outcome.done():
+                self._narrator.decide()
+                self._outcome.set_result(outcome)
+            case _:
+                pass
+
+    def _terminate(self, effect: Terminate) -> None:
+        worker, host = effect.worker, effect.worker.slot.host
+        self._console.verbose(f"terminate {worker}: {effect.reason}")
+        is_decided = self._server.state.outcome is not None
+        if is_decided:
+            self._narrator.decide()
+        if self._fleet.has_begun(host):
+            if is_decided:
+                self._narrator.note_end_ordered(worker)
+            self._fleet.order(effect)
+        elif host in self._fleet.hosts:
+            self._fleet.withdraw(worker)
+            self._server.tell(Exited(worker, -signal.SIGTERM, "it was not started any more"))
+
+    async def _show(self, telling: Telling) -> None:
+        match telling:
+            case Output(worker, stream, data):
+                self._start_line.close()
+                self._note_speaker(worker)
+                await self._console.output.write(worker, self._ranks.rank_of(worker), stream, data)
+            case Remark(text):
+                self._console.verbose(text)
+            case Alert(text):
+                self._console.notice(text)
+            case Written(worker, number) if self._desk is not None:
+                await self._console.output.finish_task(worker)
+                self._desk.note_written(worker, number)
+            case Taken() if self._stdin is not None:
+                self._stdin.ask()
+            case Reserved(master) if self._static is not None:
+                self._static.note_reserved(master)
+
+    def _note_speaker(self, worker: Worker) -> None:
+        """When the next worker of a slot speaks, all has come that the one before had to say."""
+        former = self._speakers.get(worker.slot, worker)
+        if former.incarnation < worker.incarnation:
+            self._console.output.forget(former)
+            self._ranks.forget(former)
+        if former.incarnation <= worker.incarnation:
+            self._speakers[worker.slot] = worker
+
+    def _lose(self, host: str, how: str) -> None:
+        if self._elastic is not None:
+            self._elastic.lose(host, how)
+        elif self._fleet.has_begun(host):
+            self._server.tell(Lost(host, how))
+        elif not (self._outcome.done() or (self._is_serving and self._server.state.outcome is not None)):
+            self._outcome.set_exception(HostLostEarlyError(host, how))
+            self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
+
+    def _fail(self, error: BaseException) -> None:
+        """End the job with a fault of hvdrun's own in a task that nobody awaits."""
+        if self._is_closing:
+            self._console.notice(f"a fault of hvdrun's own, while the job ended: {type(error).__name__}: {error}")
+        elif self._is_serving:
+            self._server.fail(error)
+        elif not self._outcome.done():
+            self._outcome.set_exception(error)
+
+    def _stop(self, code: int, reason: str) -> None:
+        """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""
+        self._stops += 1
+        if self._outcome.done() or self._is_closing or self._stops > _PATIENT_STOPS:
+            self._hurry.set()
+        if self._is_closing:
+            return
+        if self._stops == 1 and stop(code, reason).is_interrupt:
+            self._narrator.note_interrupt(len(self._server.state.alive()))
+        self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
+        if self._stops > _PATIENT_STOPS and not self._outcome.done():
+            self._outcome.set_result(self._server.state.outcome or stop(code, reason))
+
+    def _note_notice(self) -> None:
+        if not self._is_closing:
+            self._server.tell(Noticed(None))
+
+    def _suspend(self) -> None:
+        """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""
+        self._start_line.close()
+        if self._is_closing:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
+        self._fleet.hold(held=True)
+        asyncio.get_running_loop().call_later(_HOLD_SECONDS, self._stop_and_go_on)
+
+    def _stop_and_go_on(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        if not self._is_closing:
+            self._fleet.hold(held=False)
+
+    def _note_closing(self) -> None:
+        """All is decided, or has failed: from now on a signal means not to wait."""
+        self._is_closing = True
+
+    async def _unless_decided(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Go on with the start until it is done, or until the job has ended before (a signal, a host that was lost)."""
+        start = asyncio.create_task(starting)
+        either: set[asyncio.Future[Any]] = {start, self._outcome}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            start.cancel()
+            await asyncio.wait({start})
+        if not start.cancelled():
+            start.result()
+
+    async def _unless_hurried(self, waiting: Coroutine[Any, Any, object]) -> None:
+        """Wait for whoever reads hvdrun's output, be it `less`, until a signal says not to."""
+        parts = {asyncio.ensure_future(waiting), asyncio.create_task(self._hurry.wait())}
+        done, pending = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        for part in pending:
+            part.cancel()
+        for part in done:
+            part.result()
+
+    async def _close_fleet(self) -> None:
+        closing = asyncio.create_task(self._fleet.close())
+        await self._unless_hurried(asyncio.wait({closing}))
+        await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
+        if closing.done():
+            closing.result()
+        await _abandon(closing)
+
+
+def _limit_start(spec: JobSpec) -> float:
+    """For how long a start is of interest: until it must have come to something."""
+    waiting_seconds = 0.0 if spec.elasticity is None else spec.elasticity.timeout_seconds
+    return spec.start_timeout_seconds + waiting_seconds
+
+
+async def _abandon(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait until it has ended; in whatever way."""
+    task.cancel()
+    await asyncio.wait({task})

@@ -1,0 +1,90 @@
+"""Tells from the options whether a job is elastic, and how; what contradicts that is refused in one sentence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hvdrun.errors import UsageError
+from hvdrun.spec.elasticity import Elasticity
+from hvdrun.spec.mapping import MapBy
+
+ONLY_ELASTIC = {
+    "max_size": "--max-np",
+    "slots_per_host": "--slots-per-host",
+    "elastic_timeout_seconds": "--elastic-timeout",
+    "reset_limit": "--reset-limit",
+    "cooldown_seconds": "--blacklist-cooldown-range",
+    "slot_failures": "--slot-failures",
+    "slot_cooldown_seconds": "--slot-cooldown",
+}
+
+
+def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
+    """What the options' values, by dest, say of it; None for a static job.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if values["min_size"] is None and values["script"] is None:
+        _refuse_alone(values)
+        return None
+    _refuse_what_stays(values)
+    _refuse_two_sources(values)
+    return Elasticity(
+        min_size=values["min_size"] or values["size"],
+        max_size=values["max_size"],
+        script=values["script"],
+        slots_per_host=values["slots_per_host"] or 1,
+        timeout_seconds=values["elastic_timeout_seconds"],
+        reset_limit=values["reset_limit"],
+        cooldown_seconds=values["cooldown_seconds"],
+        slot_failures=values["slot_failures"],
+        slot_cooldown_seconds=values["slot_cooldown_seconds"],
+    )
+
+
+def _refuse_alone(values: Mapping[str, Any]) -> None:
+    """A job that is not elastic has none of its limits."""
+    for dest, flag in ONLY_ELASTIC.items():
+        if dest in values["typed"]:
+            raise UsageError(
+                f"{flag} means nothing to a job whose workers stay the same: let it go on with fewer with --min-np, "
+                "or name its hosts with --host-discovery-script."
+            )
+
+
+def _refuse_what_stays(values: Mapping[str, Any]) -> None:
+    """Some words speak of workers that stay where and what they are."""
+    if values["map_by"] is MapBy.NODE:
+        raise UsageError(
+            "-map-by node deals out a number of workers that stays the same, and that of an elastic job does not: "
+            "leave it out."
+        )
+    if values["stdin_rank"] is not None:
+        raise UsageError(
+            "--stdin needs a worker that lasts as long as the job, and those of an elastic job may be replaced: let "
+            "the program read a file."
+        )
+
+
+def _refuse_two_sources(values: Mapping[str, Any]) -> None:
+    """Either a script names the hosts, or they are fixed."""
+    if values["script"] is None:
+        if "slots_per_host" in values["typed"]:
+            raise UsageError("--slots-per-host is for hosts that --host-discovery-script names, which is not given.")
+        return
+    for dest, flag in (("hosts", "-H"), ("hostfile", "--hostfile")):
+        if values[dest] is not None:
+            raise UsageError(f"{flag} and --host-discovery-script both say which hosts to use: give only one of them.")
+    if values["oversubscribe"]:
+        raise UsageError(
+            "--oversubscribe adds slots to hosts that stay the same; with --host-discovery-script let the script name "
+            "more slots, or give --slots-per-host."
+        )
+
+
+def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
+    """The options that were given and mean nothing to such a job, by dest, with the flag of each."""
+    given = {dest: flag for dest, flag in ONLY_ELASTIC.items() if dest in values["typed"]}
+    if values["script"] is not None:
+        return {}
+    return given if values["min_size"] is None else {d: flag for d, flag in given.items() if d == "slots_per_host"}

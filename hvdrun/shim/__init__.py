@@ -1,0 +1,1 @@
+"""How `import horovod` finds this project. `modules/` stands on workers' search paths and holds `horovod` alone."""

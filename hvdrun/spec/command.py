@@ -1,0 +1,204 @@
+"""Looks for the user's command before anything starts, so that a mistyped name is told at once and not by every worker.
+
+It looks on this machine, and so only for workers that run here: what other hosts have is seen there. What they have in
+common is the path of a bare `python`, which is found here and used everywhere: the PATH that a login over SSH has would
+often find another.
+"""
+
+import os
+import re
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
+
+_PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
+_PLAIN_PYTHON = frozenset({"python", "python3"})
+# Python's own options: those with a value in the next word, and those with which no script is run.
+_PYTHON_VALUE_OPTIONS = frozenset({"--check-hash-based-pycs"})
+_PYTHON_VALUE_FOLLOWS = re.compile(r"-[^-cmhVWX?]*[WX]")
+_PYTHON_ENDERS = re.compile(r"-[^-cmhVWX?]*[cmhV?].*", re.DOTALL)
+_STDIN = "-"
+_PYTHON_INFORMS = frozenset({"--version", "--help", "--help-all", "--help-env", "--help-xoptions"})
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a command is looked for.
+
+    directory: the workers' working directory.
+    search_path: PATH's value; None when it is not set.
+    interpreter: hvdrun's own Python; "" when unknown.
+    """
+
+    directory: Path
+    search_path: str | None
+    interpreter: str
+
+    def places(self) -> tuple[str, ...]:
+        """The directories in which a bare name is looked for."""
+        path = os.defpath if self.search_path is None else self.search_path
+        return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep))) if path else ()
+
+
+def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+    """Say what the workers are to execute: the command as given, or with hvdrun's own Python where PATH has none.
+
+    Raises:
+        CommandNotFoundError: there is no such program.
+        CommandNotExecutableError: there is one, but it is a directory or lacks the permission.
+        ScriptNotFoundError: Python is to run a script that does not exist.
+    """
+    name = command[0]
+    if "/" in name:
+        _check_executable(name, around)
+    elif find_on_path(name, around) is None:
+        command = (_own_interpreter(name, around), *command[1:])
+    script = find_script(command)
+    if script is not None and not (around.directory / script).exists():
+        raise ScriptNotFoundError(script, around.directory)
+    return command
+
+
+def pin_python(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+    """The command with the path of its Python in the place of a bare `python`: PATH's, or else hvdrun's own.
+
+    Raises:
+        CommandNotFoundError: PATH has none, and hvdrun's own is not known.
+        CommandNotExecutableError: PATH has one, but it may not be executed.
+    """
+    if not is_plain_python(command):
+        return command
+    return (find_on_path(command[0], around) or _own_interpreter(command[0], around), *command[1:])
+
+
+def is_plain_python(command: tuple[str, ...]) -> bool:
+    """The command starts with a bare `python`, whichever that is."""
+    return command[0] in _PLAIN_PYTHON
+
+
+def choose_agent_interpreter(command: tuple[str, ...], around: Surroundings, remote_python: str | None) -> str:
+    """The absolute path of the Python that starts agents on other hosts.
+
+    It is --remote-python; else the Python of the command, which needs hvdrun's packages there as the agent does; else,
+    for another program, hvdrun's own.
+
+    Raises:
+        HvdrunError: see `pin_python`.
+    """
+    if remote_python is not None:
+        return remote_python
+    name = pin_python(command, around)[0]
+    if _PYTHON.fullmatch(Path(name).name) is None:
+        return around.interpreter
+    if name.startswith("/"):
+        return name
+    return (find_on_path(name, around) if "/" not in name else None) or around.interpreter
+
+
+def find_script(command: tuple[str, ...]) -> str | None:
+    """The script that a `python ...` command runs; None when it runs none (-c, -m, standard input, another program)."""
+    if not _is_python(command):
+        return None
+    found = _find_program(command)
+    return None if found == _STDIN else found
+
+
+def reads_program(command: tuple[str, ...]) -> bool:
+    """Python is to read its program from standard input."""
+    return _is_python(command) and _find_program(command) == _STDIN
+
+
+def _is_python(command: tuple[str, ...]) -> bool:
+    return _PYTHON.fullmatch(Path(command[0]).name) is not None
+
+
+def _find_program(command: tuple[str, ...]) -> str | None:
+    """What Python reads its program from: a script, _STDIN, or None for what stands on the command line."""
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if argument == "--":
+            return next(arguments, _STDIN)
+        if argument == _STDIN or not argument.startswith("-"):
+            return argument
+        if argument in _PYTHON_INFORMS or _PYTHON_ENDERS.fullmatch(argument):
+            return None
+        if argument in _PYTHON_VALUE_OPTIONS or _PYTHON_VALUE_FOLLOWS.fullmatch(argument):
+            next(arguments, None)
+    return _STDIN
+
+
+def _check_executable(name: str, around: Surroundings) -> None:
+    """Refuse a path that cannot be executed."""
+    path = around.directory / name
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandNotFoundError(name, (str(path.parent),)) from None
+    except OSError as error:
+        raise CommandNotExecutableError(str(path), error.strerror or str(error)) from error
+    if stat.S_ISDIR(mode):
+        raise CommandNotExecutableError(name, "it is a directory")
+    if not os.access(path, os.X_OK):
+        raise CommandNotExecutableError(name, "you may not execute it", _suggest_interpreter(name))
+
+
+def _own_interpreter(name: str, around: Surroundings) -> str:
+    """What stands for a `python` that PATH does not have.
+
+    Raises:
+        CommandNotFoundError: it is another program, for which nothing can stand.
+    """
+    if name not in _PLAIN_PYTHON or not around.interpreter:
+        raise CommandNotFoundError(name, around.places(), _suggest_local_file(name, around))
+    return around.interpreter
+
+
+def find_on_path(name: str, around: Surroundings) -> str | None:
+    """The absolute path of this program on PATH; None where PATH does not have it.
+
+    Raises:
+        CommandNotExecutableError: PATH has a file of that name, but none that may be executed; as shells do.
+    """
+    forbidden = None
+    for place in around.places():
+        path = around.directory / place / name
+        if not path.is_file():
+            continue
+        if os.access(path, os.X_OK):
+            return str(path)
+        forbidden = forbidden or path
+    if forbidden is not None:
+        raise CommandNotExecutableError(str(forbidden), "you may not execute it", _suggest_interpreter(str(forbidden)))
+    return None
+
+
+def _suggest_local_file(name: str, around: Surroundings) -> str | None:
+    """What was meant by a bare name that is a file in the working directory, which is not searched."""
+    path = around.directory / name
+    if not path.is_file():
+        return None
+    return _suggest_interpreter(name) or (f"./{name}" if os.access(path, os.X_OK) else None)
+
+
+def _suggest_interpreter(name: str) -> str | None:
+    return f"python {name}" if name.endswith(".py") else None
+
+
+def find_directory() -> Path:
+    """The working directory, as the user's shell names it: behind a symbolic link other hosts may have another path.
+
+    Raises:
+        UsageError: it was removed.
+    """
+    try:
+        physical = Path.cwd()
+    except OSError as error:
+        raise UsageError("the working directory does not exist any more: change to one that does.") from error
+    named = Path(os.environ.get("PWD", ""))
+    with suppress(OSError):
+        if named.is_absolute() and named.samefile(physical):
+            return named
+    return physical

@@ -1,0 +1,76 @@
+"""The environment that hvdrun gives to workers: its own on this machine, with what makes output and cores fair.
+
+To another host goes only what was asked for, what a program needs to be found, and the defaults below. There all of it
+lies over the environment of a login on that host, which keeps HOME, USER and whatever else is that machine's own.
+"""
+
+import re
+from collections.abc import Mapping
+
+from hvdrun.spec.forwarding import ALWAYS, OWN_PREFIX
+
+THREADS = b"OMP_NUM_THREADS"
+CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that is the user's
+# What Slurm tells the process that it has started, and libraries in the workers would take for their own world.
+_OF_ONE_TASK = re.compile(
+    rb"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|LAUNCH_NODE_IPADDR|SRUN_.*"
+    rb"|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION)|(PMI|PMI2|PMIX)_.*"
+)
+# Of a step it is all CPUs of the agent; the workers get what the user has asked for.
+_CPUS_PER_TASK = b"SLURM_CPUS_PER_TASK"
+_DEFAULTS = {b"PYTHONUNBUFFERED": b"1", b"PYTHONFAULTHANDLER": b"1"}
+
+
+def choose_environment(
+    own: Mapping[bytes, bytes],
+    neighbours: int,
+    *,
+    remote: bool = False,
+    prefixed: bool = False,
+    forwarded: Mapping[bytes, bytes] | None = None,
+) -> dict[bytes, bytes]:
+    """All variables of the workers on a host, but for those that tell them apart.
+
+    own: the environment of hvdrun.
+    neighbours: how many workers share the host. Each then uses one thread unless the user has said otherwise, as
+        torchrun does it: workers that all use all cores are slower than any other choice.
+    remote: the host is not this machine. Its agent lays these variables over its own, see `lay_over`.
+    prefixed: a shell command on that host (--remote-prefix) says where programs are, which is then not said from here.
+    forwarded: what the user wants on all hosts, whatever the rest is.
+    """
+    environment = _choose_for_another(own, prefixed=prefixed) if remote else _choose_for_this(own)
+    environment |= forwarded or {}
+    for name, value in _DEFAULTS.items():
+        environment.setdefault(name, value)
+    if neighbours > 1:
+        environment.setdefault(THREADS, b"1")
+    return environment
+
+
+def lay_over(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The environment of workers on another host: what its agent found there, and over it what was chosen for it."""
+    return {**{name: value for name, value in _choose_for_this(login).items() if name != _CPUS_PER_TASK}, **chosen}
+
+
+def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    return {
+        name: value
+        for name, value in own.items()
+        if (not name.startswith(OWN_PREFIX) or name == CHECK_REPLICAS) and not _OF_ONE_TASK.fullmatch(name)
+    }
+
+
+def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
+    """The short list; and what the user has set that all hosts must have alike."""
+    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS, CHECK_REPLICAS, _CPUS_PER_TASK)
+    return {name: own[name] for name in names if name in own}
+
+
+def find_added(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The variables that the workers have, and that hvdrun does not have with the same value."""
+    return {name: value for name, value in chosen.items() if own.get(name) != value}
+
+
+def find_removed(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
+    """The variables that hvdrun has and the workers do not, in order."""
+    return tuple(sorted(own.keys() - chosen.keys()))

@@ -1,0 +1,249 @@
+"""The command line: what becomes a job, and what is refused with which sentence and exit code."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from hvdrun.cli.program import main, read_spec
+from hvdrun.console import Console, Page
+from hvdrun.errors import HostsFailedError, LaunchError, UsageError
+from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core.model import Host, Slot, Worker
+from rendezvous.orders import OutputStream
+from tests.hvdrun.interpreter import run_python
+
+REFUSE = Mock(side_effect=AssertionError("it was launched"))
+
+
+def test_words_become_a_job() -> None:
+    options = ["-np", "3", "-H", "a:2,b:2", "--grace", "2s", "--lease", "1m", "--start-timeout", "500ms", "-v"]
+    assert read_spec([*options, "true", "--grace", "9"]) == JobSpec(
+        command=("true", "--grace", "9"),
+        size=3,
+        hosts=(Host("a", 2), Host("b", 2)),
+        directory=Path.cwd(),
+        start_timeout_seconds=0.5,
+        lease_seconds=60.0,
+        grace_seconds=2.0,
+        verbose=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        *(([flag, "2"], "size", 2) for flag in ("-np", "--np", "-n", "--num-proc")),
+        *(([word], "size", 2) for word in ("-np=2", "--num-proc=2")),
+        *(([flag, "a:2"], "hosts", (Host("a", 2),)) for flag in ("-H", "-host", "--host", "--hosts")),
+        *(
+            ([flag, "listed"], "hosts", (Host("a", 2),))
+            for flag in ("--hostfile", "-hostfile", "-machinefile", "--machinefile")
+        ),
+        ([], "prefork", True),
+        (["--no-prefork"], "prefork", False),
+        ([], "marks_ranks", True),
+        (["--no-prefix"], "marks_ranks", False),
+        ([], "marks_times", False),
+        (["--prefix-output-with-timestamp"], "marks_times", True),
+        (["-prefix-timestamp"], "marks_times", True),
+    ],
+)
+def test_each_spelling_of_an_option_is_read(
+    words: list[str], name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "listed").write_text("a slots=2")
+    monkeypatch.chdir(tmp_path)
+    size = [] if name == "size" else ["-np", "1"]
+    assert getattr(read_spec([*size, *words, "true"]), name) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["python", "train.py", "-np", "9", "--help", "-H"], ("python", "train.py", "-np", "9", "--help", "-H")),
+        (["--", "python", "--", "-v"], ("python", "--", "-v")),
+        (["python", "--", "-v"], ("python", "--", "-v")),
+        (["--", "-v"], ("-v",)),
+        (["--", "--"], ("--",)),
+        (["x", "", " ", "a\nb", "\udcff", "$HOME"], ("x", "", " ", "a\nb", "\udcff", "$HOME")),
+    ],
+)
+def test_the_commands_own_words_pass_through_untouched(words: list[str], command: tuple[str, ...]) -> None:
+    assert read_spec(["-np", "1", *words]).command == command
+
+
+def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "7")
+    assert read_spec(["-np", "1", "true"]).start_timeout_seconds == 7.0
+    assert read_spec(["-np", "1", "--start-timeout", "9", "true"]).start_timeout_seconds == 9.0
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "")
+    assert read_spec(["-np", "1", "true"]).start_timeout_seconds == 120.0
+    monkeypatch.setenv("HOROVOD_START_TIMEOUT", "soon")
+    with pytest.raises(UsageError, match=r"^\$HOROVOD_START_TIMEOUT"):
+        read_spec(["-np", "1", "true"])
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["-np", "x", "true"], ["-np", "2", "no-such-program"]])
+def test_what_needs_no_job_imports_nothing_heavy(words: list[str]) -> None:
+    heavy = {"grpc", "rich", "cryptography", "google", "asyncio", "psutil", "torch", "numpy"}
+    rare = {"hvdrun.spec.allocation", "hvdrun.joining"}
+    program = (
+        "import sys; from hvdrun.cli.program import main; main(sys.argv[1:]); "
+        f"print(*{heavy | rare} & set(sys.modules))"
+    )
+    result = run_python("-c", program, *words)
+    assert result.stdout.splitlines()[-1] == ""
+
+
+def test_help_shows_groups_examples_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"], launch=REFUSE) == 0
+    page = capsys.readouterr().out
+    parts = ["Usage: hvdrun [options] C", "Workers:", "Hosts:", "Examples:", "--grace TIME", "124", "HOROVOD_"]
+    assert [part for part in parts if part not in page] == []
+    assert all(len(line) <= 80 for line in page.splitlines())
+
+
+@pytest.mark.parametrize("words", [["-h"], ["-np", "x", "--help"], ["--help", "-np", "2", "no-such-program"]])
+def test_help_is_given_whatever_else_is_asked(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words, launch=REFUSE) == 0
+    assert "Usage:" in capsys.readouterr().out
+
+
+def test_what_the_launcher_returns_is_the_exit_code() -> None:
+    launch = Mock(return_value=33)
+    assert main(["-np", "2", "true", "-v"], launch) == 33
+    assert launch.call_args[0][0].command == ("true", "-v")
+
+
+def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launch = Mock(return_value=0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["-np", "1", "-v", "python", "-c", "1"], launch) == 0
+    assert launch.call_args[0][0].command == (sys.executable, "-c", "1")
+    captured = capfd.readouterr()
+    assert captured.err == (f"hvdrun: PATH has no python: the workers use hvdrun's own interpreter, {sys.executable}\n")
+    assert main(["-np", "1", "python", "-c", "1"], launch) == 0
+    assert capfd.readouterr().err == ""
+
+
+FAULT = "hvdrun: this is a fault of hvdrun's own"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (LaunchError("the agent on a\ndid not start."), 125, "hvdrun: the agent on a did not start.\n"),
+        (
+            HostsFailedError([LaunchError("a is\ndown."), LaunchError("b is away.")], 3),
+            125,
+            "hvdrun: 2 of 3 hosts cannot be used:\n  a is down.\n  b is away.\n",
+        ),
+        (ZeroDivisionError("by 0\nor so"), 125, f"{FAULT}.*ZeroDivisionError: .*\n"),
+        (ExceptionGroup("two", [ValueError(), OSError()]), 125, f"{FAULT}.*ExceptionGroup: .*\n"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_what_stops_the_launcher_is_one_line_without_a_traceback(
+    error: BaseException, code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-np", "1", "true", "-v"], Mock(side_effect=error)) == code  # that -v is the command's own
+    assert re.fullmatch(said, capfd.readouterr().err)
+
+
+def test_after_ctrl_c_it_dies_of_the_signal_or_exits_as_if_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    former = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(os, "kill", lambda *signalled: sent.append(signalled))  # process 1 would survive it
+    try:
+        assert main(["-np", "1", "true"], Mock(side_effect=KeyboardInterrupt)) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert sent == [(os.getpid(), signal.SIGINT)]
+
+
+def test_with_v_a_fault_of_ours_shows_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-np", "1", "-v", "true"], Mock(side_effect=ZeroDivisionError)) == 125
+    assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+def test_what_was_said_before_an_error_is_still_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    def launch(_spec: JobSpec, console: Console) -> int:
+        console.notice("first")
+        raise LaunchError("then.")
+
+    assert main(["-np", "1", "true"], launch) == 125
+    assert capfd.readouterr().err == "hvdrun: first\nhvdrun: then.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("-H a:1,b:1", r"\[0@a\] text\n"),
+        ("-H a:1,a:1", r"\[0\] text\n"),
+        ("--no-prefix", r"text\n"),
+        ("-prefix-timestamp", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n"),
+    ],
+)
+def test_output_has_the_marks_that_are_asked_for(options: str, line: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def launch(_spec: JobSpec, console: Console) -> int:
+        asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
+        return 0
+
+    assert main(["-np", "1", *options.split(), "true"], launch) == 0
+    assert re.fullmatch(line, capfd.readouterr().out)
+
+
+def test_what_should_be_known_of_a_request_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["-np", "1", "-mca", "pml", "ob1", "-mca", "btl", "^openib", "true"]
+    assert main(words, lambda *_: 0) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("hvdrun: -mca has no effect")
+
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}"
+
+
+def test_hvdruns_own_lines_have_their_time_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+    def launch(_spec: JobSpec, console: Console) -> int:
+        console.page(Page(rank=0, host="a"))
+        console.notice("words")
+        raise HostsFailedError([LaunchError("a"), LaunchError("b")], 2)
+
+    for words in (["true"], ["-np", "1", "true"]):
+        assert main(["-prefix-timestamp", *words], launch) > 0
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert all(re.match(rf"{TIME} (hvdrun|  [ab])", line) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (("python",), True),
+        (("python3", "-u", "-", "x"), True),
+        (("python", "-W", "error"), True),
+        (("python", "-c", "1"), False),
+        (("python", "-V"), False),
+        (("--stdin", "0", "python"), False),
+        (("cat",), False),
+    ],
+)
+def test_a_program_on_standard_input_is_not_given_to_python_in_silence(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str], *, is_told: bool
+) -> None:
+    assert main(["-np", "2", *words], lambda *_: 0) == 0
+    assert ("standard input, which the workers do not get" in capfd.readouterr().err) is is_told
+
+
+def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-v", "3", "python", "x"], REFUSE) == 2
+    assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x\n")

@@ -1,0 +1,329 @@
+"""What hvdrun prints of an elastic job: each change in one line, and in the end why it did not go on.
+
+Long because each thing that can happen to a job has its line, and a test of it.
+"""
+
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hvdrun.console import Console, Page
+from hvdrun.console.host_news import describe_changes
+from hvdrun.console.narrator import Narrator
+from hvdrun.console.rank_book import RankBook
+from hvdrun.spec.elasticity import Elasticity
+from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core import membership
+from rendezvous.core.messages import Dismiss, Event, Exited, HostsChanged, Launch, Level, Log, Lost
+from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
+from rendezvous.core.outcome import (
+    Cause,
+    Outcome,
+    blame_host,
+    blame_worker,
+    describe_loss,
+    fail_again,
+    lose_state,
+    succeed,
+)
+from rendezvous.core.state import State
+from tests.rendezvous.core.commands import parse_event, parse_policy
+from tests.rendezvous.core.transcript import play
+
+ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
+ELASTIC = JobSpec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
+STATIC = replace(ELASTIC, elasticity=None)
+GIVEN_UP = Log("rank 1 (b:0) did not join the others again within 60 s", Level.WARNING)
+
+
+class Paper:
+    """A console that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.details: list[str] = []
+        self.pages: list[Page] = []
+        self.notice, self.verbose, self.page = self.notices.append, self.details.append, self.pages.append
+        self.output = self
+
+    def tail(self, worker: Worker) -> tuple[str, ...]:
+        """See `OutputPrinter`."""
+        return (f"last words of {worker}",)
+
+
+@pytest.fixture
+def paper() -> Paper:
+    return Paper()
+
+
+@pytest.fixture
+def narrator(paper: Paper) -> Narrator:
+    """That of an elastic job."""
+    return make_narrator(paper)
+
+
+def make_narrator(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], float] = time.monotonic) -> Narrator:
+    ranks = RankBook(lambda: Generation(1, (ONE, TWO)))
+    return Narrator(spec, cast("Console", paper), ranks, clock)
+
+
+def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
+    """Both workers are members of a generation of this number."""
+    state, _ = membership.step(membership.begin(spec.policy()), HostsChanged(spec.hosts))
+    return replace(state, generation=Generation(number, (ONE, TWO)))
+
+
+STATE = make_state()
+
+
+SILENT = "rank 0 does not reach 10.0.0.3 any more, which has acknowledged nothing for 3 s"
+GOES_ON = "the job goes on with 2 workers."
+
+
+@pytest.mark.parametrize(
+    ("story", "notices"),
+    [
+        (["join a:0 after=1", "join a:1 after=1"], []),
+        (["join a:0 after=1 resize state", "join a:1 after=1 resize state"], []),
+        (["join a:1 after=1 continue", f'join a:0 after=1 continue "trouble={SILENT}"'], [f"{SILENT}.", GOES_ON]),
+        (
+            [f'join a:0 after=1 form "trouble={SILENT}."', 'join a:1 after=1 form "trouble=so was rank 1"'],
+            [f"{SILENT}.", GOES_ON],
+        ),
+        (
+            ['join a:1 after=1 restore state "trouble=the shapes\n differ"', "join a:0 after=1 continue state"],
+            ["rank 1 has returned to its last commit: the shapes differ.", GOES_ON],
+        ),
+        (
+            ['join a:1 after=1 continue "trouble=rank 0 has closed the connection"', "exit a:0 -9"],
+            ["rank 0 (a:0) was lost: killed by SIGKILL (signal 9).", "the job goes on with 1 worker."],
+        ),
+        (
+            [
+                f'join a:0 after=1 continue "trouble={SILENT}"',
+                *("join a:1 after=1 continue", "join a:0 after=2 continue", "join a:1 after=2 continue"),
+            ],
+            [f"{SILENT}.", GOES_ON, GOES_ON],
+        ),
+    ],
+    ids=["begin anew", "begin again", "cut off", "not connected", "restored", "lost as well", "twice"],
+)
+def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
+    paper: Paper, narrator: Narrator, story: list[str], notices: list[str]
+) -> None:
+    state = membership.begin(parse_policy(["min=1", "max=2", "failures=any"]))
+    for command in ("tick 0", "hosts a:2", "join a:0", "join a:1", *story):
+        state = tell(narrator, state, parse_event(shlex.split(command)))
+    assert paper.notices == notices
+
+
+def tell(narrator: Narrator, state: State, event: Event) -> State:
+    """What becomes of the state by this event, of which the narrator hears as from the server."""
+    narrator.note_event(event, state)
+    state, effects = membership.step(state, event)
+    for effect in effects:
+        match effect:
+            case Log():
+                narrator.log(effect)
+            case Dismiss():
+                narrator.note_dismissal(effect)
+            case _:
+                pass
+    narrator.note_state(state)
+    return state
+
+
+def lose(worker: Worker, rank: int, returncode: int) -> Log:
+    return Log(describe_loss(worker, rank, returncode, None), Level.WARNING)
+
+
+def lose_host(reason: str) -> Dismiss:
+    return Dismiss("b", f"host b was lost: {reason}", Level.WARNING)
+
+
+def test_a_sentence_is_shown_as_its_level_says(paper: Paper, narrator: Narrator) -> None:
+    for level in Level:
+        narrator.log(Log(f"this is {level}", level))
+    assert (paper.notices, paper.details) == (["this is info.", "this is warning."], ["this is debug."])
+
+
+def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator) -> None:
+    for incarnation in (1, 2, 2, 3):  # an order may be repeated
+        worker = Worker(TWO.slot, incarnation)
+        narrator.note_launch(Launch(worker, Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    assert paper.notices == 2 * ["the worker in the slot b:0 is started again."]
+    assert len(paper.details) == 4
+
+
+def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, narrator: Narrator) -> None:
+    narrator.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
+    narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)", Level.WARNING))
+    narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
+    assert paper.notices == []
+    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    assert paper.notices == [
+        "host b was lost: gone.",
+        "host a was lost: its agent was silent for 5 s (--lease).",
+        "the worker in the slot b:0 is started again.",
+    ]
+
+
+def test_hosts_that_come_and_go_are_told() -> None:
+    before = (Host("a", 2), Host("b", 1), Host("c", 1))
+    now = (Host("c", 4), Host("d", 1), Host("a", 2))
+    assert list(describe_changes(before, now)) == [
+        "the script names new hosts: d (1 slot)",
+        "the script does not name these hosts any more: b",
+        "the script names other numbers of slots: c (4 slots, before 1)",
+    ]
+    assert list(describe_changes(before, tuple(reversed(before)))) == []
+
+
+def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper, narrator: Narrator) -> None:
+    begun = ["policy min=1 max=4 failures=any", "tick 1", "hosts a:3 b:1"]
+    for command in ('exit a:0 127 "not found"', "tick 2", 'exit a:1 127 "not found"', "lost b gone", "tick 3"):
+        if command.startswith("lost"):
+            narrator.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
+        begun.append(command)
+        narrator.note_state(play(*begun))
+    cooldown = "10 s (--blacklist-cooldown-range)"
+    why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
+    assert paper.notices == [
+        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
+        f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why}, close one.",
+        "host b was lost: gone.",
+        f"the host b is left alone for {cooldown}: it was lost.",
+    ]
+
+
+def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
+    now = [0.0]
+    narrator = make_narrator(paper, clock=lambda: now[0])
+    state = play("policy min=1 max=9 failures=any", "tick 1", f"hosts a:1 {' '.join(f'h{n}:1' for n in range(8))}")
+    for host in range(8):
+        state = tell(narrator, state, Lost(f"h{host}", f"h{host} is not known"))
+    lost = [f"host h{host} was lost: h{host} is not known." for host in range(5)]
+    left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
+    assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
+    assert paper.details == [f"host h{host} was lost: h{host} is not known." for host in range(5, 8)]
+    now[0] += 60
+    narrator.note_state(state)
+    sum_up = "this has happened 3 times more, the last time: host h7 was lost: h7 is not known."
+    assert paper.notices[10:] == [sum_up]
+    now[0] += 60
+    tell(narrator, state, Lost("a", "a is not known"))
+    assert paper.notices[11] == "host a was lost: a is not known."
+
+
+def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, narrator: Narrator) -> None:
+    story = ["policy min=1 max=3 failures=any reset=1", "hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9"]
+    story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
+    for end in range(3, len(story) + 1):
+        narrator.note_state(play(*story[:end]))
+    limit = "the job has been formed anew once, and --reset-limit allows no more:"
+    assert paper.notices == [
+        "the job goes on with 2 workers.",
+        f"{limit} no worker is started on c.",
+        f"{limit} the workers on b stay until they end, and no worker is started on d.",
+    ]
+
+
+def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
+    narrator = make_narrator(paper, replace(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
+    narrator.note_hosts((Host("a", 1),))
+    narrator.note_hosts((Host("a", 1), Host("b", 2)))
+    assert paper.notices[0].startswith("the hosts offer 1 of the 2 slots that the job starts with")
+    assert "600 s (--elastic-timeout)" in paper.notices[0]
+    assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
+
+
+FIRST = blame_worker(ONE, 0, 3)
+STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
+HOST_LOST = blame_host("b", "its agent ended")
+LOST_FIRST = "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."
+MAY_GO_ON = "Exit code 75: it may go on when it is started again."
+TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there", TWO)
+
+
+@pytest.mark.parametrize(
+    ("losses", "outcome", "notes"),
+    [
+        ([lose_host("gone.")], TOO_FEW, ("Lost before: host b was lost: gone.", MAY_GO_ON)),
+        ([GIVEN_UP], TOO_FEW, (f"Lost before: {GIVEN_UP.sentence}.", MAY_GO_ON)),
+        ([lose(TWO, 1, -9), lose(ONE, 0, 3)], STATE_LOST, (LOST_FIRST,)),
+        ([], fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
+        ([lose(TWO, 1, -9), lose_host("its agent ended")], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
+    ],
+    ids=["too few", "given up", "state lost", "fails again", "host lost"],
+)
+def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
+    paper: Paper, narrator: Narrator, losses: list[Log | Dismiss], outcome: Outcome, notes: tuple[str]
+) -> None:
+    for loss in losses:
+        if isinstance(loss, Log):
+            narrator.log(loss)
+        else:
+            narrator.note_dismissal(loss)
+    narrator.note_state(replace(STATE, outcome=outcome))
+    narrator.explain(outcome, 2)
+    last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
+    assert paper.pages == [Page(reason=outcome.reason, last_lines=last_lines, notes=notes)]
+    assert f"{outcome.reason}." not in paper.notices
+
+
+def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(paper: Paper) -> None:
+    times = iter([1.0, 10.0, 12.5])
+    narrator = make_narrator(paper, clock=times.__next__)
+    narrator.start()
+    narrator.decide()
+    narrator.explain(blame_worker(TWO, 1, 3), 2)
+    (page,) = paper.pages
+    assert (page.rank, page.host, page.returncode, page.seconds) == (1, "b", 3, 2.5)
+    assert page.last_lines == ("last words of b:0",)
+
+
+def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, narrator: Narrator) -> None:
+    narrator.note_state(STATE)
+    narrator.note_event(Exited(TWO, -9), STATE)
+    narrator.note_event(Exited(ONE, 0), STATE)
+    narrator.explain(blame_worker(TWO, 1, -9), 2)
+    note = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
+    assert paper.pages[0].notes == (note,)
+
+
+@pytest.mark.parametrize("is_formed", [True, False])
+def test_the_page_names_ended_ranks_of_whoever_had_joined(paper: Paper, narrator: Narrator, *, is_formed: bool) -> None:
+    if is_formed:
+        narrator.note_state(STATE)
+        narrator.note_end_ordered(Worker(TWO.slot, 2))
+    narrator.note_end_ordered(ONE)
+    narrator.explain(blame_worker(TWO, 1, 3), 2)
+    assert paper.pages[0].ended_ranks == (0,)
+
+
+NOT_FOUND = "the command 'train' was not found"
+NOT_STARTED = blame_worker(TWO, 1, 127, NOT_FOUND, cannot_start=True)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "hosts", "notices"),
+    [
+        (blame_host("b", "gone"), 2, ["host b was lost: gone."]),
+        (NOT_STARTED, 2, [f"on the host 'b', {NOT_FOUND}."]),
+        (NOT_STARTED, 1, [f"{NOT_FOUND}."]),
+        (succeed(), 2, []),
+    ],
+    ids=["host lost", "not started on one of several", "not started", "ended well"],
+)
+def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
+    narrator = make_narrator(paper, STATIC)
+    narrator.note_event(Exited(TWO, 3), make_state(STATIC))
+    for number in (1, 2):
+        narrator.note_state(make_state(STATIC, number))
+    narrator.explain(outcome, hosts)
+    assert (paper.notices, paper.pages) == (notices, [])

@@ -1,0 +1,104 @@
+"""What the agents of a job are told: what is the same for all, and what is each host's own."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.hosts.briefing import Briefing
+from hvdrun.hosts.routes import Route
+from hvdrun.shim.path import VARIABLE, ShimMode
+from hvdrun.spec.elasticity import Elasticity
+from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.mapping import BindTo
+from rendezvous.authority import Authority
+from rendezvous.core.model import Endpoint, Host
+from rendezvous.orders import Begin
+
+OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
+ROUTE = Route("192.0.2.1", "eth0", Endpoint("192.0.2.250", 4000))
+MASTER = Endpoint("192.0.2.1", 5000)
+
+
+@pytest.fixture
+def spec() -> JobSpec:
+    """Two workers here, and one on `far`."""
+    return JobSpec(
+        command=("/mine/python", "train.py"),
+        size=3,
+        hosts=(Host("localhost", 2), Host("far", 4)),
+        directory=Path("/data"),
+        remote=RemoteSide(frozenset({"far"}), ("/theirs/python", "train.py"), "/theirs/python"),
+        forwarded={b"SHAPE": b"round"},
+        bind_to=BindTo.CORE,
+        stdin_rank=1,
+        lease_seconds=7,
+    )
+
+
+def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None) -> Begin:
+    return Briefing(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE, MASTER)
+
+
+@pytest.mark.parametrize("host", ["localhost", "far"])
+def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
+    begin = write(spec, host)
+    assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
+    assert begin.patience_seconds == (60.0 if host == "far" else math.inf)
+    assert (begin.bind_to, begin.stdin_rank, begin.prefork, begin.master) == ("core", 1, True, MASTER)
+    assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
+    assert begin.credential.private_key
+
+
+def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environment(spec: JobSpec) -> None:
+    begin = write(spec, "far")
+    assert begin.command == ("/theirs/python", "train.py")
+    assert begin.inherits
+    assert begin.environment[b"SHAPE"] == b"round"
+    assert begin.environment.keys().isdisjoint({b"HOME", b"COLOUR"})
+    assert (begin.environment[b"GROUP_RANK"], begin.environment[b"GROUP_WORLD_SIZE"]) == (b"1", b"2")
+
+
+def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> None:
+    begin = write(spec, "localhost")
+    assert begin.command == ("/mine/python", "train.py")
+    assert not begin.inherits
+    assert begin.environment.items() >= {**OWN, b"SHAPE": b"round"}.items()
+
+
+@pytest.mark.parametrize("host", ["localhost", "far"])
+def test_all_workers_hear_what_horovod_is_to_mean(spec: JobSpec, host: str) -> None:
+    own = replace(spec, horovod_shim=ShimMode.ON, forwarded={VARIABLE: b"auto"})
+    assert write(own, host).environment[VARIABLE] == b"on"
+
+
+def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: JobSpec) -> None:
+    said: list[str] = []
+    assert write(spec, "localhost", said.append).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert said == ["2 workers share localhost: OMP_NUM_THREADS=1, unless you set it"]
+    said.clear()
+    assert b"OMP_NUM_THREADS" not in write(spec, "far", said.append).environment
+    assert b"OMP_NUM_THREADS" not in write(replace(spec, size=1, stdin_rank=None), "localhost", said.append).environment
+    write(replace(spec, forwarded={b"OMP_NUM_THREADS": b"4"}), "localhost", said.append)
+    assert said == []
+
+
+def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
+    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, OWN)
+    first, second = (briefing.write("far", ROUTE, MASTER, number) for number in (1, 2))
+    assert (first.job, second.job) == ("job", "job~2")
+    assert first.credential.certificate != second.credential.certificate
+
+
+def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
+    elastic = replace(spec, elasticity=Elasticity(1), stdin_rank=None, size=1)
+    briefing = Briefing(elastic, "job", Authority("job"), lambda _: None, OWN)
+    assert briefing.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert briefing.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
+    assert b"GROUP_RANK" not in briefing.write("far", ROUTE, None).environment
+    assert b"OMP_NUM_THREADS" not in briefing.write("new", ROUTE, None).environment
+    briefing.update(replace(elastic, hosts=(Host("far", 1), Host("new", 2))))
+    assert b"OMP_NUM_THREADS" not in briefing.write("far", ROUTE, None).environment
+    assert briefing.write("new", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"

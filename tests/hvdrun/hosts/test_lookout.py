@@ -1,0 +1,124 @@
+"""Looking again and again: only changes are told."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError
+from hvdrun.hosts.lookout import Lookout
+from hvdrun.spec.hosts import HostList
+from rendezvous.core.model import Host
+
+A = HostList((Host("a", 1),), {})
+AB = HostList((Host("a", 1), Host("b", 2)), {})
+BA = HostList((Host("b", 2), Host("a", 1)), {})
+FAILS = DiscoveryFailedError("exit code 1")
+LATE = DiscoveryFailedError("it took longer than 30 s")
+HOPELESS = DiscoveryFailedError("exit code 127: not found", is_hopeless=True)
+LIMIT_SECONDS = 10.0
+PATIENCE_SECONDS = 0.05
+
+
+class Slow:
+    """An answer that comes when the user has been told of its slowness, or after that would have been due."""
+
+    def __init__(self, answer: HostList | DiscoveryFailedError) -> None:
+        self.answer = answer
+
+
+class Script:
+    """Gives these answers, and then says that there are no more."""
+
+    def __init__(self, answers: Iterable[HostList | DiscoveryFailedError | Slow]) -> None:
+        self._answers = iter(answers)
+        self.is_over = asyncio.Event()
+
+    async def ask(self) -> HostList:
+        """See `Source`."""
+        answer = next(self._answers, None)
+        if answer is None:
+            self.is_over.set()
+            await asyncio.Event().wait()
+        if isinstance(answer, Slow):
+            answer = await self._answer_late(answer)
+        if isinstance(answer, DiscoveryFailedError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    @staticmethod
+    async def _answer_late(slow: Slow) -> HostList | DiscoveryFailedError:
+        """Timers of one loop fire in the order in which they are due: the lookout's, which was set before, first."""
+        late = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(2 * PATIENCE_SECONDS, late.set_result, slow.answer)
+        answer: HostList | DiscoveryFailedError = await late
+        return answer
+
+    def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
+        """See `Source`."""
+        return DiscoveryImpossibleError("./x", str(failure))
+
+
+def look(*answers: HostList | DiscoveryFailedError | Slow) -> tuple[list[HostList], list[str]]:
+    found: list[HostList] = []
+    complaints: list[str] = []
+
+    async def scenario() -> None:
+        script = Script(answers)
+        tools = script, found.append, complaints.append
+        looking = Lookout(*tools, period_seconds=0, patience_seconds=PATIENCE_SECONDS).run()
+        lookout = asyncio.create_task(looking)
+        over = asyncio.create_task(script.is_over.wait())
+        await asyncio.wait({lookout, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        lookout.cancel()
+        await asyncio.wait({lookout})
+        if not lookout.cancelled():
+            lookout.result()
+
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
+    return found, complaints
+
+
+STAY = "the hosts that it named last stay."
+FAILED = f"the host discovery script failed: exit code 1; {STAY}"
+TOOK_LONG = f"the host discovery script failed: it took longer than 30 s; {STAY}"
+RUNS = "the host discovery script has been running for 0.05 s"
+NAMES_AGAIN = "the host discovery script names hosts again."
+NONSENSE = [DiscoveryFailedError(f"byte {byte:#04x} is not UTF-8 text", kind="nonsense") for byte in range(200, 210)]
+SAID_NONSENSE = f"the host discovery script failed: byte 0xc8 is not UTF-8 text; {STAY}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "found", "complaints"),
+    [
+        ([A, A, AB, AB, BA, A], [A, AB, BA, A], []),
+        (
+            [A, FAILS, FAILS, LATE, FAILS, A, A, FAILS, AB],
+            [A, AB],
+            [FAILED, TOOK_LONG, FAILED, NAMES_AGAIN, FAILED, NAMES_AGAIN],
+        ),
+        ([FAILS, A], [A], [FAILED.replace(STAY, "the job waits for its answer."), NAMES_AGAIN]),
+        ([A, *NONSENSE, FAILS, *NONSENSE, A], [A], [SAID_NONSENSE, FAILED, SAID_NONSENSE, NAMES_AGAIN]),
+        ([Slow(A), Slow(A), AB, Slow(A)], [A, AB, A], [f"{RUNS}; the job waits for its answer.", f"{RUNS}; {STAY}"]),
+        ([A, Slow(LATE), Slow(LATE), A], [A], [f"{RUNS}; {STAY}", TOOK_LONG, NAMES_AGAIN]),
+        (
+            [A, FAILS, Slow(A), Slow(FAILS), FAILS, Slow(FAILS), FAILS],
+            [A],
+            [FAILED, f"{RUNS}; {STAY}", NAMES_AGAIN, FAILED, f"{RUNS}; {STAY}", FAILED],
+        ),
+    ],
+    ids=["changes", "fails", "fails first", "differs in words", "is slow", "is slow and fails", "fails and is slow"],
+)
+def test_each_change_of_hosts_and_of_the_script_is_reported_once(
+    answers: list[HostList | DiscoveryFailedError | Slow], found: list[HostList], complaints: list[str]
+) -> None:
+    assert look(*answers) == (found, complaints)
+
+
+def test_a_script_that_cannot_be_started_is_refused_at_first_but_not_later() -> None:
+    with pytest.raises(DiscoveryImpossibleError, match=r"'./x'.*exit code 127: not found"):
+        look(HOPELESS, A)
+    found, complaints = look(A, HOPELESS, AB)
+    assert (found, len(complaints)) == ([A, AB], 2)

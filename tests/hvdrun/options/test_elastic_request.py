@@ -1,0 +1,77 @@
+"""Which options make a job elastic, and which do not go together."""
+
+import shlex
+
+import pytest
+
+from hvdrun.cli.program import read_spec
+from hvdrun.errors import UsageError
+from hvdrun.spec.elasticity import Elasticity
+from rendezvous.core.model import Host, Policy, Recovery
+
+
+def test_a_least_number_of_workers_makes_a_job_elastic() -> None:
+    spec = read_spec(shlex.split("-np 2 --min-np 1 -H a:2,b:2 true"))
+    assert spec.elasticity == Elasticity(1)
+    assert (spec.hosts, spec.lease_seconds, spec.discovers) == ((Host("a", 2), Host("b", 2)), 5.0, False)
+    assert spec.policy() == Policy.elastic(1, None, 2, recovery=Recovery(), lease_seconds=5.0)
+    assert read_spec(shlex.split("-np 2 --min-np 1 true")).hosts == (Host("localhost", 2),)
+
+
+def test_so_does_a_script() -> None:
+    line = (
+        "-np 2 --host-discovery-script './hosts.sh -a' --max-np 4 --slots-per-host 3 --elastic-timeout 1m "
+        "--reset-limit 0 --blacklist-cooldown-range 2 3m --slot-failures 9 --slot-cooldown 5m --lease 7s true"
+    )
+    spec = read_spec(shlex.split(line))
+    assert spec.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, 60.0, 0, (2.0, 180.0), 9, 300.0)
+    assert (spec.hosts, spec.lease_seconds, spec.discovers) == ((), 7.0, True)
+
+
+def test_the_workers_are_told_of_which_kind_the_job_is() -> None:
+    words = ["-np", "2", "-x", "HOROVOD_ELASTIC=7"]
+    spec = read_spec([*words, "true"])
+    assert (spec.elasticity, spec.lease_seconds, spec.is_elastic) == (None, 30.0, False)
+    assert spec.variables[b"HOROVOD_ELASTIC"] == b"0"
+    assert read_spec([*words, "--min-np", "1", "true"]).variables[b"HOROVOD_ELASTIC"] == b"1"
+
+
+def test_the_timeout_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "90")
+    elasticity = read_spec(["-np", "2", "--min-np", "1", "true"]).elasticity
+    assert elasticity is not None
+    assert elasticity.timeout_seconds == 90.0
+    assert not read_spec(["-np", "2", "true"]).is_elastic
+
+
+ELASTIC = "--max-np --slots-per-host --elastic-timeout --reset-limit --slot-failures --slot-cooldown"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        *((f"{flag} 4", f"^{flag} means nothing .*--min-np.*--host-discovery-script") for flag in ELASTIC.split()),
+        ("--blacklist-cooldown-range 10 100", "^--blacklist-cooldown-range means nothing"),
+        ("--min-np 3", "^--min-np 3 does not fit -np 2"),
+        ("--min-np 1 --max-np 1", "^--max-np 1 does not fit -np 2"),
+        ("--min-np 1 --reset-limit -1", "^--reset-limit takes a number from 0"),
+        ("--min-np 1 --elastic-timeout 4s", "^--elastic-timeout 4s is shorter than the lease of 5 s"),
+        ("--min-np 1 --lease 20s --elastic-timeout 10s", "shorter than the lease of 20 s"),
+        ("--min-np 1 --blacklist-cooldown-range 20 10", "^--blacklist-cooldown-range 20 10 is impossible"),
+        ("--min-np 1 --blacklist-cooldown-range 0 10", "^--blacklist-cooldown-range takes two times"),
+        ("--min-np 1 --blacklist-cooldown-range 10", "^--blacklist-cooldown-range takes two times"),
+        ("--min-np 1 --slots-per-host 2", "^--slots-per-host is for hosts that --host-discovery-script"),
+        ("--min-np 1 -map-by node", "^-map-by node"),
+        ("--min-np 1 --stdin 0", "^--stdin"),
+        ("--min-np 1 -H a:1", "^2 workers do not fit into the 1 slot"),
+        ("--host-discovery-script x -H a:2", "^-H and --host-discovery-script"),
+        ("--host-discovery-script x --hostfile y", "^--hostfile and --host-discovery-script"),
+        ("--host-discovery-script x --oversubscribe", "^--oversubscribe"),
+        ("--host-discovery-script ''", "^--host-discovery-script takes a command"),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_one_sentence(options: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as caught:
+        read_spec(["-np", "2", *shlex.split(options), "true"])
+    assert caught.value.exit_code == 2
+    assert len(caught.value.lines) == 1

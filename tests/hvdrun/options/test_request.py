@@ -1,0 +1,92 @@
+"""From the options' values to a job: what the command line itself does not say."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hvdrun.cli.program import read_spec
+from hvdrun.errors import UsageError
+from hvdrun.options.request import explain_mca
+from hvdrun.spec.jobspec import JobSpec, SshOptions
+from rendezvous.core.model import Host
+
+
+def test_the_words_of_mpirun_become_a_job(capfd: pytest.CaptureFixture[str]) -> None:
+    spec = read_spec(shlex.split("-np 4 -H localhost:4 -bind-to none -map-by slot python train.py"))
+    assert spec == JobSpec(("python", "train.py"), 4, (Host("localhost", 4),), Path.cwd())
+    line = (
+        "-np 8 -H server1:4,server2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib "
+        "-x A=1 python train.py"
+    )
+    spec = read_spec(shlex.split(line))
+    assert (spec.command, spec.size) == (("python", "train.py"), 8)
+    assert spec.hosts == (Host("server1", 4), Host("server2", 4))
+    assert spec.forwarded == {b"NCCL_DEBUG": b"INFO", b"A": b"1"}
+    assert [sentence.startswith("-mca has no effect") for sentence in spec.remarks] == [True]
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").touch()
+    options = "-np 1 -H me@a:2 -p 2222 -i key --ssh-accept-new --nics eth0 --network-interface ib0,eth0 -bind-to socket"
+    remote = ["--remote-python", "/there/python", "--remote-prefix", "source env.sh"]
+    spec = read_spec([*options.split(), *remote, "true"])
+    assert spec.ssh == SshOptions(port=2222, identity_file=tmp_path / "key", accept_new=True)
+    assert (spec.users, spec.interfaces, spec.bind_to) == ({"a": "me"}, ("eth0", "ib0"), "socket")
+    assert (spec.remote_python, spec.remote_prefix) == ("/there/python", "source env.sh")
+
+
+def test_files_of_the_job_are_looked_for_from_where_hvdrun_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = read_spec(["-np", "1", "--wdir", "/", "--checkpoint", "run1", "--output-filename", "logs", "true"])
+    assert (spec.checkpoint, spec.output_folder) == (tmp_path / "run1", tmp_path / "logs")
+
+
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        ([], "hvdrun -np 2 python train.py"),
+        (["-v"], "hvdrun -np 2 python train.py"),
+        (["python", "x.py", "--lr", "0 1"], "hvdrun -np 2 python x.py --lr '0 1'"),
+        (["-H", "a:4,b:4", "x"], "hvdrun -np 8 -H a:4,b:4 x"),
+        (["--", "x"], "hvdrun -np 2 -- x"),
+        (["a\nb"], "hvdrun -np 2 python train.py"),
+        (["x" * 500], "hvdrun -np 2 python train.py"),
+        (["-x", "API_KEY=hunter2", "true"], "hvdrun -np 2 -x 'API_KEY=***' true"),
+    ],
+)
+def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str) -> None:
+    with pytest.raises(UsageError, match="is missing") as caught:
+        read_spec(words)
+    assert str(caught.value).endswith(f"as in {example}")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_spec(["-np", "1", "--wdir", "runs/1", "true"]).directory == tmp_path / "runs" / "1"
+    elsewhere = read_spec(["-np", "1", "-wdir", "/elsewhere", "true"])
+    assert elsewhere.directory == Path("/elsewhere")
+    assert elsewhere.forwarded == {b"PWD": b"/elsewhere"}
+    assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).forwarded == {b"PWD": b"mine"}
+
+
+def test_mapping_decides_how_many_slots_are_used() -> None:
+    words = ["-np", "4", "-H", "a:3,b:3"]
+    assert read_spec([*words, "true"]).hosts == (Host("a", 3), Host("b", 3))
+    assert read_spec(["-np", "4", "-H", "a:1,b:1", "--oversubscribe", "true"]).hosts == (Host("a", 2), Host("b", 2))
+    assert read_spec([*words, "-map-by", "node", "true"]).hosts == (Host("a", 2), Host("b", 2))
+
+
+def test_settings_of_open_mpi_that_have_an_option_here_are_told() -> None:
+    assert explain_mca(()) == ()
+    (plain,) = explain_mca((("pml", "ob1"), ("btl", "^openib")))
+    assert plain.endswith("through gloo or NCCL.")
+    (helpful,) = explain_mca((("pml", "ob1"), ("btl_tcp_if_include", "eth0")))
+    assert helpful.endswith("; there is --network-interfaces for btl_tcp_if_include.")

@@ -1,0 +1,203 @@
+"""Who is silent, or stands still, for longer than the lease: agents and workers, under a clock of the test's own."""
+
+import math
+
+import pytest
+
+from hvdrun.agent.lease import Lease
+from hvdrun.processes import heartbeat, standstill
+from hvdrun.processes.heartbeat import MARGIN_SECONDS, Heartbeat
+from hvdrun.processes.processes import Process
+from hvdrun.processes.standstill import Standstill
+
+LEASE_SECONDS = 30.0
+PATIENCE_SECONDS = LEASE_SECONDS + MARGIN_SECONDS
+AGENT = 11
+STARTED = 5
+Step = tuple[str, float]
+
+
+class Clock:
+    """Shows what it is told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def play(lease: Lease, clock: Clock, *steps: Step) -> bool:
+    """Let time pass as it does for an agent that runs, sleeps or is held; whether it may go on in the end."""
+    may = True
+    for what, seconds in steps:
+        if what == "renewed":
+            lease.renew()
+        elif what in {"held", "let go"}:
+            lease.hold(held=what == "held")
+        looks = 1 if what == "sleeps" else round(seconds)
+        for _ in range(looks):
+            clock.now += seconds / looks
+            may = lease.look()
+    return may
+
+
+@pytest.mark.parametrize(
+    ("steps", "may"),
+    [
+        ([("runs", 30)], True),
+        ([("runs", 31)], False),
+        ([("runs", 29), ("renewed", 30)], True),
+        ([("runs", 29), ("renewed", 31)], False),
+        ([("sleeps", 3600), ("runs", 11)], True),  # time for one more report
+        ([("sleeps", 3600), ("runs", 13)], False),  # not a whole lease, in case only the agent was stopped
+        ([("sleeps", 16), ("runs", 14)], True),  # a sleep does not shorten it
+        ([("held", 3600)], True),
+        ([("held", 3600), ("let go", 30)], True),
+        ([("held", 3600), ("let go", 31)], False),
+    ],
+)
+def test_an_agent_goes_on_for_the_lease_and_no_longer(clock: Clock, steps: list[Step], *, may: bool) -> None:
+    assert play(Lease(LEASE_SECONDS, clock), clock, *steps) is may
+
+
+def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_it(clock: Clock) -> None:
+    lease = Lease(10.0, clock)
+    clock.now += 4
+    assert lease.left_seconds == 6
+    clock.now += 20
+    assert lease.left_seconds == 0
+    lease.hold(held=True)
+    assert lease.left_seconds == math.inf
+
+
+@pytest.mark.parametrize(
+    ("steps", "given_up"),
+    [
+        ([("S", 60), ("T", PATIENCE_SECONDS)], False),
+        ([("S", 60), ("T", PATIENCE_SECONDS + 2 * heartbeat.LOOK_SECONDS)], True),
+        ([("T", PATIENCE_SECONDS), ("S", PATIENCE_SECONDS), ("T", PATIENCE_SECONDS)], False),
+        *(([(state, 60.0)], False) for state in ("R", "D", "t", "Z", "")),
+        ([("another", 60)], False),  # process of the same number
+        ([("T", LEASE_SECONDS), ("sleeps", 3600), ("T", LEASE_SECONDS)], False),
+    ],
+)
+def test_an_agent_stopped_beyond_the_lease_is_given_up(clock: Clock, steps: list[Step], *, given_up: bool) -> None:
+    state = ""
+
+    def look(pid: int) -> Process | None:
+        found = Process(pid, "T" if state == "another" else state, 1, pid, STARTED + (state == "another"))
+        return found if state else None
+
+    agent = Heartbeat(LEASE_SECONDS, look=look, clock=clock)
+    found = False
+    for state, seconds in steps:
+        if state == "sleeps":
+            clock.now += seconds
+            continue
+        for _ in range(round(seconds / heartbeat.LOOK_SECONDS)):
+            clock.now += heartbeat.LOOK_SECONDS
+            found = agent.find_given_up(AGENT, STARTED) is not None
+    assert found is given_up
+
+
+PAUSE_SECONDS = 0.25
+ONE, TWO = 11, 22
+NAMES = {ONE: "the worker a:0", TWO: "the worker a:1"}
+
+
+class Bench:
+    """Workers whose states the test sets, and a clock that it moves."""
+
+    def __init__(self) -> None:
+        self.states = {ONE: "S", TWO: "R"}
+        self.put: dict[int, str] = {}
+        self.clock = Clock()
+        self.cost_seconds = 0.0  # of one look at one process
+        self.standstill = Standstill([self], LEASE_SECONDS, look=self._look, clock=self.clock)
+
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """See `Owner`."""
+        return tuple((pid, name) for pid, name in NAMES.items() if pid not in self.put)
+
+    def put_down(self, pid: int, error: str) -> None:
+        """See `Owner`."""
+        self.put[pid] = error
+
+    def pass_time(self, seconds: float) -> dict[int, str]:
+        """Look four times a second for so long: who was put down until then, and why."""
+        for _ in range(round(seconds / PAUSE_SECONDS)):
+            self.clock.now += PAUSE_SECONDS
+            self.standstill.look()
+        return self.put
+
+    def _look(self, pid: int) -> Process | None:
+        self.clock.now += self.cost_seconds
+        return None if self.states[pid] == "gone" else Process(pid, self.states[pid], 1, pid, 1)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+STOPPED = "the worker a:0 was stopped for longer than the lease of 30 s (--lease)"
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([("S", 60), ("T", LEASE_SECONDS)], ""),
+        ([("S", 60), ("T", LEASE_SECONDS + 0.5)], STOPPED),
+        ([("Z", LEASE_SECONDS + 0.5)], "main thread of the worker a:0"),
+        (3 * [("T", LEASE_SECONDS - 1), ("S", 0.25)], ""),
+        ([("t", 10 * LEASE_SECONDS), ("gone", 1)], ""),  # a debugger
+        ([("D", 10 * LEASE_SECONDS)], ""),  # a busy disk
+        ([("T", 1), ("nobody looks", 3600), ("T", LEASE_SECONDS - 0.5)], ""),
+        ([("T", 1), ("nobody looks", 3600), ("T", LEASE_SECONDS + 0.5)], STOPPED),
+    ],
+)
+def test_a_worker_that_stands_still_for_the_lease_is_ended(bench: Bench, steps: list[Step], reason: str) -> None:
+    for state, seconds in steps:
+        if state == "nobody looks":
+            bench.clock.now += seconds
+            bench.standstill.look()
+        else:
+            bench.states[ONE] = state
+            bench.pass_time(seconds)
+    assert [*bench.put] == ([ONE] if reason else [])
+    assert reason in bench.put.get(ONE, "")
+
+
+def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks(bench: Bench) -> None:
+    assert bench.standstill.find_pause() == standstill.LOOK_SECONDS
+    bench.states[ONE] = "T"
+    assert not bench.pass_time(LEASE_SECONDS + PAUSE_SECONDS)
+    pause_seconds = bench.standstill.find_pause()
+    assert 0 < pause_seconds < 0.1
+    bench.clock.now += pause_seconds
+    bench.standstill.look()
+    assert list(bench.put) == [ONE]
+    assert bench.standstill.find_pause() == standstill.LOOK_SECONDS
+
+
+def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_ended_for(bench: Bench) -> None:
+    bench.states[ONE] = "T"
+    assert "was stopped" in bench.pass_time(LEASE_SECONDS + 0.5).pop(ONE)
+    bench.states[ONE] = "Z"
+    assert not bench.pass_time(1)
+
+
+def test_who_has_thousands_of_workers_looks_less_often(bench: Bench) -> None:
+    bench.cost_seconds = 0.004
+    bench.standstill.look()
+    assert bench.standstill.find_pause() == pytest.approx(0.8)
+    bench.cost_seconds = LEASE_SECONDS / 5
+    bench.standstill.look()
+    assert bench.standstill.find_pause() == LEASE_SECONDS / 4

@@ -1,0 +1,158 @@
+"""What is left of workers is ended, and one look at all processes serves every worker that waits for it."""
+
+import signal
+import subprocess
+from collections.abc import Container, Iterator
+
+import pytest
+
+from hvdrun.processes import processes, sweeper
+from hvdrun.processes.processes import Process
+from hvdrun.processes.sweeper import CLEAN_LOOKS, Sweeper
+from rendezvous.core.model import Slot, Worker
+from tests.hvdrun.agent.jobs import JOB, ORIGIN
+from tests.hvdrun.agent.sleepers import is_alive, sleeping
+from tests.waiting import LIMIT_SECONDS, in_loop
+
+NOBODY = 2**22 + 1  # more than the largest pid
+
+
+class Counted(Sweeper):
+    """Counts its looks."""
+
+    def __init__(self, lives: Container[int] = ()) -> None:
+        self.failed: list[BaseException] = []
+        super().__init__(JOB, "a", lives, self.failed.append)
+        self.looks = 0
+        self.told: list[Worker] = []
+
+    def end(self, index: int, pid: int) -> None:
+        """A worker was reaped."""
+        worker = name(index)
+        self.clear(worker, pid, lambda: self.told.append(worker))
+
+    def _look(self) -> None:
+        self.looks += 1
+        super()._look()
+
+
+def name(index: int) -> Worker:
+    return Worker(Slot("a", index), 1)
+
+
+def mark(index: int) -> dict[str, str]:
+    return {"HVD_JOB": JOB, "HVD_SLOT": f"a:{index}", "HVD_INCARNATION": "1"}
+
+
+@in_loop
+async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_one() -> None:
+    room = Counted()
+    for index in range(100):
+        room.end(index, NOBODY + index)
+    await room.finish()
+    assert room.looks == CLEAN_LOOKS
+    assert room.told == [name(index) for index in range(100)]
+
+
+@in_loop
+async def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() -> None:
+    inner = {**mark(0), "HVD_JOB": f"{ORIGIN}/1.1/inner"}  # of a job that the second worker runs
+    with (
+        sleeping("setsid sleep 600 &", mark(0)) as first,
+        sleeping(environment=mark(1)) as second,
+        sleeping(environment=inner) as worker_of_second,
+    ):
+        left_when_told: list[list[Process]] = []
+
+        def tell() -> None:
+            left_when_told.append([one for one in processes.running() if processes.comes_from(one, f"{ORIGIN}/0.1")])
+
+        room = Counted({second.pid})
+        room.clear(name(0), NOBODY, tell)
+        await room.finish()
+        assert left_when_told == [[]]
+        assert first.wait(LIMIT_SECONDS) == -signal.SIGKILL
+        assert is_alive(second.pid)
+        assert is_alive(worker_of_second.pid)
+        room.end(1, NOBODY)
+        await room.finish()
+        assert worker_of_second.wait(LIMIT_SECONDS) == -signal.SIGKILL
+
+
+@in_loop
+async def test_a_session_without_the_worker_s_environment_is_ended_with_it() -> None:
+    with sleeping() as left:
+        room = Counted()
+        room.end(0, left.pid)
+        await room.finish()
+        assert left.wait(LIMIT_SECONDS) == -signal.SIGKILL
+
+
+@in_loop
+async def test_a_living_worker_that_has_a_dead_one_s_number_is_not_swept_for_it() -> None:
+    with sleeping(environment=mark(1)) as living:
+        room = Counted({living.pid})
+        room.end(0, living.pid)
+        await room.finish()
+        assert room.told == [name(0)]
+        assert is_alive(living.pid)
+
+
+@in_loop
+async def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
+    with sleeping(environment=mark(0)) as first, sleeping() as second, sleeping(environment=mark(2)) as third:
+        room = Counted({first.pid, second.pid, third.pid})
+        room.kill(name(0), first.pid)
+        room.kill(name(1), second.pid)
+        await room.finish()
+        assert room.looks == 1
+        assert (first.wait(LIMIT_SECONDS), second.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert is_alive(third.pid)
+
+
+@in_loop
+async def test_a_worker_that_leads_no_session_yet_is_killed_alone() -> None:
+    with subprocess.Popen(["sleep", "600"]) as forked:  # noqa: ASYNC220 - starts at once
+        room = Counted({forked.pid})
+        room.kill(name(0), forked.pid)
+        await room.finish()
+        assert forked.wait(LIMIT_SECONDS) == -signal.SIGKILL
+
+
+@in_loop
+async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = processes.running
+    failures = iter([True, True])
+
+    def running() -> Iterator[Process]:
+        if next(failures, False):
+            raise OSError("too many open files")
+        return real()
+
+    monkeypatch.setattr(processes, "running", running)
+    with sleeping(environment=mark(0)) as left, sleeping() as doomed:
+        room = Counted()
+        room.end(0, NOBODY)
+        room.kill(name(1), doomed.pid)
+        await room.finish()
+        assert (left.wait(LIMIT_SECONDS), doomed.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
+
+
+@in_loop
+async def test_an_error_that_nobody_expects_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(processes, "running")
+    room = Counted()
+    room.end(0, NOBODY)
+    await room.finish()
+    assert [type(error) for error in room.failed] == [AttributeError]
+
+
+@in_loop
+async def test_who_cannot_be_ended_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(processes, "kill", lambda *_: None)  # as it is with a process that waits for a dead disk
+    with sleeping(environment=mark(0)):
+        room = Counted()
+        room.end(0, NOBODY)
+        await room.finish()
+        assert room.told == [name(0)]

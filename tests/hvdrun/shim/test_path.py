@@ -1,0 +1,45 @@
+"""Where the shim lies, and what PYTHONPATH becomes."""
+
+import os
+
+import pytest
+
+from hvdrun.shim.path import FOLDER, VARIABLE, ShimMode, lead_to_shim
+
+OURS = os.fsencode(FOLDER)
+LEADS = [(None, OURS), (b"", OURS), (b"/a", OURS + b":/a"), (b"/a::/b\xff", OURS + b":/a::/b\xff")]
+
+
+def search(mode: str, own: bytes | None) -> bytes | None:
+    """What PYTHONPATH becomes."""
+    environment = {VARIABLE: mode.encode()} | ({} if own is None else {b"PYTHONPATH": own})
+    led = lead_to_shim(environment)
+    assert {**led, b"PYTHONPATH": own} == {**environment, b"PYTHONPATH": own}, "another variable has changed"
+    return led.get(b"PYTHONPATH")
+
+
+def test_the_folder_holds_horovod_and_shadows_nothing_else() -> None:
+    assert [path.name for path in FOLDER.iterdir() if path.name != "__pycache__"] == ["horovod"]
+    assert (FOLDER / "horovod" / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("mode", [ShimMode.AUTO, ShimMode.ON])
+@pytest.mark.parametrize(("own", "led"), LEADS)
+def test_the_folder_comes_first_and_the_users_own_is_kept(mode: str, own: bytes | None, led: bytes) -> None:
+    assert search(mode, own) == led
+
+
+@pytest.mark.parametrize("own", [None, b"", b"/a", b"/a::/b"])
+def test_off_leaves_it_as_it_is(own: bytes | None) -> None:
+    assert search(ShimMode.OFF, own) == own
+
+
+def test_in_a_job_within_a_job_it_stands_once_or_not_at_all() -> None:
+    assert search(ShimMode.AUTO, OURS + b":/a") == OURS + b":/a"
+    assert search(ShimMode.ON, OURS) == OURS
+    assert search(ShimMode.OFF, OURS + b":/a") == b"/a"
+    assert search(ShimMode.OFF, OURS) is None
+
+
+def test_nothing_is_added_where_nobody_asked() -> None:
+    assert lead_to_shim({b"PYTHONPATH": b"/a"}) == {b"PYTHONPATH": b"/a"}

@@ -1,0 +1,194 @@
+"""The user's command is looked for before anything starts."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
+from hvdrun.spec.command import (
+    Surroundings,
+    choose_agent_interpreter,
+    find_directory,
+    find_script,
+    is_plain_python,
+    pin_python,
+    resolve_command,
+)
+
+INTERPRETER = "/opt/own/python3.11"
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Surroundings:
+    """A working directory, and a PATH of two directories beside it, the second one with a program."""
+    for name in ("work", "first", "second"):
+        (tmp_path / name).mkdir()
+    make_file(tmp_path / "second" / "program", 0o755)
+    return Surroundings(tmp_path / "work", f"{tmp_path}/first:{tmp_path}/second", INTERPRETER)
+
+
+def make_file(path: Path, mode: int) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(mode)
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ([], ("program", "-v", "")),
+        ([("first/program", 0o644)], ("program",)),  # a later executable wins over an earlier file that is none
+        ([("work/start.sh", 0o755)], ("./start.sh",)),
+        ([("second/python", 0o755)], ("python", "-c", "1")),
+    ],
+)
+def test_a_program_that_is_found_is_left_as_it_was_typed(
+    around: Surroundings, files: list[tuple[str, int]], command: tuple[str, ...]
+) -> None:
+    for name, mode in files:
+        make_file(around.directory.parent / name, mode)
+    assert resolve_command(command, around) == command
+
+
+def test_without_a_path_the_system_s_own_is_searched(tmp_path: Path) -> None:
+    assert resolve_command(("sh",), Surroundings(tmp_path, None, INTERPRETER)) == ("sh",)
+    with pytest.raises(CommandNotFoundError, match="PATH is empty"):
+        resolve_command(("sh",), Surroundings(tmp_path, "", INTERPRETER))
+
+
+def test_an_empty_place_on_path_is_the_working_directory(around: Surroundings) -> None:
+    make_file(around.directory / "local", 0o755)
+    assert resolve_command(("local",), Surroundings(around.directory, "/nowhere:", INTERPRETER)) == ("local",)
+
+
+@pytest.mark.parametrize(
+    ("files", "program", "error", "said"),
+    [
+        ([], "progam", CommandNotFoundError, r"'progam' was not found: looked in .*/first, .*/second\.$"),
+        ([], "./nothing", CommandNotFoundError, "looked in /"),
+        ([], "/nowhere/at/all", CommandNotFoundError, "looked in /"),
+        ([], "/etc/passwd/x", CommandNotFoundError, "looked in /"),
+        ([], "python3.8", CommandNotFoundError, "looked in /"),
+        ([("first/data", 0o644)], "data", CommandNotExecutableError, "first/data"),
+        ([("first/folder/x", 0o755)], "folder", CommandNotFoundError, "looked in"),
+        ([("work/folder/x", 0o755)], "./folder", CommandNotExecutableError, "it is a directory"),
+        ([("work/train.py", 0o644)], "./train.py", CommandNotExecutableError, r"did you mean python \./train\.py\?"),
+        ([("work/train.py", 0o644)], "train.py", CommandNotFoundError, r"did you mean python train\.py\?"),
+        ([("work/start.sh", 0o755)], "start.sh", CommandNotFoundError, r"did you mean \./start\.sh\?"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_refused_with_a_hint(
+    around: Surroundings, files: list[tuple[str, int]], program: str, error: type[Exception], said: str
+) -> None:
+    for name, mode in files:
+        make_file(around.directory.parent / name, mode)
+    with pytest.raises(error, match=said):
+        resolve_command((program,), around)
+
+
+def test_a_path_that_loops_is_not_executable(around: Surroundings) -> None:
+    (around.directory / "loop").symlink_to("loop")
+    with pytest.raises(CommandNotExecutableError, match="symbolic links"):
+        resolve_command(("./loop",), around)
+
+
+@pytest.mark.parametrize("name", ["python", "python3"])
+def test_where_path_has_no_python_hvdruns_own_is_used(name: str, around: Surroundings) -> None:
+    assert resolve_command((name, "-c", "1"), around) == (INTERPRETER, "-c", "1")
+
+
+def test_a_bare_python_gets_the_path_that_it_has_here(around: Surroundings) -> None:
+    path = around.directory.parent / "second" / "python3"
+    make_file(path, 0o755)
+    assert pin_python(("python3", "-c", "1"), around) == (str(path), "-c", "1")
+    assert pin_python(("python", "-c", "1"), around) == (INTERPRETER, "-c", "1")
+
+
+def test_the_path_of_a_python_in_a_virtual_environment_is_not_followed_out_of_it(around: Surroundings) -> None:
+    link = around.directory.parent / "first" / "python"
+    link.symlink_to(sys.executable)
+    assert pin_python(("python",), around) == (str(link),)
+
+
+def test_a_python_on_a_relative_path_is_found_from_the_working_directory(around: Surroundings) -> None:
+    (around.directory / "bin").mkdir()
+    make_file(around.directory / "bin" / "python", 0o755)
+    assert pin_python(("python",), replace(around, search_path="bin")) == (f"{around.directory}/bin/python",)
+
+
+@pytest.mark.parametrize("command", [("python3.8", "x"), ("./python", "x"), ("/usr/bin/python", "x"), ("no-such", "x")])
+def test_what_is_no_bare_python_stays_as_it_was_typed(command: tuple[str, ...], around: Surroundings) -> None:
+    assert not is_plain_python(command)
+    assert pin_python(command, around) == command
+
+
+def test_where_nothing_stands_for_a_python_it_is_not_found(around: Surroundings) -> None:
+    with pytest.raises(CommandNotFoundError):
+        pin_python(("python",), replace(around, interpreter=""))
+
+
+@pytest.mark.parametrize(
+    ("command", "remote_python", "interpreter"),
+    [
+        (("python", "x.py"), None, INTERPRETER),
+        (("python", "x.py"), "/there/python", "/there/python"),
+        (("sh", "-c", "1"), "/there/python", "/there/python"),
+        (("sh", "-c", "1"), None, INTERPRETER),
+        (("/opt/conda/bin/python3.12", "x.py"), None, "/opt/conda/bin/python3.12"),
+        (("./python", "x.py"), None, INTERPRETER),
+        (("python3.8", "x.py"), None, INTERPRETER),
+    ],
+)
+def test_agents_are_started_with_the_commands_own_python_where_it_has_one(
+    command: tuple[str, ...], remote_python: str | None, interpreter: str, around: Surroundings
+) -> None:
+    assert choose_agent_interpreter(command, around, remote_python) == interpreter
+
+
+def test_agents_are_started_with_the_python_on_path(around: Surroundings) -> None:
+    for name in ("python", "python3.8"):
+        path = around.directory.parent / "second" / name
+        make_file(path, 0o755)
+        assert choose_agent_interpreter((name, "x.py"), around, None) == str(path)
+
+
+def test_a_script_that_python_would_not_find_is_refused(around: Surroundings) -> None:
+    with pytest.raises(ScriptNotFoundError, match=r"'missing\.py' .* does not exist in '.*/work'"):
+        resolve_command(("python", "-u", "missing.py"), around)
+
+
+WITH_A_SCRIPT = (
+    "python train.py --epochs 3 | /usr/bin/python3.11 train.py | python -u -W ignore -X dev train.py | "
+    "python -uWignore -Xdev train.py | python -uW ignore train.py | python --check-hash-based-pycs always train.py | "
+    "python -- train.py"
+)
+WITHOUT = (
+    "python -m package missing.py | python -um package | python -c code missing.py | python -ccode missing.py | "
+    "python -V | python --version missing.py | python - missing.py | python | python -- | pythonic missing.py | "
+    "sh missing.py"
+)
+
+
+@pytest.mark.parametrize("command", [*WITH_A_SCRIPT.split(" | "), *WITHOUT.split(" | ")])
+def test_the_script_is_found_behind_pythons_own_options(command: str) -> None:
+    assert find_script(tuple(command.split())) == ("train.py" if command in WITH_A_SCRIPT.split(" | ") else None)
+
+
+def test_the_working_directory_is_called_as_the_shell_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk7").mkdir()
+    (tmp_path / "data").symlink_to("disk7")
+    monkeypatch.chdir(tmp_path / "data")
+    monkeypatch.setenv("PWD", str(tmp_path / "data"))
+    assert find_directory() == tmp_path / "data"
+    for misleading in (str(tmp_path), str(tmp_path / "nowhere"), ".", ""):
+        monkeypatch.setenv("PWD", misleading)
+        assert find_directory() == (tmp_path / "disk7").resolve()
+
+
+def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(UsageError, match="does not exist any more"):
+        find_directory()

@@ -1,0 +1,69 @@
+"""Which variables workers get, and how these differ from hvdrun's own."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvdrun.spec.environment import choose_environment, find_added, find_removed, lay_over
+
+OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_SLOT": b"a:0"}
+
+
+DEFAULTS = {b"PYTHONFAULTHANDLER": b"1", b"PYTHONUNBUFFERED": b"1"}
+ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
+CHOSEN = {b"OMP_NUM_THREADS": b"8", b"HVD_CHECK_REPLICAS": b"2", b"PYTHONFAULTHANDLER": b"", b"PYTHONUNBUFFERED": b""}
+LEADS = {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda"}
+
+
+@pytest.mark.parametrize(
+    ("own", "neighbours", "remote", "environment"),
+    [
+        (OWN, 1, False, {b"HOME": b"/home/user", b"LATIN": b"\xe9", **DEFAULTS}),
+        ({}, 1, False, DEFAULTS),
+        ({}, 2, False, {**DEFAULTS, **ONE_THREAD}),
+        (CHOSEN, 2, False, CHOSEN),
+        (CHOSEN, 2, True, CHOSEN),
+        ({**OWN, **LEADS, b"API_KEY": b"hunter2"}, 2, True, {**LEADS, **DEFAULTS, **ONE_THREAD}),
+    ],
+    ids=["a job around", "alone", "neighbours", "set by the user", "set by the user, remote", "remote"],
+)
+def test_workers_have_hvdruns_variables_and_the_defaults(
+    own: dict[bytes, bytes], neighbours: int, environment: dict[bytes, bytes], *, remote: bool
+) -> None:
+    assert choose_environment(own, neighbours, remote=remote) == environment
+
+
+def test_a_host_that_is_prepared_by_a_prefix_finds_its_own_programs() -> None:
+    own = {b"PATH": b"/bin", b"LD_LIBRARY_PATH": b"/lib", b"OMP_NUM_THREADS": b"2"}
+    environment = choose_environment(own, 2, remote=True, prefixed=True, forwarded={b"PYTHONPATH": b"/src"})
+    assert environment == {b"PYTHONPATH": b"/src", b"OMP_NUM_THREADS": b"2", **DEFAULTS}
+
+
+def test_what_is_chosen_lies_over_the_environment_of_a_login() -> None:
+    login = {b"HOME": b"/home/there", b"PATH": b"/usr/bin", b"HVD_JOB": b"around"}
+    chosen = {b"PATH": b"/here/bin", b"RANK": b"0"}
+    assert lay_over(login, chosen) == {b"HOME": b"/home/there", b"PATH": b"/here/bin", b"RANK": b"0"}
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_is_forwarded_wins_on_every_host(*, remote: bool) -> None:
+    own = {b"PATH": b"/bin", b"OMP_NUM_THREADS": b"8"}
+    forwarded = {b"PATH": b"/other", b"OMP_NUM_THREADS": b"2", b"NCCL_DEBUG": b"INFO"}
+    environment = choose_environment(own, 2, remote=remote, forwarded=forwarded)
+    assert environment == {**forwarded, **DEFAULTS}
+
+
+def test_the_difference_is_what_was_added_changed_and_taken_away() -> None:
+    own = {b"SAME": b"1", b"OTHER": b"1", b"GONE": b"1", b"AWAY": b"1"}
+    chosen = {b"SAME": b"1", b"OTHER": b"2", b"NEW": b"1"}
+    assert find_added(own, chosen) == {b"OTHER": b"2", b"NEW": b"1"}
+    assert find_removed(own, chosen) == (b"AWAY", b"GONE")
+
+
+variables = st.dictionaries(st.binary(max_size=2), st.binary(max_size=2))
+
+
+@given(variables, variables)
+def test_the_difference_leads_from_one_to_the_other(own: dict[bytes, bytes], chosen: dict[bytes, bytes]) -> None:
+    kept = {name: value for name, value in own.items() if name not in find_removed(own, chosen)}
+    assert kept | find_added(own, chosen) == chosen

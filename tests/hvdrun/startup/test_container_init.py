@@ -1,0 +1,76 @@
+"""hvdrun as process 1, in a process namespace of its own."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from hvdrun.startup.container_init import leave_init_behind
+from tests.lab.requirements import do_without, find_missing
+from tests.waiting import LIMIT_SECONDS, wait_until
+
+# Its grandchild becomes an orphan, which process 1 inherits.
+ORPHAN = """
+import os, time
+reading, writing = os.pipe()
+if not (child := os.fork()):
+    if not (orphan := os.fork()):
+        while os.getppid() != 1:
+            time.sleep(0.01)
+    else:
+        os.write(writing, str(orphan).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+orphan = int(os.read(reading, 10))
+while os.path.exists(f"/proc/{orphan}"):
+    time.sleep(0.01)
+print("reaped")
+"""
+WAIT = "import signal; print('ready', flush=True); signal.pause()"
+TELL = "import signal; signal.signal(signal.SIGUSR2, lambda *_: exit(7)); " + WAIT
+
+
+@pytest.fixture
+def start() -> Callable[[str], subprocess.Popen[str]]:
+    """Starts a program as process 1, which leaves an init behind."""
+    if (reason := find_missing()) is not None:
+        do_without(reason)
+
+    def start_program(program: str) -> subprocess.Popen[str]:
+        source = f"from hvdrun.startup.container_init import leave_init_behind\nleave_init_behind()\n{program}"
+        enter = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+        return subprocess.Popen([*enter, sys.executable, "-c", source], stdout=subprocess.PIPE, text=True)
+
+    return start_program
+
+
+def test_what_others_leave_behind_is_reaped(start: Callable[[str], subprocess.Popen[str]]) -> None:
+    with start(ORPHAN) as unshare:
+        assert unshare.communicate(timeout=LIMIT_SECONDS)[0] == "reaped\n"
+    assert unshare.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "number", "code"),
+    [(WAIT, signal.SIGTERM, 128 + signal.SIGTERM), (TELL, signal.SIGUSR2, 7)],
+    ids=["by default", "by its handler"],
+)
+def test_a_signal_to_process_1_is_answered(
+    start: Callable[[str], subprocess.Popen[str]], program: str, number: int, code: int
+) -> None:
+    with start(program) as unshare:
+        assert unshare.stdout is not None
+        assert unshare.stdout.readline() == "ready\n"
+        (init,) = psutil.Process(unshare.pid).children()
+        init.send_signal(number)
+        wait_until(lambda: unshare.poll() is not None, "the end")
+    assert unshare.returncode == code
+
+
+def test_any_other_process_stays_alone() -> None:
+    before = psutil.Process().children()
+    leave_init_behind()
+    assert psutil.Process().children() == before

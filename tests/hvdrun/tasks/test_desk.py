@@ -1,0 +1,196 @@
+"""The launcher's end: tasks go out once they are there, outcomes come back when their output was shown."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from itertools import repeat
+
+import pytest
+
+from hvdrun.errors import LaunchError
+from hvdrun.tasks import messages
+from hvdrun.tasks.desk import Desk
+from hvdrun.tasks.messages import (
+    INLINE_BYTES,
+    Body,
+    Delivered,
+    Ended,
+    EndTasks,
+    Message,
+    Refused,
+    RunTask,
+    collect,
+    receive,
+    send,
+)
+from rendezvous.core.model import Slot, Worker
+from rendezvous.core.outcome import blame_host, succeed
+from rendezvous.tasks import OutcomeHead
+from tests.waiting import in_loop
+
+WORKERS = [Worker(Slot("a", slot), 1) for slot in range(2)]
+
+
+class Story:
+    """A desk, and the program's end of its connection."""
+
+    def __init__(self, program: int | None = None) -> None:
+        self.program, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.theirs = theirs
+        self.desk = Desk(theirs, program)
+        self.stopped = asyncio.Event()
+        self.desk.open(lambda worker: worker.slot.index, lambda *_: self.stopped.set())
+
+    async def begin(self, number: int = 1) -> None:
+        """Send a task, which the desk has then."""
+        send(self.program, RunTask(number, Body(b"task")))
+        await self.desk.next(number - 1)
+
+    async def hear(self) -> Message | None:
+        """The next that the desk says."""
+        return await asyncio.to_thread(receive, self.program)
+
+    def close(self) -> None:
+        """End."""
+        for end in (self.program, self.theirs):
+            if end.fileno() >= 0:
+                asyncio.get_running_loop().remove_reader(end)
+                end.close()
+
+
+async def stream(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(data), 10_000):
+        yield data[start : start + 10_000]
+
+
+@in_loop
+async def test_whoever_waits_gets_each_task_once_and_then_their_end() -> None:
+    story = Story()
+    waiting = [asyncio.create_task(story.desk.next(0)) for _ in WORKERS]
+    send(story.program, RunTask(1, Body(b"first")))
+    tasks = await asyncio.gather(*waiting)
+    assert [(task.number, *task.pieces()) for task in tasks if task] == [(1, b"first")] * 2
+    send(story.program, EndTasks())
+    assert await story.desk.next(1) is None
+    late = await story.desk.next(0)  # one that was started in place of another
+    assert late is not None
+    story.close()
+
+
+@in_loop
+@pytest.mark.parametrize("size", [3, 2 * INLINE_BYTES])
+async def test_an_outcome_is_said_once_and_after_its_output(size: int) -> None:
+    story = Story()
+    await story.begin()
+    head = OutcomeHead(WORKERS[1], 1, size, failed=True)
+    await story.desk.take(head, stream(b"x" * size))
+    await story.desk.take(OutcomeHead(WORKERS[1], 7, size), stream(b"x" * size))  # of no task that was sent
+    await story.desk.take(head, stream(b"x" * size))  # its acknowledgement was lost
+    story.desk.note_written(WORKERS[0], 1)
+    story.program.setblocking(False)  # noqa: FBT003 - socket's signature
+    with pytest.raises(BlockingIOError):
+        receive(story.program)
+    story.program.setblocking(True)  # noqa: FBT003 - the same
+    story.desk.note_written(WORKERS[1], 1)
+    said = await story.hear()
+    assert isinstance(said, Delivered)
+    assert (said.rank, said.number, said.failed) == (1, 1, True)
+    with said.body.open() as file:
+        assert file.read() == b"x" * size
+    said.body.close()
+    await story.desk.close(succeed(), ())
+    assert isinstance(await story.hear(), Ended)
+    story.close()
+
+
+@in_loop
+async def test_an_outcome_that_breaks_off_is_not_taken_and_may_come_again() -> None:
+    story = Story()
+    await story.begin()
+    story.desk.note_written(WORKERS[0], 1)
+    for size in (3, 2 * INLINE_BYTES):
+        await story.desk.take(OutcomeHead(WORKERS[0], 1, size + 1), stream(b"x" * size))
+    await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
+    said = await story.hear()
+    assert isinstance(said, Delivered)
+    assert said.body.data == b"xyz"
+    story.close()
+
+
+@in_loop
+async def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+
+    async def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hvdrun.tasks.desk.collect", fail)
+    with pytest.raises(LaunchError, match=r"what the functions return cannot be kept .*No space left"):
+        await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
+    story.close()
+
+
+@in_loop
+async def test_a_program_that_reads_late_misses_nothing() -> None:
+    story = Story()
+    count = 200  # more than a socket holds
+    for number in range(1, count + 1):
+        await story.begin(number)
+        story.desk.note_written(WORKERS[0], number)
+        await story.desk.take(OutcomeHead(WORKERS[0], number, 3000), stream(b"x" * 3000))
+    heard = [await story.hear() for _ in range(count)]
+    assert [said.number for said in heard if isinstance(said, Delivered)] == list(range(1, count + 1))
+    story.close()
+
+
+@in_loop
+async def test_outcomes_of_a_host_that_is_lost_come_before_the_end_with_the_last_lines_that_fit() -> None:
+    story = Story()
+    await story.begin()
+    await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
+    await story.desk.close(blame_host("a", "gone"), (*repeat("x" * 1000, 50), "last"))
+    assert isinstance(await story.hear(), Delivered)
+    end = await story.hear()
+    assert isinstance(end, Ended)
+    assert not end.succeeded
+    assert end.reason == "host a was lost: gone"
+    assert end.last_lines[-1] == "last"
+    assert len(end.last_lines) < 20
+    story.close()
+
+
+@in_loop
+async def test_a_program_that_closes_or_ends_while_a_child_of_it_holds_the_connection_stops_the_job() -> None:
+    story = Story()
+    story.program.close()
+    await story.stopped.wait()
+    story.close()
+    process = await asyncio.create_subprocess_exec("sleep", "100")
+    pidfd = os.pidfd_open(process.pid)
+    story = Story(pidfd)
+    process.kill()
+    await story.stopped.wait()
+    await process.wait()
+    story.close()
+    os.close(pidfd)
+
+
+@in_loop
+async def test_a_body_can_be_read_by_several_at_a_time() -> None:
+    body = await collect(stream(b"a" * messages.INLINE_BYTES + b"b"), INLINE_BYTES + 1)
+    assert body is not None
+    pairs = list(zip(body.pieces(), body.pieces(), strict=True))
+    assert b"".join(one for one, _ in pairs) == b"".join(other for _, other in pairs)
+    body.close()
+
+
+def test_what_the_other_side_said_before_it_left_is_heard_though_it_has_not_read_everything() -> None:
+    program, launcher = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    refused = Refused(("there is no such folder.",), 2)
+    with program:
+        send(program, EndTasks())
+        send(launcher, refused)
+        launcher.close()
+        assert receive(program) == refused
+        assert receive(program) is None
