@@ -1,9 +1,8 @@
-"""The one table of options, and what click is told of it."""
+"""The one table of options."""
 
-import click
 import pytest
 
-from hvdrun.options import BY_FLAG, OPTIONS, Group, make_click_options
+from hvdrun.options import BY_FLAG, OPTIONS, Group
 from hvdrun.options.elastic import ELASTIC, LEASE
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo, MapBy
@@ -50,9 +49,3 @@ def test_the_options_of_elastic_jobs_are_a_group_of_the_table() -> None:
 def test_a_switch_has_no_value_to_read() -> None:
     with pytest.raises(TypeError, match="-v"):
         BY_FLAG["-v"].read("1", "-v")
-
-
-def test_click_gets_every_spelling() -> None:
-    parameters = make_click_options({"help": lambda *_: None, "version": lambda *_: None})
-    assert {flag for parameter in parameters for flag in parameter.opts} == set(BY_FLAG)
-    assert all(isinstance(parameter, click.Option) for parameter in parameters)
