@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Iterable, Iterator
 from textwrap import fill
 
-from hvdrun.options.option import Group, Option
-from hvdrun.options.table import OPTIONS
+from hvdrun.options.option import Option
+from hvdrun.options.table import OPTIONS, TABLE
 
 README_START = "<!-- options -->"
 README_END = "<!-- /options -->"
@@ -45,8 +45,8 @@ def _render_table(heading: str, rows: list[tuple[str, str]], width: int) -> str:
 
 def describe_options() -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """For each group its heading, and its options' spellings and meanings, for --help."""
-    for group in Group:
-        yield group.value, [(spell(option), _explain(option)) for option in OPTIONS if option.group is group]
+    for group, options in TABLE.items():
+        yield group.value, [(spell(option), _explain(option)) for option in options]
 
 
 def spell(option: Option) -> str:

@@ -6,69 +6,56 @@ from typing import Any
 
 from hvdrun.errors import UsageError
 from hvdrun.options.flags import Answered, read_words
-from hvdrun.options.option import Group, Option
+from hvdrun.options.option import Kind, Option
 from hvdrun.options.pages import render_help, spell
-from hvdrun.options.values import parse_endpoint, parse_limit, parse_path, parse_slots
-from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.options.values import FILE, SLOTS, TIME, parse_endpoint, parse_path
 
-_FILE = Option(flags=("FILE",), dest="file", group=Group.JOINING, help="", parse=parse_path, wanted="a file's name")
-_HELP = Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Show this message and exit.", acts=True)
+_FILE = Option("FILE", "file", "", Kind(parse_path, "FILE", "a file's name"))
+_HELP = Option("-h --help", "help", "Show this message and exit.", acts=True)
 AGENT = (
     Option(
-        flags=("--join",),
-        dest="place",
-        group=Group.JOINING,
-        help="Where hvdrun waits for agents, as it prints it.",
-        parse=parse_endpoint,
-        metavar="ADDRESS:PORT",
-        wanted="an address and a port, as in --join 10.0.0.1:29400",
+        "--join",
+        "place",
+        "Where hvdrun waits for agents, as it prints it.",
+        Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port"),
+        "10.0.0.1:29400",
     ),
     Option(
-        flags=("--token-file",),
-        dest="token_file",
-        group=Group.JOINING,
-        help="The file by which hvdrun and this agent know each other. It may come later.",
-        parse=parse_path,
-        metavar="FILE",
-        wanted="the name of a file, as in --token-file job.token",
+        "--token-file",
+        "token_file",
+        "The file by which hvdrun and this agent know each other. It may come later.",
+        FILE,
+        "job.token",
     ),
     Option(
-        flags=("--slots",),
-        dest="slots",
-        group=Group.JOINING,
-        help="How many workers this host takes. Without it: one for each accelerator, or one.",
-        parse=parse_slots,
-        metavar="N",
-        wanted=f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}, as in --slots 4",
+        "--slots",
+        "slots",
+        "How many workers this host takes. Without it: one for each accelerator, or one.",
+        SLOTS,
+        "4",
     ),
     Option(
-        flags=("--name",),
-        dest="name",
-        group=Group.JOINING,
-        help="What the job calls this host. Without it: its own name.",
-        parse=str,
-        metavar="NAME",
-        wanted="a host's name, as in --name node1",
+        "--name",
+        "name",
+        "What the job calls this host. Without it: its own name.",
+        Kind(str, "NAME", "a host's name"),
+        "node1",
     ),
     Option(
-        flags=("--join-timeout",),
-        dest="join_timeout",
-        group=Group.JOINING,
-        help="How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
-        parse=parse_limit,
-        metavar="TIME",
-        wanted="a time longer than 0, as in --join-timeout 10m",
+        "--join-timeout",
+        "join_timeout",
+        "How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
+        TIME,
+        "10m",
     ),
 )
 TOKEN = (
     Option(
-        flags=("--lifetime",),
-        dest="lifetime",
-        group=Group.JOINING,
-        help="For how long agents may join with it. Those that have joined stay.",
-        parse=parse_limit,
-        metavar="TIME",
-        wanted="a time longer than 0, as in --lifetime 24h",
+        "--lifetime",
+        "lifetime",
+        "For how long agents may join with it. Those that have joined stay.",
+        TIME,
+        "24h",
         default="24h",
     ),
 )

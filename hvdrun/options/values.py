@@ -2,10 +2,12 @@
 
 import re
 import shlex
+from functools import partial
 from ipaddress import IPv6Address
 from pathlib import Path
 
 from hvdrun.errors import BadValueError
+from hvdrun.options.option import Kind
 from hvdrun.spec.elasticity import COOLDOWN_BOUNDS_SECONDS
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
 from rendezvous.core.model import Endpoint
@@ -20,48 +22,16 @@ _PLACE = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::(?P<
 _INTERFACE = re.compile(r"[^\s/,]{1,15}")  # what Linux takes for the name of a network interface
 
 
-def parse_count(text: str) -> int:
-    """Read a whole number from 1 to MAX_WORKERS.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_WORKERS):
+def _parse_number(text: str, *, least: int = 1, most: int = MAX_WORKERS) -> int:
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
         raise ValueError(text)
     return int(text)
 
 
-def parse_whole_number(text: str) -> int:
-    """Read a whole number from 0 to MAX_WORKERS.
-
-    Raises:
-        ValueError: it is none.
-    """
-    return 0 if text == "0" else parse_count(text)
-
-
-def parse_slots(text: str) -> int:
-    """Read how many slots a host offers.
-
-    Raises:
-        ValueError: it is no such number.
-    """
-    slots = parse_count(text)
-    if slots > MAX_SLOTS_PER_HOST:
-        raise ValueError(text)
-    return slots
-
-
-def parse_port(text: str) -> int:
-    """Read a port of TCP, from 1 to MAX_PORT.
-
-    Raises:
-        ValueError: it is none.
-    """
-    port = parse_count(text)
-    if port > MAX_PORT:
-        raise ValueError(text)
-    return port
+parse_count = _parse_number
+parse_whole_number = partial(_parse_number, least=0)
+parse_slots = partial(_parse_number, most=MAX_SLOTS_PER_HOST)
+parse_port = partial(_parse_number, most=MAX_PORT)
 
 
 def parse_endpoint(text: str) -> Endpoint:
@@ -194,3 +164,15 @@ def parse_interfaces(text: str) -> tuple[str, ...]:
     if not all("/" in piece or ":" in piece or _INTERFACE.fullmatch(piece) for piece in pieces):
         raise ValueError(text)
     return pieces
+
+
+COUNT = Kind(parse_count, "N", f"a number of workers from 1 to {MAX_WORKERS}")
+SLOTS = Kind(parse_slots, "N", f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}")
+TIME = Kind(parse_limit, "TIME", "a time longer than 0")
+COOLDOWN = Kind(
+    parse_cooldown, "MIN MAX", "two times from {:g} to {:g} s, the shorter first".format(*COOLDOWN_BOUNDS_SECONDS)
+)
+FILE = Kind(parse_path, "FILE", "the name of a file")
+FOLDER = Kind(parse_path, "DIR", "the name of a folder")
+PROGRAM = Kind(parse_words, "COMMAND", "a program with its arguments")
+INTERFACES = Kind(parse_interfaces, "A,B", "names of interfaces, patterns of them or subnets")

@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from hvdrun.options.configuration.languages import parse_toml, parse_yaml
 from hvdrun.options.configuration.sections import SECTIONS, read_section
 from hvdrun.options.configuration.tree import ConfigurationError, Node
-from hvdrun.options.files import CONFIG_FILE, WRITE_CONFIG
 from hvdrun.options.option import Given, Option
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.values import parse_path
 
 _MOST_BYTES = 1024 * 1024  # /dev/zero has no end
+_OF_FILES = frozenset({"config_file", "write_config"})
 _TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
 
 
@@ -25,10 +25,7 @@ def _list_keys(option: Option) -> Iterator[str]:
 
 COMMAND = "command"
 KEYS: Mapping[str, Option] = {
-    key: option
-    for option in OPTIONS
-    if not option.acts and option not in (CONFIG_FILE, WRITE_CONFIG)
-    for key in _list_keys(option)
+    key: option for option in OPTIONS if not option.acts and option.dest not in _OF_FILES for key in _list_keys(option)
 }
 
 

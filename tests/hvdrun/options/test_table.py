@@ -2,8 +2,7 @@
 
 import pytest
 
-from hvdrun.options import BY_FLAG, OPTIONS, Group
-from hvdrun.options.elastic import ELASTIC, LEASE
+from hvdrun.options import BY_FLAG, OPTIONS
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo, MapBy
 
@@ -39,11 +38,10 @@ def test_every_option_that_takes_a_value_says_which() -> None:
         assert option.help.endswith(".")
 
 
-def test_the_options_of_elastic_jobs_are_a_group_of_the_table() -> None:
-    assert set(ELASTIC) < set(OPTIONS)
-    assert all(option.group is Group.ELASTIC and option.wanted for option in ELASTIC)
-    assert LEASE.default is None
-    assert "5s in elastic jobs, 30s in others" in LEASE.help
+def test_the_lease_of_either_kind_of_job_is_told() -> None:
+    lease = BY_FLAG["--lease"]
+    assert lease.default is None
+    assert "5s in elastic jobs, 30s in others" in lease.help
 
 
 def test_a_switch_has_no_value_to_read() -> None:
