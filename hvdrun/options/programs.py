@@ -6,9 +6,8 @@ from typing import Any
 
 from hvdrun.errors import UsageError
 from hvdrun.options.flags import Answered, read_words
-from hvdrun.options.option import Kind, Option
+from hvdrun.options.option import FILE, SLOTS, TIME, Kind, Option, parse_endpoint, parse_path
 from hvdrun.options.pages import render_help, spell
-from hvdrun.options.values import FILE, SLOTS, TIME, parse_endpoint, parse_path
 
 _FILE = Option("FILE", "file", "", Kind(parse_path, "FILE", "a file's name"))
 _HELP = Option("-h --help", "help", "Show this message and exit.", acts=True)

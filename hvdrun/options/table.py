@@ -6,8 +6,7 @@ An option whose dest is a field of a part of `JobSpec` gives that field, and nee
 import itertools
 from collections.abc import Mapping
 
-from hvdrun.options.option import Group, Kind, Option
-from hvdrun.options.values import (
+from hvdrun.options.option import (
     COOLDOWN,
     COUNT,
     FILE,
@@ -18,6 +17,9 @@ from hvdrun.options.values import (
     PROGRAM,
     SLOTS,
     TIME,
+    Group,
+    Kind,
+    Option,
     parse_absolute_path,
     parse_bind,
     parse_count,
@@ -28,15 +30,17 @@ from hvdrun.options.values import (
     parse_whole_number,
 )
 from hvdrun.shim.path import ShimMode
-from hvdrun.spec.elasticity import (
+from hvdrun.spec.limits import (
     DEFAULT_COOLDOWN_SECONDS,
+    DEFAULT_GRACE_SECONDS,
+    DEFAULT_LAUNCHER_TIMEOUT_SECONDS,
     DEFAULT_LEASE_SECONDS,
     DEFAULT_SLOT_COOLDOWN_SECONDS,
     DEFAULT_SLOT_FAILURES,
+    DEFAULT_START_TIMEOUT_SECONDS,
     DEFAULT_TIMEOUT_SECONDS,
+    ELASTIC_LEASE_SECONDS,
 )
-from hvdrun.spec.limits import DEFAULT_GRACE_SECONDS, DEFAULT_LAUNCHER_TIMEOUT_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
-from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.spec.mapping import BindTo, MapBy
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND
@@ -343,8 +347,8 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "--lease",
             "lease_seconds",
             "How long a host may be silent, from when its next report is due (six times a lease), or a worker of an "
-            f"elastic job be stopped, before it counts as lost. Without it: {DEFAULT_LEASE_SECONDS:g}s in elastic "
-            f"jobs, {STATIC_LEASE_SECONDS:g}s in others.",
+            f"elastic job be stopped, before it counts as lost. Without it: {ELASTIC_LEASE_SECONDS:g}s in elastic "
+            f"jobs, {DEFAULT_LEASE_SECONDS:g}s in others.",
             TIME,
             "30s",
         ),

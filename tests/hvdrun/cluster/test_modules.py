@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from hvdrun.cluster.modules import collect_modules, list_own_folders
+from hvdrun.cluster.pickling import collect_modules, list_own_folders
 
 
 def test_the_programs_own_modules_are_whole_packages_that_it_has_imported_and_files_beside_it(

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import HostFileError, UsageError
-from hvdrun.spec.discovery import MAX_HOSTFILE_BYTES, discover_hosts, read_hostfile
-from hvdrun.spec.hosts import HostList
+from hvdrun.spec.hosts import MAX_HOSTFILE_BYTES, HostList, discover_hosts, read_hostfile
 from rendezvous.core.model import Host
 
 

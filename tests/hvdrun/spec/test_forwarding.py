@@ -3,7 +3,7 @@
 import pytest
 
 from hvdrun.errors import BadValueError, VariableNotSetError
-from hvdrun.spec.forwarding import choose_forwarded
+from hvdrun.spec.environment import choose_forwarded
 
 OWN = {b"NCCL_DEBUG": b"INFO", b"NCCL_ALGO": b"Ring", b"HVD_JOB": b"around", b"LATIN": b"\xe9", b"EMPTY": b""}
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from hvdrun.testing.place import Place
-from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, run_test
-from hvdrun.testing.verdict import DebuggedError, Verdict, decide, read_error, tell
+from hvdrun.testing.rank import Place, RankFailedError, RankOutcome, RankReport, Style, run_test
+from hvdrun.testing.session import DebuggedError, Verdict, decide, make_error, tell
 
 STYLE = Style("short", shows_locals=False)
 P, F, S, X = RankOutcome.PASSED, RankOutcome.FAILED, RankOutcome.SKIPPED, RankOutcome.XFAILED
@@ -39,7 +38,7 @@ def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch
         run_test(fail, {}, STYLE)
     report = caught.value.report
     assert (report.rank, report.outcome, report.summary) == (1, F, "ValueError: bad")
-    error = read_error(report)
+    error = make_error(report)
     assert isinstance(error, ValueError)
     with pytest.raises(ValueError, match="bad"):
         Verdict([report], report).announce()
@@ -63,7 +62,7 @@ def test_pdb_that_cannot_be_says_why_and_pytest_opens_none(
     with pytest.raises(RankFailedError) as caught:
         run_test(fail, {}, Style("short", shows_locals=False, terminal=terminal, uses_pdb=True))
     assert caught.value.report.summary == f"ValueError: bad ({says})\nmore"
-    assert isinstance(read_error(caught.value.report), DebuggedError)
+    assert isinstance(make_error(caught.value.report), DebuggedError)
 
 
 def test_a_rank_that_skips_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import HvdrunError
 from hvdrun.options import OPTIONS
-from hvdrun.options.configuration.reading import KEYS, read_configuration
-from hvdrun.options.configuration.tree import ConfigurationError
+from hvdrun.options.configuration.file import KEYS, read_configuration
+from hvdrun.options.configuration.languages import ConfigurationError
 
 JOB = """\
 np: 8                       # the same keys as the flags

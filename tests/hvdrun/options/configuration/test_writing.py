@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import BadValueError
 from hvdrun.options import OPTIONS, Given, Option, settle
-from hvdrun.options.configuration.reading import KEYS, read_configuration
-from hvdrun.options.configuration.tree import ConfigurationError
-from hvdrun.options.configuration.writing import write_configuration
+from hvdrun.options.configuration.file import KEYS, read_configuration, write_configuration
+from hvdrun.options.configuration.languages import ConfigurationError
 
 # What some option or other reads, and what YAML or TOML might take for something else.
 TEXTS = (
