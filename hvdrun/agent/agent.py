@@ -46,8 +46,7 @@ from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.signals import answer_notice
 from hvdrun.processes.standstill import Standstill
 from hvdrun.shim.path import lead_to_shim
-from hvdrun.spec.elasticity import is_elastic
-from hvdrun.spec.environment import lay_over
+from hvdrun.spec.environment import is_elastic, lay_over
 from hvdrun.version import __version__
 from rendezvous import wire
 from rendezvous.bootstrap import name_stop_file

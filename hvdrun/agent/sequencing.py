@@ -20,7 +20,7 @@ from typing import Protocol
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
 from hvdrun.agent.spawn import mark_service
 from hvdrun.processes.guard import Guard
-from hvdrun.spec.elasticity import is_elastic
+from hvdrun.spec.environment import is_elastic
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened

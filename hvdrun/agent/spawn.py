@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hvdrun.agent.binding import Binder
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
-from hvdrun.spec.elasticity import is_elastic
+from hvdrun.spec.environment import is_elastic
 from hvdrun.spec.mapping import BindTo
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch

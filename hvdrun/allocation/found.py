@@ -1,30 +1,53 @@
-"""Which allocation hvdrun runs in, if any."""
+"""Which allocation hvdrun runs in, if any.
+
+PBS, LSF and the MPIJob of Kubeflow's MPI operator write the hosts into a file, which is read here.
+"""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from rendezvous.bootstrap import JOB
+from hvdrun.allocation.slurm import find_slurm
+from hvdrun.spec.allocation import Allocation
+from hvdrun.spec.hosts import read_hostfile
 
-if TYPE_CHECKING:
-    from hvdrun.spec.allocation import Allocation
-
-_MARKS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "K_MPI_JOB_ROLE")
+MPI_FOLDER = Path("/etc/mpi")
 
 
-def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> "Allocation | None":
-    """The allocation; None where there is none, and in a worker, whose job has it.
+def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> Allocation | None:
+    """The allocation; None where there is none.
 
     Raises:
         HvdrunError: what a scheduler says cannot be understood.
     """
-    if JOB in environment or not any(mark in environment for mark in _MARKS):
-        return None
-    from hvdrun.allocation.hostfiles import find_lsf, find_mpijob, find_pbs  # noqa: PLC0415 - few jobs have a scheduler
-    from hvdrun.allocation.slurm import find_slurm  # noqa: PLC0415 - the same
-
     return (
         find_slurm(environment)
-        or find_pbs(environment)
-        or find_lsf(environment)
+        or _find_file(environment, "PBS job", "PBS_JOBID", "PBS_NODEFILE")
+        or _find_file(environment, "LSF job", "LSB_JOBID", "LSB_DJOB_HOSTFILE")
         or find_mpijob(environment, is_elastic=is_elastic)
     )
+
+
+def find_mpijob(
+    environment: Mapping[str, str], *, is_elastic: bool = False, folder: Path = MPI_FOLDER
+) -> Allocation | None:
+    """The workers' pods of an MPIJob, in its launcher's pod, of which the operator tells in a variable.
+
+    The script names the pods that run, without slots; the file all that are planned, with their slots.
+
+    Raises:
+        HostFileError: the file cannot be read.
+    """
+    path, script = folder / "hostfile", folder / "discover_hosts.sh"
+    if environment.get("K_MPI_JOB_ROLE") != "launcher" or not path.exists():
+        return None
+    return Allocation(
+        "MPIJob", read_hostfile(path).hosts, script=str(script) if is_elastic and script.exists() else None
+    )
+
+
+def _find_file(environment: Mapping[str, str], kind: str, number: str, variable: str) -> Allocation | None:
+    """PBS Pro, OpenPBS and Torque name a host once for each of its slots, and so does LSF."""
+    path = environment.get(variable)
+    if not path or number not in environment:
+        return None
+    return Allocation(f"{kind} {environment[number]}", read_hostfile(Path(path)).hosts)

@@ -11,10 +11,8 @@ from textwrap import fill
 from typing import Any
 
 from hvdrun.errors import LaunchError
-from hvdrun.options.horovodrun.table import CHECK_BUILD, HELP, VERSION, WORDS
-from hvdrun.options.horovodrun.translation import translate
-from hvdrun.options.horovodrun.word import Word
-from hvdrun.options.horovodrun.words import read_words
+from hvdrun.options.horovodrun.table import CHECK_BUILD, HELP, VERSION, WORDS, Word
+from hvdrun.options.horovodrun.words import read_words, translate
 from hvdrun.options.request import make_job
 from hvdrun.options.table import BY_DEST
 from hvdrun.spec.command import Surroundings, pin_python

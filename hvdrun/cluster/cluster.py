@@ -1,25 +1,103 @@
 """`hvdrun.run()` and `hvdrun.Cluster`: run a Python function on the workers of a job, and get what each returns."""
 
-import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hvdrun.cluster.answers import Answers, collect
+from hvdrun.cluster.errors import JobEndedError, JobRefusedError
 from hvdrun.cluster.job import Job
-from hvdrun.cluster.keywords import complete, make_words, read_job
-from hvdrun.cluster.modules import Unit, collect_modules
-from hvdrun.cluster.pickling import pack
+from hvdrun.cluster.keywords import Request
+from hvdrun.cluster.pickling import pack, read_error, read_result
 from hvdrun.errors import UsageError
-from hvdrun.spec.discovery import LOCALHOST
-from hvdrun.tasks.messages import Delivered
+from hvdrun.tasks.messages import Delivered, Ended, Refused
 
 ResultT = TypeVar("ResultT")
 Hosts = str | Sequence[str]
+
+
+@dataclass(slots=True)
+class Answers:
+    """What has become of one function.
+
+    delivered: by the workers, in the order in which it came.
+    end: how the job has ended; None while it goes on.
+    """
+
+    delivered: list[Delivered] = field(default_factory=list)
+    end: Ended | Refused | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """The function has failed on some worker."""
+        return any(outcome.failed for outcome in self.delivered)
+
+    def find_first_failure(self) -> Delivered | None:
+        """The failure that came first; one that only follows from another's is none while that may be known yet."""
+        failed = [outcome for outcome in self.delivered if outcome.failed]
+        first = next((outcome for outcome in failed if not outcome.follows_another), None)
+        return first or next(iter(failed if self.end is None else ()), None)
+
+    def explain_end(self) -> JobRefusedError | JobEndedError | None:
+        """Why the job ended, or never began; None where it goes on or has ended well."""
+        match self.end:
+            case Refused():
+                return JobRefusedError(self.end.lines)
+            case Ended(succeeded=False):
+                return JobEndedError(self.end.reason, self.end.rank, self.end.returncode, self.end.last_lines)
+            case _:
+                return None
+
+    def read(self, size: int, *, is_elastic: bool = False) -> list[Any]:
+        """The results by rank; of an elastic job those that there are. They can be read once.
+
+        Raises:
+            Exception: what the function has raised first, or that the job has ended or never begun.
+        """
+        try:
+            return self._read(size, is_elastic=is_elastic)
+        finally:
+            for outcome in self.delivered:
+                outcome.body.close()
+
+    def _read(self, size: int, *, is_elastic: bool) -> list[Any]:
+        has_succeeded = isinstance(self.end, Ended) and self.end.succeeded
+        first = self.find_first_failure()
+        if first is not None and not (is_elastic and has_succeeded):
+            raise read_error(first)
+        ended = self.explain_end()
+        if ended is not None:
+            raise ended
+        results = {outcome.rank: outcome for outcome in self.delivered if not outcome.failed}
+        if not is_elastic and len(results) < size:
+            missing = ", ".join(str(rank) for rank in range(size) if rank not in results)
+            raise JobEndedError(f"the job ended without the results of the ranks {missing}")
+        return [read_result(results[rank]) for rank in sorted(results)]
+
+
+def collect(job: Job, size: int | None = None, grace_seconds: float = 0.0) -> Answers:
+    """Take what the workers deliver of the function that a job runs.
+
+    Args:
+        job: has been sent a function.
+        size: so many outcomes are enough; None waits for the job's end.
+        grace_seconds: when one has failed, how long the others are waited for.
+    """
+    answers = Answers()
+    deadline: float | None = None
+    while len(answers.delivered) != size:
+        message = next(job.messages(deadline), None)
+        if not isinstance(message, Delivered):
+            answers.end = message
+            break
+        answers.delivered.append(message)
+        if message.failed and size is not None and deadline is None:
+            deadline = time.monotonic() + grace_seconds
+    return answers
 
 
 def run(  # noqa: PLR0917 - the order is Horovod's
@@ -196,33 +274,3 @@ class Cluster:
                     message.body.close()
         job.close()
         self._finalizer.detach()
-
-
-class Request:
-    """What is asked of a job, found right.
-
-    given: keywords, see `hvdrun.cluster.keywords`. env: variables for the workers. executable: their Python.
-
-    Raises:
-        HvdrunError: the job is impossible.
-        TypeError: there is no such keyword.
-    """
-
-    def __init__(
-        self, given: Mapping[str, object], env: Mapping[str, str] | None = None, executable: str | None = None
-    ) -> None:
-        self.words = complete(make_words(given, env), executable)
-        self.environment = {**os.environ, **(env or {})}
-        spec = read_job(self.words, self.environment)
-        self.size = spec.workers.size
-        self.is_elastic = spec.is_elastic
-        self.grace_seconds = spec.limits.grace_seconds
-        self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.workers.hosts)
-
-    def collect_modules(self) -> tuple[Unit, ...]:
-        """The program's own modules, where its workers run on hosts that may not have them."""
-        return collect_modules() if self._has_other_hosts else ()
-
-    def start(self) -> Job:
-        """Such a job."""
-        return Job(self.words, self.environment)

@@ -4,8 +4,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from hvdrun.cluster.cluster import Request, run_once
-from hvdrun.cluster.keywords import list_keywords
+from hvdrun.cluster.cluster import run_once
+from hvdrun.cluster.keywords import Request, list_keywords
 from hvdrun.errors import HvdrunError, UsageError
 
 ResultT = TypeVar("ResultT")

@@ -7,10 +7,12 @@ from difflib import get_close_matches
 
 from hvdrun.cli import program as cli
 from hvdrun.cluster.errors import UnknownKeywordError
+from hvdrun.cluster.job import Job
+from hvdrun.cluster.pickling import Unit, collect_modules
 from hvdrun.options import OPTIONS, Option
 from hvdrun.options.request import choose_allocation, make_job, settle_request
 from hvdrun.processes.accelerators import count_accelerators
-from hvdrun.spec.discovery import discover_hosts
+from hvdrun.spec.hosts import LOCALHOST, discover_hosts
 from hvdrun.spec.jobspec import JobSpec
 
 MODULE = "worker_runtime.tasks"
@@ -122,3 +124,33 @@ def _spell(option: Option, value: object) -> Iterator[str]:
     for one in value if several else (value,):  # type: ignore[attr-defined]  # as several says
         yield flag
         yield from map(str, one if option.words > 1 and isinstance(one, list | tuple) else (one,))
+
+
+class Request:
+    """What is asked of a job, found right.
+
+    given: keywords. env: variables for the workers. executable: their Python.
+
+    Raises:
+        HvdrunError: the job is impossible.
+        TypeError: there is no such keyword.
+    """
+
+    def __init__(
+        self, given: Mapping[str, object], env: Mapping[str, str] | None = None, executable: str | None = None
+    ) -> None:
+        self.words = complete(make_words(given, env), executable)
+        self.environment = {**os.environ, **(env or {})}
+        spec = read_job(self.words, self.environment)
+        self.size = spec.workers.size
+        self.is_elastic = spec.is_elastic
+        self.grace_seconds = spec.limits.grace_seconds
+        self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.workers.hosts)
+
+    def collect_modules(self) -> tuple[Unit, ...]:
+        """The program's own modules, where its workers run on hosts that may not have them."""
+        return collect_modules() if self._has_other_hosts else ()
+
+    def start(self) -> Job:
+        """Such a job."""
+        return Job(self.words, self.environment)

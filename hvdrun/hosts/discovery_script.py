@@ -12,8 +12,7 @@ from hvdrun.errors import HostSyntaxError, UsageError
 from hvdrun.processes import processes
 from hvdrun.processes.script_guard import ScriptGuard
 from hvdrun.spec.command import find_directory
-from hvdrun.spec.discovery import MAX_HOSTFILE_BYTES
-from hvdrun.spec.hosts import HostList, parse_discovered
+from hvdrun.spec.hosts import MAX_HOSTFILE_BYTES, HostList, parse_discovered
 from hvdrun.spec.jobspec import JobSpec
 
 LIMIT_SECONDS = 30.0  # a script may ask a cluster's server; one that hangs must not be waited for without end

@@ -18,8 +18,7 @@ from hvdrun.spec.command import (
     pin_python,
     resolve_command,
 )
-from hvdrun.spec.discovery import LOCALHOST
-from hvdrun.spec.hosts import HostList
+from hvdrun.spec.hosts import LOCALHOST, HostList
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.account import name_user
 

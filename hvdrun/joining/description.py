@@ -5,8 +5,8 @@ import shlex
 from hvdrun.joining.reception import choose_place, find_reachable, write_line
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.joining import Joining
 from hvdrun.spec.masking import mask_command
+from hvdrun.spec.remote import Joining
 from rendezvous.core.model import Endpoint
 
 

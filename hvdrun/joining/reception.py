@@ -22,8 +22,8 @@ from hvdrun.processes.signals import answer_signals
 from hvdrun.processes.supervision import supervise
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.joining import FREE_PORT, Joining
 from hvdrun.spec.mapping import map_workers
+from hvdrun.spec.remote import FREE_PORT, Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 

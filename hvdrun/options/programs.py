@@ -4,70 +4,57 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-import click
-
 from hvdrun.errors import UsageError
-from hvdrun.options.option import Group, Option
-from hvdrun.options.values import parse_endpoint, parse_limit, parse_path, parse_slots
-from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.options.flags import Answered, read_words
+from hvdrun.options.option import FILE, SLOTS, TIME, Kind, Option, parse_endpoint, parse_path
+from hvdrun.options.pages import render_help, spell
 
-_FILE = Option(flags=("FILE",), dest="file", group=Group.JOINING, help="", parse=parse_path, wanted="a file's name")
+_FILE = Option("FILE", "file", "", Kind(parse_path, "FILE", "a file's name"))
+_HELP = Option("-h --help", "help", "Show this message and exit.", acts=True)
 AGENT = (
     Option(
-        flags=("--join",),
-        dest="place",
-        group=Group.JOINING,
-        help="Where hvdrun waits for agents, as it prints it.",
-        parse=parse_endpoint,
-        metavar="ADDRESS:PORT",
-        wanted="an address and a port, as in --join 10.0.0.1:29400",
+        "--join",
+        "place",
+        "Where hvdrun waits for agents, as it prints it.",
+        Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port"),
+        "10.0.0.1:29400",
     ),
     Option(
-        flags=("--token-file",),
-        dest="token_file",
-        group=Group.JOINING,
-        help="The file by which hvdrun and this agent know each other. It may come later.",
-        parse=parse_path,
-        metavar="FILE",
-        wanted="the name of a file, as in --token-file job.token",
+        "--token-file",
+        "token_file",
+        "The file by which hvdrun and this agent know each other. It may come later.",
+        FILE,
+        "job.token",
     ),
     Option(
-        flags=("--slots",),
-        dest="slots",
-        group=Group.JOINING,
-        help="How many workers this host takes. Without it: one for each accelerator, or one.",
-        parse=parse_slots,
-        metavar="N",
-        wanted=f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}, as in --slots 4",
+        "--slots",
+        "slots",
+        "How many workers this host takes. Without it: one for each accelerator, or one.",
+        SLOTS,
+        "4",
     ),
     Option(
-        flags=("--name",),
-        dest="name",
-        group=Group.JOINING,
-        help="What the job calls this host. Without it: its own name.",
-        parse=str,
-        metavar="NAME",
-        wanted="a host's name, as in --name node1",
+        "--name",
+        "name",
+        "What the job calls this host. Without it: its own name.",
+        Kind(str, "NAME", "a host's name"),
+        "node1",
     ),
     Option(
-        flags=("--join-timeout",),
-        dest="join_timeout",
-        group=Group.JOINING,
-        help="How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
-        parse=parse_limit,
-        metavar="TIME",
-        wanted="a time longer than 0, as in --join-timeout 10m",
+        "--join-timeout",
+        "join_timeout",
+        "How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
+        TIME,
+        "10m",
     ),
 )
 TOKEN = (
     Option(
-        flags=("--lifetime",),
-        dest="lifetime",
-        group=Group.JOINING,
-        help="For how long agents may join with it. Those that have joined stay.",
-        parse=parse_limit,
-        metavar="TIME",
-        wanted="a time longer than 0, as in --lifetime 24h",
+        "--lifetime",
+        "lifetime",
+        "For how long agents may join with it. Those that have joined stay.",
+        TIME,
+        "24h",
         default="24h",
     ),
 )
@@ -88,7 +75,7 @@ def read_agent(words: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         UsageError: the words are wrong.
-        click.exceptions.Exit: --help has been answered.
+        Answered: it is --help.
     """
     values = _read("hvdrun agent", ABOUT_AGENT, AGENT, words)
     for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
@@ -107,7 +94,7 @@ def read_token(words: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         UsageError: the words are wrong.
-        click.exceptions.Exit: --help has been answered.
+        Answered: it is --help.
     """
     return _read("hvdrun token", ABOUT_FILES, TOKEN, words, _FILE)
 
@@ -115,26 +102,31 @@ def read_token(words: Sequence[str]) -> dict[str, Any]:
 def _read(
     name: str, about: str, options: Sequence[Option], words: Sequence[str], argument: Option | None = None
 ) -> dict[str, Any]:
-    parameters: list[click.Parameter] = [
-        click.Option(
-            [*option.flags, option.dest],
-            metavar=option.metavar,
-            help=option.help,
-            default=option.default,
-            show_default=option.default is not None,
-        )
-        for option in options
-    ]
+    def refuse(sentence: str) -> UsageError:
+        return UsageError(f"{sentence}: {name} --help lists its options.")
+
+    def refuse_flag(flag: str) -> UsageError:
+        return refuse(f"No such option '{flag}'")
+
+    by_flag = {flag: option for option in (*options, _HELP) for flag in option.flags}
+    given, rest = read_words(words, by_flag, refuse_flag)
+    known = list(options)
     if argument is not None:
-        parameters.append(click.Argument([argument.dest], metavar=argument.flags[0]))
-    command = click.Command(
-        name, params=parameters, help=about, context_settings={"help_option_names": ["-h", "--help"]}
-    )
-    try:
-        context = command.make_context(name, list(words))
-    except click.UsageError as error:
-        raise UsageError(f"{error.format_message().rstrip('.')}: {name} --help lists its options.") from error
-    return {
-        option.dest: None if (text := context.params[option.dest]) is None else option.read(text, option.flags[0])
-        for option in (*options, *(() if argument is None else (argument,)))
-    }
+        known.append(argument)
+        if rest:  # options may also follow it
+            after, others = read_words(rest[1:], by_flag, refuse_flag)
+            given, rest = {**given, argument.dest: rest[0], **after}, others
+    if _HELP.dest in given:
+        usage = " ".join([name, "[OPTIONS]", *(option.flags[0] for option in known[len(options) :])])
+        rows = [(spell(option), f"{option.help}{_tell_default(option)}") for option in (*options, _HELP)]
+        raise Answered(render_help(usage, about, [("Options", rows)], indent=2))
+    if rest:
+        raise refuse(f"Got unexpected extra argument ({rest[0]})")
+    if argument is not None and argument.dest not in given:
+        raise refuse(f"Missing argument '{argument.flags[0]}'")
+    texts = [(option, given.get(option.dest, option.default)) for option in known]
+    return {option.dest: None if text is None else option.read(str(text), option.flags[0]) for option, text in texts}
+
+
+def _tell_default(option: Option) -> str:
+    return f"  [default: {option.default}]" if option.default else ""

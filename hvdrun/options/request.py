@@ -7,34 +7,29 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import IdentityFileError, UsageError
-from hvdrun.options.elastic_request import ONLY_ELASTIC, choose_elasticity, find_idle
-from hvdrun.options.flags import find_command
+from hvdrun.options.conflicts import ONLY_ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
 from hvdrun.options.option import Given
 from hvdrun.options.settling import Settled, settle
 from hvdrun.spec.command import find_directory
-from hvdrun.spec.discovery import discover_hosts
-from hvdrun.spec.display import Display
-from hvdrun.spec.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
-from hvdrun.spec.forwarding import choose_forwarded
-from hvdrun.spec.hosts import HostList
-from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
-from hvdrun.spec.limits import Limits
+from hvdrun.spec.environment import choose_forwarded
+from hvdrun.spec.hosts import HostList, discover_hosts
+from hvdrun.spec.jobspec import Display, JobSpec
+from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Elasticity, Limits
 from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.masking import mask_command
-from hvdrun.spec.remote import Remote
+from hvdrun.spec.remote import Joining, Remote
 from hvdrun.spec.workers import Workers
+from rendezvous.bootstrap import JOB
 
 if TYPE_CHECKING:
     from hvdrun.spec.allocation import Allocation
-    from hvdrun.spec.joining import Joining
 
 Part = TypeVar("Part", Workers, Limits, Remote, Display)
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
+_SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "K_MPI_JOB_ROLE")
 _NO_MPI = "-mca has no effect: there is no MPI underneath, the workers talk through gloo or NCCL"
 _MCA_REMEDIES = {  # settings of Open MPI that have an option here
     "btl_tcp_if_include": "--network-interfaces",
@@ -73,7 +68,7 @@ def make_job(
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     spec = make_spec(values, command, own, allocation, remarks)
     if settled.values["write_config"] is not None:
-        from hvdrun.options.configuration.writing import write_configuration  # noqa: PLC0415 - the same
+        from hvdrun.options.configuration.file import write_configuration  # noqa: PLC0415 - the same
 
         of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.limits.elasticity is None else ()
         write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
@@ -93,7 +88,7 @@ def settle_request(
     filed: dict[str, Given] = {}
     sources: Mapping[str, str] = {}
     if "config_file" in typed:
-        from hvdrun.options.configuration.reading import read_configuration  # noqa: PLC0415 - few jobs have a file
+        from hvdrun.options.configuration.file import read_configuration  # noqa: PLC0415 - few jobs have a file
 
         found = read_configuration(str(typed["config_file"]), ignores_unknown=like_horovod)
         filed, sources, command = found.given, found.sources, found.command
@@ -114,13 +109,17 @@ def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Gi
 
 
 def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> "Allocation | None":
-    """What a scheduler has given to the job; None where its hosts are named, or there is none.
+    """What a scheduler has given to the job; None where its hosts are named, or in a worker, whose job has it.
 
     Raises:
         HvdrunError: what the scheduler says cannot be understood.
     """
     if values["wait_for_agents"] or any(values[dest] is not None for dest in ("hosts", "hostfile", "script")):
         return None
+    if JOB in environment or not any(mark in environment for mark in _SCHEDULERS):
+        return None
+    from hvdrun.allocation.found import find_allocation  # noqa: PLC0415 - few jobs have a scheduler
+
     found = find_allocation(environment, is_elastic=values["min_size"] is not None)
     return None if found is None else found.fit(values["size"])
 
@@ -156,9 +155,9 @@ def make_spec(
     refuse_two_ways(values)
     elasticity = choose_elasticity(values)
     here = find_directory()
-    joining = _choose_joining(values, here)
+    joining = choose_joining(values, here)
     listed = list_hosts(values, elasticity, joining, allocation)
-    lease_seconds = values["lease_seconds"] or (DEFAULT_LEASE_SECONDS if elasticity else STATIC_LEASE_SECONDS)
+    lease_seconds = values["lease_seconds"] or (ELASTIC_LEASE_SECONDS if elasticity else DEFAULT_LEASE_SECONDS)
     found = () if allocation is None else (allocation.describe(),)
     return JobSpec(
         _choose_workers(values, command, own, here, listed),
@@ -181,14 +180,6 @@ def make_spec(
             remarks=(*explain_mca(values["mca"]), *found, *remarks),
         ),
     )
-
-
-def _choose_joining(values: Mapping[str, Any], here: Path) -> "Joining | None":
-    if not (values["wait_for_agents"] or values["bind"] or values["token_file"]):
-        return None
-    from hvdrun.spec.joining import choose_joining  # noqa: PLC0415 - other jobs go to their hosts
-
-    return choose_joining(values, here)
 
 
 def _choose_workers(
@@ -225,19 +216,8 @@ def _anchor(words: Sequence[str], here: Path) -> tuple[str, ...]:
     return (str(here / program) if "/" in program else program, *others) if words else ()
 
 
-def refuse_two_ways(values: Mapping[str, Any]) -> None:
-    """Options of hvdrun's own SSH mean nothing to another command.
-
-    Raises:
-        UsageError: both are given.
-    """
-    for dest, flag in (("ssh_port", "-p"), ("ssh_identity_file", "-i"), ("ssh_accept_new", "--ssh-accept-new")):
-        if values["rsh"] and values[dest]:
-            raise UsageError(f"{flag} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command.")
-
-
 def list_hosts(
-    values: Mapping[str, Any], elasticity: Elasticity | None, joining: "Joining | None", allocation: "Allocation | None"
+    values: Mapping[str, Any], elasticity: Elasticity | None, joining: Joining | None, allocation: "Allocation | None"
 ) -> HostList:
     """The hosts of the job, as far as they are known; none yet where a script names them, or they come by themselves.
 
@@ -251,9 +231,12 @@ def list_hosts(
     return discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
 
 
-def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The command line as it would be with -np: a bare number, all slots of the given hosts, or two workers."""
-    size, start = 2, find_command(words)
+def complete(words: Sequence[str], start: int, values: Mapping[str, Any]) -> str:
+    """The command line as it would be with -np: a bare number, all slots of the given hosts, or two workers.
+
+    The command begins after `start` words.
+    """
+    size = 2
     if words[start : start + 1] and words[start].isdecimal():  # as in `hvdrun 4 python train.py`
         size, words = int(words[start]), [*words[:start], *words[start + 1 :]]
     elif values["hosts"] is not None or values["hostfile"] is not None:

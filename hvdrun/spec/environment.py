@@ -4,11 +4,15 @@ To another host goes only what was asked for, what a program needs to be found, 
 lies over the environment of a login on that host, which keeps HOME, USER and whatever else is that machine's own.
 """
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
-from hvdrun.spec.forwarding import ALWAYS, OWN_PREFIX
+from hvdrun.errors import BadValueError, VariableNotSetError
+from hvdrun.spec.masking import MASK
 
+ELASTIC = "HOROVOD_ELASTIC"  # the variable by which the workers, and their agents, know of what kind the job is
 THREADS = b"OMP_NUM_THREADS"
 CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that is the user's
 # What Slurm tells the process that it has started, and libraries in the workers would take for their own world.
@@ -74,3 +78,54 @@ def find_added(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dic
 def find_removed(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
     """The variables that hvdrun has and the workers do not, in order."""
     return tuple(sorted(own.keys() - chosen.keys()))
+
+
+ALWAYS = (b"PATH", b"PYTHONPATH", b"LD_LIBRARY_PATH", b"VIRTUAL_ENV", b"CONDA_PREFIX")
+OWN_PREFIX = b"HVD_"  # of the job that hvdrun itself may run in
+_FLAG = "-x"
+_WANTED = "a variable of the environment, as in -x NCCL_DEBUG=INFO"
+_PATTERN = frozenset("*?[")
+
+
+def choose_forwarded(requests: Sequence[str], own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The variables to forward, with their values; where one is asked for twice, the later request counts.
+
+    A pattern that fits nothing is fine, and so is the name of a variable that is forwarded anyway and not set.
+
+    Args:
+        requests: what followed each -x.
+        own: the environment of hvdrun.
+
+    Raises:
+        BadValueError: a request is none.
+        VariableNotSetError: a name without a value is no variable of hvdrun's own environment.
+    """
+    chosen: dict[bytes, bytes] = {}
+    for request in requests:
+        name, equals, value = request.partition("=")
+        if not name or "\0" in request:
+            raise BadValueError(_FLAG, _WANTED, f"{name}{equals}{MASK if value else ''}")
+        key = os.fsencode(name)
+        if equals:
+            chosen[key] = os.fsencode(value)
+        elif _PATTERN.intersection(name):
+            chosen |= _find_matching(name, own)
+        elif key in own:
+            chosen[key] = own[key]
+        elif key not in ALWAYS:
+            raise VariableNotSetError(name)
+    return chosen
+
+
+def _find_matching(pattern: str, own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """What fits the pattern, but for the variables of a job around this one."""
+    return {
+        name: value
+        for name, value in own.items()
+        if fnmatchcase(os.fsdecode(name), pattern) and not name.startswith(OWN_PREFIX)
+    }
+
+
+def is_elastic(environment: Mapping[bytes, bytes]) -> bool:
+    """The workers of this environment belong to an elastic job."""
+    return environment.get(os.fsencode(ELASTIC)) == b"1"

@@ -1,11 +1,12 @@
-"""Reads lists of hosts, as -H and hostfiles give them, into values. Nothing else in the launcher parses a host."""
+"""Reads lists of hosts, as -H, hostfiles and discovery scripts give them, into values; this machine without a list."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv6Address
+from pathlib import Path
 
-from hvdrun.errors import HostFileError, HostSyntaxError
+from hvdrun.errors import HostFileError, HostSyntaxError, UsageError
 from rendezvous.core.model import Host
 
 MAX_SLOTS_PER_HOST = 65_536  # a mistyped number must not fill the memory with slots
@@ -192,3 +193,52 @@ def _add_up(entries: Iterable[_Entry]) -> tuple[Host, ...]:
     for entry in entries:
         slots[entry.name] = slots.get(entry.name, 0) + entry.slots
     return tuple(Host(name, count) for name, count in slots.items())
+
+
+LOCALHOST = "localhost"
+MAX_HOSTFILE_BYTES = 16 * 1024 * 1024  # a hostfile of a hundred thousand hosts is a few megabytes; /dev/zero has no end
+
+
+def discover_hosts(*, listed: str | None, hostfile: Path | None, size: int) -> HostList:
+    """Say which hosts a job of `size` workers may use.
+
+    Args:
+        listed: what -H gave.
+        hostfile: what --hostfile gave.
+        size: how many slots localhost has when neither was given.
+
+    Raises:
+        UsageError: both were given.
+        HostSyntaxError: the list is malformed.
+        HostFileError: the hostfile is unreadable or malformed.
+    """
+    if listed is not None and hostfile is not None:
+        raise UsageError("-H and --hostfile both say which hosts to use: give only one of them.")
+    if listed is not None:
+        return parse_hosts(listed)
+    if hostfile is not None:
+        return read_hostfile(hostfile)
+    return HostList((Host(LOCALHOST, size),), {})
+
+
+def read_hostfile(path: Path) -> HostList:
+    """Read the hosts that a file names; it may also be a pipe, as in `--hostfile <(command)`.
+
+    Raises:
+        HostFileError: the file is unreadable, too long, not text, or malformed.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_HOSTFILE_BYTES + 1)
+    except OSError as error:
+        raise HostFileError(str(path), None, error.strerror or str(error)) from error
+    except ValueError as error:  # a NUL in the path
+        raise HostFileError(str(path), None, str(error)) from error
+    if len(data) > MAX_HOSTFILE_BYTES:
+        raise HostFileError(str(path), None, f"it is longer than {MAX_HOSTFILE_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise HostFileError(str(path), line, f"byte {data[error.start]:#04x} is not UTF-8 text") from error
+    return parse_hostfile(text, str(path))

@@ -3,17 +3,38 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hvdrun.errors import NotEnoughSlotsError
 from hvdrun.shim import path as horovod_path
-from hvdrun.spec.display import Display
-from hvdrun.spec.elasticity import ELASTIC
+from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
 from hvdrun.spec.remote import Remote
 from hvdrun.spec.workers import Workers
 from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Policy, Slot
 from rendezvous.core.scheduling import place
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """What is printed.
+
+    marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
+    marks_as_horovod: the marks are those of Horovod's launcher.
+    output_folder: of the files that get the workers' output too, an absolute path; None for no files.
+    verbose: print what hvdrun itself does.
+    dry_run: start nothing, and print what would be started.
+    remarks: what the user should know of the request, although it is right; sentences.
+    """
+
+    marks_ranks: bool = True
+    marks_times: bool = False
+    marks_as_horovod: bool = False
+    output_folder: Path | None = None
+    verbose: bool = False
+    dry_run: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,44 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # few jobs have one of these
+from hvdrun.spec.mapping import MapBy
+from rendezvous.core.model import Endpoint
+
+if TYPE_CHECKING:  # few jobs have one
     from hvdrun.spec.allocation import Allocation
-    from hvdrun.spec.joining import Joining
+
+
+FREE_PORT = 0
+_LOOPBACK_NAMES = frozenset({"localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A job whose hosts come by themselves.
+
+    bind: where the launcher listens for agents; None: at the address from which this machine goes out. Port 0 is a
+        free one.
+    token_file: what the agents are given, an absolute path; None: a file that ends with the job.
+    map_by: how the workers are dealt out among the hosts that have come.
+    """
+
+    bind: Endpoint | None = None
+    token_file: Path | None = None
+    map_by: MapBy = MapBy.SLOT
+
+    @property
+    def is_inside(self) -> bool:
+        """Agents of this machine alone can come."""
+        if self.bind is None:
+            return False
+        try:
+            return ip_address(self.bind.address).is_loopback
+        except ValueError:
+            return self.bind.address in _LOOPBACK_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +80,7 @@ class Remote:
     users: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
     allocation: "Allocation | None" = None
-    joining: "Joining | None" = None
+    joining: Joining | None = None
 
     @property
     def is_inside(self) -> bool:

@@ -12,8 +12,10 @@ from unittest import TestCase
 import pytest
 
 if TYPE_CHECKING:
-    from hvdrun.testing.session import RankedSession
-    from hvdrun.testing.verdict import Verdict  # noqa: F401 - named by a key
+    from hvdrun.testing.session import (
+        RankedSession,
+        Verdict,  # noqa: F401 - named by a key
+    )
 
 _SESSION = pytest.StashKey["RankedSession"]()
 _VERDICT = pytest.StashKey["Verdict"]()

@@ -1,21 +1,127 @@
 """What each rank does with a test: it calls the test, and describes what has become of it. Runs in the workers."""
 
+import inspect
 import os
+import sys
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from inspect import signature
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, SimpleNamespace, TracebackType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
 from hvdrun.testing.debugger import debug, stops_at_breakpoints
-from hvdrun.testing.explanations import explains_assertions
-from hvdrun.testing.place import Call, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{os.path.relpath(self.file)}:{self.line}"
+
+
+class Call:
+    """The call of a test function.
+
+    place: where it returned; None while it has not, or where it is no Python function.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        innermost = inspect.unwrap(function)
+        self._code: CodeType | None = getattr(innermost, "__code__", None)
+        self.place: Place | None = None
+
+    def run(self, arguments: Mapping[str, Any]) -> None:
+        """Call it."""
+        frames: list[FrameType] = []
+        with self._catch_frame(frames):
+            self._function(**arguments)
+        if frames:
+            self.place = Place(frames[0].f_code.co_filename, frames[0].f_lineno)
+
+    def find_place(self, error: BaseException) -> Place | None:
+        """The innermost line of the test's own file that an exception has passed, or the innermost of all."""
+        steps = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+        own = [step for step in steps if self._code is not None and step[0] == self._code.co_filename]
+        found = (own or steps)[-1:]
+        return Place(*found[0]) if found else None
+
+    @contextmanager
+    def _catch_frame(self, frames: list[FrameType]) -> Iterator[None]:
+        """Put the function's frame into the list: it still knows its line after it has returned.
+
+        The profiler's hook is used for that one call, and not beyond it: it would slow the test down.
+        """
+        former = sys.getprofile()
+
+        def notice(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and frame.f_code is self._code:
+                frames.append(frame)
+                sys.setprofile(former)
+
+        sys.setprofile(notice)
+        try:
+            yield
+        finally:
+            sys.setprofile(former)
+
+
+_SETTINGS = ("truncation_limit_lines", "truncation_limit_chars")
+
+
+def read_settings(config: pytest.Config) -> tuple[str, ...]:
+    """What pytest's options and its file say of explanations, as `-o` takes it."""
+    settings = [f"verbosity_assertions={config.get_verbosity('assertions')}"]
+    for name in _SETTINGS:
+        try:
+            value = config.getini(name)
+        except ValueError:  # an older pytest
+            continue
+        if value is not None:
+            settings.append(f"{name}={value}")
+    return tuple(settings)
+
+
+@contextmanager
+def explains_assertions(settings: tuple[str, ...]) -> Iterator[None]:
+    """Within it, assertions that fail are explained.
+
+    pytest's own plugin for that does it around each test; it wants to know the configuration, and no more of the test.
+    """
+    config = make_config(settings)
+    plugin: Any = config.pluginmanager.get_plugin("assertion")
+    around = plugin.pytest_runtest_protocol(SimpleNamespace(ihook=config.hook, config=config))
+    next(around)
+    try:
+        yield
+    finally:
+        around.close()
+
+
+@cache
+def make_config(settings: tuple[str, ...]) -> pytest.Config:
+    """A configuration of pytest for this process: no file, conftest or plugin but pytest's own takes part."""
+    overrides = [word for setting in settings for word in ("-o", setting)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        patch.delenv("PYTEST_PLUGINS", raising=False)
+        words = ["-s", "--assert=plain", "--noconftest", "-c", os.devnull, *overrides]
+        config = pytest.Config.fromdictargs({}, words)
+    config.option.assertmode = "rewrite"  # as the test's own module; nothing is rewritten here
+    return config
 
 
 class RankOutcome(StrEnum):

@@ -4,10 +4,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from hvdrun.spec.display import Display
-from hvdrun.spec.elasticity import Elasticity
-from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.limits import Limits
+from hvdrun.spec.jobspec import Display, JobSpec
+from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
 from hvdrun.spec.workers import Workers
 from rendezvous.core.model import Host

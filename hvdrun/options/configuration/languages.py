@@ -1,4 +1,4 @@
-"""Reads YAML and TOML into `Node`.
+"""Reads YAML and TOML into `Node`: texts as they would be typed, lists and tables, each with its line.
 
 YAML's scalars stay the text that stands in the file. `Option.read` reads them as it reads words of the command line,
 so what YAML 1.1 makes of `on`, `1:30` or `007` does not matter. That, and a line for each node, is what PyYAML's
@@ -7,9 +7,35 @@ so what YAML 1.1 makes of `on`, `1:30` or `007` does not matter. That, and a lin
 
 import os
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hvdrun.options.configuration.tree import ConfigurationError, Node
+from hvdrun.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A text, a list, a table, or None for what is left empty.
+
+    line: where it begins, counted from 1; None where the language's reader does not say.
+    """
+
+    content: "str | tuple[Node, ...] | Mapping[str, Node] | None"
+    line: int | None = None
+
+
+class ConfigurationError(UsageError):
+    """A configuration file cannot be read or written, or says what cannot be; `fault` is a sentence, or a part of one.
+
+    name: of the file. line: where in it, counted from 1; None where that is not known.
+    """
+
+    def __init__(self, name: str, fault: str, line: int | None = None) -> None:
+        where = name if line is None else f"{name}, line {line}"
+        super().__init__(f"{where}: {fault.rstrip('.')}{'' if fault.endswith('?') else '.'}")
+        self.line = line
+
 
 _DEEPEST = 8  # YAML's aliases can make a list that holds itself
 _TOO_DEEP = "lists and tables are nested too deeply"

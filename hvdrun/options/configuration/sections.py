@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from hvdrun.errors import BadValueError
-from hvdrun.options.configuration.tree import ConfigurationError, Node
+from hvdrun.options.configuration.languages import ConfigurationError, Node
 from hvdrun.options.horovodrun.table import BY_WORD
-from hvdrun.options.horovodrun.translation import Translation, translate
-from hvdrun.options.horovodrun.words import Typed
+from hvdrun.options.horovodrun.words import Translation, Typed, translate
 
 _CONTROLLER = "controller"
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})

@@ -1,16 +1,19 @@
-"""Reads horovodrun's command line as argparse reads Horovod's: prefixes of long options, values glued to short ones.
+"""Reads horovodrun's command line, and says what its options mean in hvdrun's table.
 
-Unlike argparse it never looks into the command, whose own options may resemble horovodrun's.
+It reads as argparse reads Horovod's: prefixes of long options, values glued to short ones. Unlike argparse it never
+looks into the command, whose own options may resemble horovodrun's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import NamedTuple
 
 from hvdrun.errors import UnknownOptionError, UsageError
 from hvdrun.options.foreign import find_remedy
-from hvdrun.options.horovodrun.table import BY_WORD
-from hvdrun.options.horovodrun.word import Word
+from hvdrun.options.horovodrun.table import BY_WORD, Word
+from hvdrun.options.option import Given
+from hvdrun.options.table import BY_DEST
 
 _SHORT_LETTERS = 2
 _RESEMBLES = 0.7  # as difflib counts likeness: 1 is equal
@@ -85,3 +88,45 @@ def _refuse_exclusive(found: Sequence[Typed]) -> None:
         former = first.setdefault(group, typed)
         if former.word is not typed.word:
             raise UsageError(f"{typed.flag} and {former.flag} exclude each other: give only one of them.")
+
+
+@dataclass(slots=True)
+class Translation:
+    """What was given to options of hvdrun, by dest, and what to say of options that have no effect; sentences."""
+
+    given: dict[str, Given] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def translate(typed: Iterable[Typed]) -> Translation:
+    """Turn options of horovodrun into values of hvdrun's options; of several spellings of one the last holds.
+
+    Raises:
+        BadValueError: an option cannot have such a value.
+    """
+    result = Translation()
+    idle: dict[str, list[str]] = {}
+    for word, flag, values in typed:
+        word.check(flag, values)
+        if word.instead:
+            flags = idle.setdefault(word.instead, [])
+            flags.extend(() if flag in flags else (flag,))
+        if word.variable:
+            _give(result, "forwarded", (f"{word.variable}={word.value or values[0]}",))
+        if word.dest:
+            meant = word.read(values)
+            if meant is not None:
+                _give(result, word.dest, meant)
+    result.remarks.extend(
+        f"{', '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect: {instead}."
+        for instead, flags in idle.items()
+    )
+    return result
+
+
+def _give(result: Translation, dest: str, value: Given) -> None:
+    """Note a value; what may be given several times adds up."""
+    former = result.given.get(dest)
+    if BY_DEST[dest].repeats and isinstance(former, tuple) and isinstance(value, tuple):
+        value = (*former, *value)
+    result.given[dest] = value

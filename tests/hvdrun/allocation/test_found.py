@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.allocation import hostfiles
+from hvdrun.allocation import found as hostfiles
 from hvdrun.allocation.found import find_allocation
 from hvdrun.cli import program as cli
 from hvdrun.errors import HvdrunError, UsageError

@@ -7,7 +7,7 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from hvdrun.cluster.answers import Answers
+from hvdrun.cluster.cluster import Answers
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
 

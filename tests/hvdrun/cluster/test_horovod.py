@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 import pytest
 
 from hvdrun.cluster import horovod
-from hvdrun.cluster.cluster import Request
 from hvdrun.cluster.errors import JobEndedError
 from hvdrun.cluster.horovod import run
+from hvdrun.cluster.keywords import Request
 
 # Of Horovod 0.28.1.
 ORDER = (

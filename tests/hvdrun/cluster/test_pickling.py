@@ -1,8 +1,10 @@
 """Functions become bytes, whatever module they are from; what comes back is raised as it was there."""
 
+import importlib
 import pickle
 import subprocess
 import sys
+import sysconfig
 import threading
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -13,7 +15,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
-from hvdrun.cluster.pickling import can_be_found, pack, read_error, read_result
+from hvdrun.cluster.pickling import can_be_found, collect_modules, list_own_folders, pack, read_error, read_result
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 
 LOCK = threading.Lock()
@@ -141,3 +143,37 @@ def explode() -> NoReturn:
 def test_a_result_that_cannot_be_read_here_names_its_rank() -> None:
     with pytest.raises(RemoteError, match="what rank 3 has returned cannot be read here: boom"):
         read_result(Delivered(3, 1, failed=False, follows_another=False, body=Body(cloudpickle.dumps(Explosive()))))
+
+
+def test_the_programs_own_modules_are_whole_packages_that_it_has_imported_and_files_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, other = tmp_path / "beside", tmp_path / "other"
+    for name in (
+        "beside/lazily.py",
+        "other/our_package/__init__.py",
+        "other/our_package/deep/part.py",
+        "other/not_ours.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# {name}\n", encoding="utf-8")
+    (other / "our_package/broken.py").symlink_to("/nowhere")
+    monkeypatch.chdir(beside)
+    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
+    monkeypatch.setattr(sys, "path", ["", str(other), *sys.path])
+    importlib.import_module("our_package")
+    try:
+        found = {(folder, name): source for folder, sources in collect_modules() for name, source in sources.items()}
+    finally:
+        del sys.modules["our_package"]
+    assert {key: source.decode() for key, source in found.items() if key[0] in {str(beside), str(other)}} == {
+        (str(beside), "lazily.py"): "# beside/lazily.py\n",
+        (str(other), "our_package/__init__.py"): "# other/our_package/__init__.py\n",
+        (str(other), "our_package/deep/part.py"): "# other/our_package/deep/part.py\n",
+    }
+    assert not [name for _, name in found if name.startswith(("hvdrun/", "worker_runtime/"))]
+
+
+def test_folders_of_a_python_installation_are_nobodys_own(tmp_path: Path) -> None:
+    paths = sysconfig.get_paths()
+    assert list_own_folders([str(tmp_path), paths["stdlib"], paths["purelib"], "/nowhere", str(tmp_path)]) == [tmp_path]

@@ -16,8 +16,8 @@ from hvdrun.console import Console, Page
 from hvdrun.console.host_news import describe_changes
 from hvdrun.console.narrator import Narrator
 from hvdrun.console.rank_book import RankBook
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from rendezvous.core import membership
 from rendezvous.core.messages import Dismiss, Event, Exited, HostsChanged, Launch, Level, Log, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker

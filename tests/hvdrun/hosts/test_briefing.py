@@ -9,8 +9,8 @@ import pytest
 from hvdrun.hosts.briefing import Briefing
 from hvdrun.hosts.routes import Route
 from hvdrun.shim.path import VARIABLE, ShimMode
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import BindTo
 from hvdrun.spec.remote import Remote
 from rendezvous.authority import Authority

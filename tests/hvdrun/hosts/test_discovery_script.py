@@ -17,9 +17,9 @@ from hvdrun.hosts.discovery_script import (
 )
 from hvdrun.processes import processes
 from hvdrun.processes.script_guard import ScriptGuard
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 from rendezvous.core.model import Host
 from tests.hvdrun.agent.sleepers import is_alive, sleeping

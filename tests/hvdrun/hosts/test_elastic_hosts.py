@@ -16,8 +16,8 @@ from hvdrun.hosts.briefing import Briefing
 from hvdrun.hosts.discovery_script import DiscoveryImpossibleError
 from hvdrun.hosts.elastic_hosts import ElasticHosts
 from hvdrun.hosts.fleet import Fleet
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
 from rendezvous.authority import Authority
 from rendezvous.core.messages import Dismiss, Event, HostsChanged, IllegalEventError, Lost

@@ -12,9 +12,9 @@ import pytest
 from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, OtherUserError, ScriptNotFoundError
 from hvdrun.hosts.preparation import find_remote, find_used, prepare, take_in
 from hvdrun.spec.command import Surroundings
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Host
 from tests.hvdrun.specs import build_spec, with_fields

@@ -15,8 +15,8 @@ from hvdrun.hosts.fleet import Fleet
 from hvdrun.hosts.recruiter import Recruiter
 from hvdrun.hosts.route_map import Answer
 from hvdrun.hosts.routes import Route
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from rendezvous.core.model import Endpoint, Host
 from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
 from tests.hvdrun.specs import build_spec, with_fields

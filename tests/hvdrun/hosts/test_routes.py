@@ -19,8 +19,8 @@ from hvdrun.hosts.routes import Route, find_routes
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER
 from hvdrun.network.interfaces import list_addresses
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
 from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.model import LOOPBACK, Endpoint, Host

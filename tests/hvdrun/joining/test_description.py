@@ -14,10 +14,11 @@ from hvdrun.joining.programs import make_token, run_agent
 from hvdrun.joining.reception import choose_hosts, choose_place, describe_agents, find_reachable
 from hvdrun.joining.token import Token
 from hvdrun.network.interfaces import InterfaceAddress
+from hvdrun.options.conflicts import choose_joining
 from hvdrun.options.programs import read_agent, read_token
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.joining import Joining, choose_joining
 from hvdrun.spec.mapping import MapBy
+from hvdrun.spec.remote import Joining
 from rendezvous.core.model import Endpoint, Host
 
 PROGRAMS = ("agent", "token")

@@ -11,9 +11,9 @@ import pytest
 import hvdrun.console
 from hvdrun.joining import reception
 from hvdrun.joining.roster import Roster
-from hvdrun.options.values import parse_endpoint
+from hvdrun.options.option import parse_endpoint
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.joining import Joining
+from hvdrun.spec.remote import Joining
 from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.core.outcome import Outcome
 from tests.hvdrun.joining.test_description import read

@@ -1,10 +1,8 @@
-"""The one table of options, and what click is told of it."""
+"""The one table of options."""
 
-import click
 import pytest
 
-from hvdrun.options import BY_FLAG, OPTIONS, Group, make_click_options
-from hvdrun.options.elastic import ELASTIC, LEASE
+from hvdrun.options import BY_FLAG, OPTIONS
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo, MapBy
 
@@ -40,19 +38,12 @@ def test_every_option_that_takes_a_value_says_which() -> None:
         assert option.help.endswith(".")
 
 
-def test_the_options_of_elastic_jobs_are_a_group_of_the_table() -> None:
-    assert set(ELASTIC) < set(OPTIONS)
-    assert all(option.group is Group.ELASTIC and option.wanted for option in ELASTIC)
-    assert LEASE.default is None
-    assert "5s in elastic jobs, 30s in others" in LEASE.help
+def test_the_lease_of_either_kind_of_job_is_told() -> None:
+    lease = BY_FLAG["--lease"]
+    assert lease.default is None
+    assert "5s in elastic jobs, 30s in others" in lease.help
 
 
 def test_a_switch_has_no_value_to_read() -> None:
     with pytest.raises(TypeError, match="-v"):
         BY_FLAG["-v"].read("1", "-v")
-
-
-def test_click_gets_every_spelling() -> None:
-    parameters = make_click_options({"help": lambda *_: None, "version": lambda *_: None})
-    assert {flag for parameter in parameters for flag in parameter.opts} == set(BY_FLAG)
-    assert all(isinstance(parameter, click.Option) for parameter in parameters)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.spec.environment import choose_environment, find_added, find_removed, lay_over
+from hvdrun.errors import BadValueError, VariableNotSetError
+from hvdrun.spec.environment import choose_environment, choose_forwarded, find_added, find_removed, lay_over
 
 OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_SLOT": b"a:0"}
 
@@ -67,3 +68,45 @@ variables = st.dictionaries(st.binary(max_size=2), st.binary(max_size=2))
 def test_the_difference_leads_from_one_to_the_other(own: dict[bytes, bytes], chosen: dict[bytes, bytes]) -> None:
     kept = {name: value for name, value in own.items() if name not in find_removed(own, chosen)}
     assert kept | find_added(own, chosen) == chosen
+
+
+SET = {b"NCCL_DEBUG": b"INFO", b"NCCL_ALGO": b"Ring", b"HVD_JOB": b"around", b"LATIN": b"\xe9", b"EMPTY": b""}
+
+
+@pytest.mark.parametrize(
+    ("requests", "chosen"),
+    [
+        ([], {}),
+        (["NCCL_DEBUG"], {b"NCCL_DEBUG": b"INFO"}),
+        (["LATIN", "EMPTY"], {b"LATIN": b"\xe9", b"EMPTY": b""}),
+        (["NCCL_DEBUG=WARN"], {b"NCCL_DEBUG": b"WARN"}),
+        (["NEW=a=b c"], {b"NEW": b"a=b c"}),
+        (["NEW="], {b"NEW": b""}),
+        (["GLOB=*"], {b"GLOB": b"*"}),
+        (["NCCL_*"], {b"NCCL_DEBUG": b"INFO", b"NCCL_ALGO": b"Ring"}),
+        (["NCCL_[AB]*", "N?W*"], {b"NCCL_ALGO": b"Ring"}),
+        (["nccl_*"], {}),
+        (["*"], {name: value for name, value in SET.items() if name != b"HVD_JOB"}),
+        (["NCCL_*", "NCCL_DEBUG=WARN"], {b"NCCL_DEBUG": b"WARN", b"NCCL_ALGO": b"Ring"}),
+        (["A=1", "A=2"], {b"A": b"2"}),
+        (["B=\udcff"], {b"B": b"\xff"}),
+    ],
+)
+def test_what_is_asked_for_is_forwarded(requests: list[str], chosen: dict[bytes, bytes]) -> None:
+    assert choose_forwarded(requests, SET) == chosen
+
+
+def test_a_name_that_is_not_set_is_refused_with_what_would_help() -> None:
+    with pytest.raises(VariableNotSetError, match=r"'NCCL_DEBG'.* is not set here: .* -x NAME=VALUE\.$"):
+        choose_forwarded(["NCCL_DEBG"], SET)
+
+
+def test_what_is_forwarded_anyway_need_not_be_set() -> None:
+    assert choose_forwarded(["PATH", "LD_LIBRARY_PATH"], {b"PATH": b"/bin"}) == {b"PATH": b"/bin"}
+
+
+@pytest.mark.parametrize("request_", ["", "=hunter2", "A\0B=hunter2"])
+def test_what_is_no_variable_is_refused_without_its_value(request_: str) -> None:
+    with pytest.raises(BadValueError, match=r"^-x takes a variable") as caught:
+        choose_forwarded([request_], SET)
+    assert "hunter2" not in str(caught.value)

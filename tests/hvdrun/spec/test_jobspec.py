@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
-from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.limits import Limits
+from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
 from hvdrun.spec.workers import Workers
 from rendezvous.backend import Backend
@@ -75,7 +74,7 @@ def test_a_backend_and_a_folder_of_checkpoints_reach_all_workers_whatever_else_w
         ({"launcher_timeout_seconds": 0.0}, "--launcher-timeout"),
         ({"grace_seconds": -0.1}, "--grace"),
         ({"grace_seconds": float("nan")}, "--grace"),
-        # others that an elastic job can have are in test_elastic_request.py
+        # others that an elastic job can have are in test_conflicts.py
         ({"elasticity": Elasticity(0)}, "--min-np 0"),
         ({"elasticity": Elasticity(1, timeout_seconds=float("inf"))}, "--elastic-timeout"),
         ({"elasticity": Elasticity(1, cooldown_seconds=(0.5, 9.0))}, "--blacklist-cooldown-range 0.5 9"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hvdrun.testing.session import make_cluster, read_style
+from hvdrun.testing.rank import Place, RankFailedError, RankOutcome, RankReport, Style, run_test
+from hvdrun.testing.session import DebuggedError, Verdict, decide, make_cluster, make_error, read_style, tell
 
 
 def test_a_marker_names_the_options_of_a_cluster() -> None:
@@ -17,3 +18,71 @@ def test_a_marker_that_asks_for_the_impossible_fails_the_test(options: dict[str,
 
 def test_the_style_of_tracebacks_is_that_of_pytest() -> None:
     assert [read_style(name) for name in ("auto", "line", "short", "no")] == ["long", "short", "short", "no"]
+
+
+STYLE = Style("short", shows_locals=False)
+P, F, S, X = RankOutcome.PASSED, RankOutcome.FAILED, RankOutcome.SKIPPED, RankOutcome.XFAILED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "decides"),
+    [([P, P], None), ([S, P], None), ([S, S], 0), ([P, F], 1), ([S, F], 1), ([X, P], 0), ([X, F], 1), ([F, F], 0)],
+)
+def test_the_first_failure_decides_and_a_skip_only_when_all_skip(
+    outcomes: list[RankOutcome], decides: int | None
+) -> None:
+    reports = [RankReport(rank, outcome) for rank, outcome in enumerate(outcomes)]
+    found = decide(reports, len(reports))
+    assert (found and found.rank) == decides
+
+
+def test_each_rank_is_told_with_its_place() -> None:
+    assert tell(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
+    assert (
+        tell(RankReport(1, F, "ValueError: bad\nmore", Place("test_a.py", 4)))
+        == "failed at test_a.py:4: ValueError: bad"
+    )
+
+
+def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("bad")
+
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    with pytest.raises(RankFailedError) as caught:
+        run_test(fail, {}, STYLE)
+    report = caught.value.report
+    assert (report.rank, report.outcome, report.summary) == (1, F, "ValueError: bad")
+    error = make_error(report)
+    assert isinstance(error, ValueError)
+    with pytest.raises(ValueError, match="bad"):
+        Verdict([report], report).announce()
+
+
+@pytest.mark.parametrize(
+    ("rank", "terminal", "says"),
+    [
+        ("1", "/dev/tty", "--pdb stops on rank 0 alone"),
+        ("0", None, "--pdb needs the terminal of pytest, and there is none"),
+        ("0", "/nowhere", "--pdb: rank 0 cannot use the terminal /nowhere: No such file or directory"),
+    ],
+)
+def test_pdb_that_cannot_be_says_why_and_pytest_opens_none(
+    monkeypatch: pytest.MonkeyPatch, rank: str, terminal: str | None, says: str
+) -> None:
+    def fail() -> None:
+        raise ValueError("bad\nmore")
+
+    monkeypatch.setenv("HOROVOD_RANK", rank)
+    with pytest.raises(RankFailedError) as caught:
+        run_test(fail, {}, Style("short", shows_locals=False, terminal=terminal, uses_pdb=True))
+    assert caught.value.report.summary == f"ValueError: bad ({says})\nmore"
+    assert isinstance(make_error(caught.value.report), DebuggedError)
+
+
+def test_a_rank_that_skips_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    report = run_test(pytest.skip, {"reason": "no GPU"}, STYLE)
+    assert (report.outcome, report.summary) == (S, "no GPU")
+    with pytest.raises(pytest.skip.Exception, match="no GPU"):
+        Verdict([report], report).announce()

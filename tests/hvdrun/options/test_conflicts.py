@@ -6,7 +6,7 @@ import pytest
 
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
-from hvdrun.spec.elasticity import Elasticity
+from hvdrun.spec.limits import Elasticity
 from rendezvous.core.model import Host, Policy, Recovery
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hvdrun.cluster.streams import Stream
+from hvdrun.cluster.job import Stream
 
 
 def test_where_a_program_prints_somewhere_else_it_reads_what_the_job_prints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from hvdrun.testing.place import Call, Place
+from hvdrun.testing.rank import Call, Place
 
 
 def leave(how: str) -> None:

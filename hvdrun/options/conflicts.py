@@ -1,12 +1,26 @@
-"""Tells from the options whether a job is elastic, and how; what contradicts that is refused in one sentence."""
+"""Tells from the options whether a job is elastic, and how its hosts come; refuses what contradicts that."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hvdrun.errors import UsageError
-from hvdrun.spec.elasticity import Elasticity
+from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import MapBy
+from hvdrun.spec.remote import Joining
 
+_WITHOUT_MEANING = {
+    "hosts": "-H",
+    "hostfile": "--hostfile",
+    "script": "--host-discovery-script",
+    "ssh_port": "-p",
+    "ssh_identity_file": "-i",
+    "ssh_accept_new": "--ssh-accept-new",
+    "prefix": "--remote-prefix",
+    "rsh": "--rsh",
+    "agent_prefix": "--agent-prefix",
+}
+_ONLY_JOINED = {"bind": "--bind", "token_file": "--token-file"}
 ONLY_ELASTIC = {
     "max_size": "--max-np",
     "slots_per_host": "--slots-per-host",
@@ -88,3 +102,36 @@ def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
     if values["script"] is not None:
         return {}
     return given if values["min_size"] is None else {d: flag for d, flag in given.items() if d == "slots_per_host"}
+
+
+def choose_joining(values: Mapping[str, Any], here: Path) -> Joining | None:
+    """What the options' values, by dest, say of it; None for a job whose hosts are named.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    if not values["wait_for_agents"]:
+        for dest, flag in _ONLY_JOINED.items():
+            if values[dest] is not None:
+                raise UsageError(f"{flag} is for a job that waits for its agents: give --wait-for-agents as well.")
+        return None
+    for dest, flag in _WITHOUT_MEANING.items():
+        if values[dest]:
+            raise UsageError(
+                f"{flag} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one of them."
+            )
+    if values["oversubscribe"]:
+        raise UsageError("--oversubscribe is for named hosts; with --wait-for-agents give the agents more --slots.")
+    token_file = values["token_file"]
+    return Joining(values["bind"], None if token_file is None else here / token_file, values["map_by"])
+
+
+def refuse_two_ways(values: Mapping[str, Any]) -> None:
+    """Options of hvdrun's own SSH mean nothing to another command.
+
+    Raises:
+        UsageError: both are given.
+    """
+    for dest, flag in (("ssh_port", "-p"), ("ssh_identity_file", "-i"), ("ssh_accept_new", "--ssh-accept-new")):
+        if values["rsh"] and values[dest]:
+            raise UsageError(f"{flag} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command.")

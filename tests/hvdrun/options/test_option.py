@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.options import values
+from hvdrun.options import option as values
 
 DURATIONS = {"30": 30, "30s": 30, "2m": 120, "1.5s": 1.5, "500ms": 0.5, "1h": 3600, ".5": 0.5, "0": 0, "3.": 3}
 
