@@ -1,7 +1,7 @@
-"""The command line: reads words, prints and exits.
+"""The command line: the only room that knows click, prints and exits.
 
-What is wrong with a request is said here in one sentence before anything starts. Everything heavy is imported only for
-a job that will run: --help and a mistyped flag answer at once.
+What is wrong with a request is said here in one sentence before anything starts. Everything heavier than click is
+imported only for a job that will run: --help and a mistyped flag answer at once.
 """
 
 import os
@@ -11,13 +11,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+from click.core import ParameterSource
 
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import prepare, take_in
-from hvdrun.options import BY_FLAG, Given, describe_options
-from hvdrun.options.flags import Answered, read_words
-from hvdrun.options.pages import render_help
+from hvdrun.options import BY_FLAG, OPTIONS, Given, describe_options, make_click_options
+from hvdrun.options.flags import find_command
 from hvdrun.options.request import complete, make_job
 from hvdrun.spec.command import Surroundings, reads_program
 from hvdrun.spec.jobspec import JobSpec
@@ -33,6 +35,19 @@ OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell tells of any program whose read
 Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
 
 
+class Hvdrun(click.Command):
+    """The command line as click sees it, with a help page of our own."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """Write the page of --help: options in groups, examples, exit codes."""
+        formatter.write_usage("hvdrun", "[options] COMMAND [arguments]")
+        formatter.write_paragraph()
+        formatter.write_text(ABOUT)
+        for heading, rows in (*describe_options(), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES)):
+            with formatter.section(heading):
+                formatter.write_dl(rows, col_max=34)
+
+
 def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -> int:
     """Run hvdrun and return its exit code.
 
@@ -45,12 +60,11 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     with_time = asks_for("marks_times", options)
     try:
         open_missing_descriptors()
-        try:
-            if words[:1] in (["agent"], ["token"]):
-                return run_own_program(words[0], words[1:])
-            return run(read_spec(words) if options == words else read_horovodrun(options), launch)
-        except Answered as answered:
-            return answer(answered.text)
+        if words[:1] in (["agent"], ["token"]):
+            return run_own_program(words[0], words[1:])
+        return run(read_spec(words) if options == words else read_horovodrun(options), launch)
+    except click.exceptions.Exit as answered:
+        return answered.exit_code
     except HvdrunError as error:
         complain(*error.lines, with_time=with_time)
         return error.exit_code
@@ -65,13 +79,13 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
 
     Raises:
         HvdrunError: it is used wrongly, or cannot do its part.
-        Answered: it is --help.
+        click.exceptions.Exit: it has printed what was asked for.
     """
     from hvdrun.joining.programs import make_token, run_agent  # noqa: PLC0415 - a job does without them
     from hvdrun.options.programs import read_agent, read_token  # noqa: PLC0415 - the same
 
     if name == "token":
-        return answer(make_token(read_token(words)))
+        answer(make_token(read_token(words)))
     return run_agent(read_agent(words), lambda sentence: complain(sentence, with_time=False))
 
 
@@ -87,10 +101,11 @@ def read_spec(words: Sequence[str]) -> JobSpec:
 
     Raises:
         HvdrunError: it is wrong, or names what does not exist.
-        Answered: it is --help or --version.
+        click.exceptions.Exit: --help or --version has been answered.
     """
+    find_command(words)
     typed, command = parse(words)
-    return make_job(typed, command, os.environ, lambda values: complete(words, len(words) - len(command), values))
+    return make_job(typed, command, os.environ, lambda values: complete(words, values))
 
 
 def read_horovodrun(words: Sequence[str]) -> JobSpec:
@@ -98,14 +113,12 @@ def read_horovodrun(words: Sequence[str]) -> JobSpec:
 
     Raises:
         HvdrunError: it is wrong, or names what does not exist.
-        Answered: it is --help, --version or --check-build.
+        click.exceptions.Exit: --help, --version or --check-build has been answered.
     """
     from hvdrun.cli.horovodrun import read_request  # noqa: PLC0415 - hvdrun itself does without it
 
     asked = read_request(words)
-    if isinstance(asked, str):
-        raise Answered(asked)
-    return asked
+    return answer(asked) if isinstance(asked, str) else asked
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
@@ -113,6 +126,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
     Raises:
         HvdrunError: it cannot be launched.
+        click.exceptions.Exit: --dry-run has been answered.
     """
     spec, details = prepare(spec, Surroundings(spec.workers.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
@@ -127,7 +141,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         for detail in details:
             console.verbose(detail)
         if display.dry_run:
-            return answer(describe(spec))
+            answer(describe(spec))
         if display.output_folder is not None:
             most = size if elasticity is None else max(size, elasticity.max_size or 0)
             console.keep_output(display.output_folder, most, size)
@@ -178,22 +192,47 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
 
     Raises:
         UsageError: an option is used wrongly.
-        Answered: it is --help or --version.
+        click.exceptions.Exit: --help or --version has been answered.
     """
-    typed, command = read_words(words)
-    for dest in typed:
-        if dest == "version":
-            raise Answered(f"hvdrun {__version__}")
-        if dest == "help":
-            tables = (*describe_options(), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES))
-            raise Answered(render_help("hvdrun [options] COMMAND [arguments]", ABOUT, tables))
-    return typed, command
+    command = Hvdrun(
+        "hvdrun",
+        params=[
+            *make_click_options({"help": print_help, "version": print_version}),
+            click.Argument(["command"], nargs=-1, type=click.UNPROCESSED),
+        ],
+        context_settings={"allow_interspersed_args": False},
+        add_help_option=False,
+    )
+    try:
+        context = command.make_context("hvdrun", list(words))
+    except click.UsageError as error:
+        raise UsageError(error.format_message()) from error
+    typed = {
+        dest: context.params[dest]
+        for option in OPTIONS
+        if not option.acts
+        if context.get_parameter_source(dest := option.dest) is ParameterSource.COMMANDLINE
+    }
+    return typed, tuple(context.params["command"])
 
 
-def answer(text: str) -> int:
-    """Print what was asked for; the exit code.
+def print_help(context: click.Context, _option: click.Parameter, value: object) -> None:
+    """Answer --help."""
+    if value:
+        answer(context.get_help())
+
+
+def print_version(_context: click.Context, _option: click.Parameter, value: object) -> None:
+    """Answer --version."""
+    if value:
+        answer(f"hvdrun {__version__}")
+
+
+def answer(text: str) -> NoReturn:
+    """Print what was asked for, and be done.
 
     Raises:
+        click.exceptions.Exit: always.
         OutputLostError: it cannot be written.
     """
     try:
@@ -202,11 +241,11 @@ def answer(text: str) -> int:
         print(text, flush=True)  # noqa: T201 - the command line prints
     except BrokenPipeError:
         discard_stdout()
-        return OUTPUT_CLOSED
+        raise click.exceptions.Exit(OUTPUT_CLOSED) from None
     except OSError as error:
         discard_stdout()
         raise OutputLostError(error.strerror or str(error)) from error
-    return 0
+    raise click.exceptions.Exit(0)
 
 
 def discard_stdout() -> None:
@@ -232,7 +271,7 @@ def complain(sentence: str, *details: str, with_time: bool) -> None:
 def asks_for(dest: str, words: Sequence[str]) -> bool:
     """Whether a switch is among the options; said of a command line that may not have been understood."""
     with suppress(UsageError):
-        words = words[: len(words) - len(read_words(words)[1])]
+        words = words[: find_command(words)]
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 

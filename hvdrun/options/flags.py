@@ -1,15 +1,14 @@
-"""Reads the words of a command line, and says what a mistyped flag probably means.
+"""Checks the flags before the command as they were typed, and says what a mistyped one probably means.
 
-A flag is only what the table has: most parsers would read `-nproc 4` as `-n proc`, and `-Hosts a:1` as the host `osts`
-and the command `a:1`.
+click is more lenient than is good here: it would read `-nproc 4` as `-n proc`, and `-Hosts a:1` as the host `osts` and
+the command `a:1`. Here a flag is only what the table has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 from hvdrun.errors import UnknownOptionError, UsageError
 from hvdrun.options.foreign import find_remedy
-from hvdrun.options.option import Given, Option
 from hvdrun.options.table import BY_FLAG
 
 _RESEMBLES = 0.6  # as difflib counts likeness: 1 is equal
@@ -20,12 +19,31 @@ _TELLING_LETTERS = 4  # a shorter flag begins too many words
 _OF_HOROVODRUN = "it is horovodrun's, and hvdrun horovodrun takes it."
 
 
-class Answered(Exception):  # noqa: N818 - what was asked for, and no error
-    """The command line asks for a text and not for a job."""
+def find_command(arguments: Sequence[str]) -> int:
+    """Where the user's command begins: the number of words before it.
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+    Raises:
+        UnknownOptionError: a word before the command is no option.
+        UsageError: the last option lacks its value.
+    """
+    index = 0
+    while index < len(arguments):
+        word = arguments[index]
+        if word == "--":
+            return index + 1
+        if word == "-" or not word.startswith("-"):
+            return index
+        flag, equals, value = word.partition("=")
+        option = BY_FLAG.get(flag)
+        if option is None:
+            raise explain_unknown(flag)
+        if equals and len(flag) == _SHORT_LETTERS:  # click takes the sign for a part of the value
+            raise UnknownOptionError(word, f"{flag} {value}" if option.takes_value and value else flag)
+        index += 1
+        index += option.arity - bool(equals and option.takes_value)
+        if index > len(arguments):
+            raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
+    return index
 
 
 def explain_unknown(flag: str) -> UnknownOptionError:
@@ -36,58 +54,6 @@ def explain_unknown(flag: str) -> UnknownOptionError:
 
         remedy = _OF_HOROVODRUN if flag in BY_WORD else None
     return UnknownOptionError(flag, suggest_option(flag)) if remedy is None else UnknownOptionError(flag, None, remedy)
-
-
-def read_words(
-    words: Sequence[str],
-    options: Mapping[str, Option] = BY_FLAG,
-    explain: Callable[[str], UsageError] = explain_unknown,
-) -> tuple[dict[str, Given], tuple[str, ...]]:
-    """Find what is given to which option, by dest in the order of the words, and what follows: the user's command.
-
-    Args:
-        words: the command line.
-        options: by flag.
-        explain: makes the error for a flag that is none of these.
-
-    Raises:
-        UsageError: a word before the command is no option, or an option lacks its value.
-    """
-    given: dict[str, Given] = {}
-    index = 0
-    while index < len(words):
-        word = words[index]
-        if word == "--":
-            index += 1
-            break
-        if word == "-" or not word.startswith("-"):
-            break
-        flag, equals, value = word.partition("=")
-        option = options.get(flag)
-        if option is None:
-            raise explain(flag)
-        if equals and len(flag) == _SHORT_LETTERS:  # elsewhere the sign would be a part of the value
-            raise UnknownOptionError(word, f"{flag} {value}" if option.takes_value and value else flag)
-        if equals and not option.takes_value:
-            raise UsageError(f"Option '{flag}' does not take a value.")
-        values = [value] if equals else []
-        end = index + 1 + option.arity - len(values)
-        if end > len(words):
-            raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
-        values += words[index + 1 : end]
-        _note(given, option, values)
-        index = end
-    return given, tuple(words[index:])
-
-
-def _note(given: dict[str, Given], option: Option, values: Sequence[str]) -> None:
-    """Of an option that is given again the last value holds, except where it repeats."""
-    if not option.takes_value:
-        given[option.dest] = True
-        return
-    value = values[0] if option.words == 1 else tuple(values)
-    former = given.get(option.dest)
-    given[option.dest] = (*(former if isinstance(former, tuple) else ()), value) if option.repeats else value
 
 
 def suggest_option(word: str) -> str | None:

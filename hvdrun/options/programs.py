@@ -4,13 +4,12 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+import click
+
 from hvdrun.errors import UsageError
-from hvdrun.options.flags import Answered, read_words
 from hvdrun.options.option import FILE, SLOTS, TIME, Kind, Option, parse_endpoint, parse_path
-from hvdrun.options.pages import render_help, spell
 
 _FILE = Option("FILE", "file", "", Kind(parse_path, "FILE", "a file's name"))
-_HELP = Option("-h --help", "help", "Show this message and exit.", acts=True)
 AGENT = (
     Option(
         "--join",
@@ -75,7 +74,7 @@ def read_agent(words: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         UsageError: the words are wrong.
-        Answered: it is --help.
+        click.exceptions.Exit: --help has been answered.
     """
     values = _read("hvdrun agent", ABOUT_AGENT, AGENT, words)
     for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
@@ -94,7 +93,7 @@ def read_token(words: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         UsageError: the words are wrong.
-        Answered: it is --help.
+        click.exceptions.Exit: --help has been answered.
     """
     return _read("hvdrun token", ABOUT_FILES, TOKEN, words, _FILE)
 
@@ -102,31 +101,26 @@ def read_token(words: Sequence[str]) -> dict[str, Any]:
 def _read(
     name: str, about: str, options: Sequence[Option], words: Sequence[str], argument: Option | None = None
 ) -> dict[str, Any]:
-    def refuse(sentence: str) -> UsageError:
-        return UsageError(f"{sentence}: {name} --help lists its options.")
-
-    def refuse_flag(flag: str) -> UsageError:
-        return refuse(f"No such option '{flag}'")
-
-    by_flag = {flag: option for option in (*options, _HELP) for flag in option.flags}
-    given, rest = read_words(words, by_flag, refuse_flag)
-    known = list(options)
+    parameters: list[click.Parameter] = [
+        click.Option(
+            [*option.flags, option.dest],
+            metavar=option.metavar,
+            help=option.help,
+            default=option.default,
+            show_default=option.default is not None,
+        )
+        for option in options
+    ]
     if argument is not None:
-        known.append(argument)
-        if rest:  # options may also follow it
-            after, others = read_words(rest[1:], by_flag, refuse_flag)
-            given, rest = {**given, argument.dest: rest[0], **after}, others
-    if _HELP.dest in given:
-        usage = " ".join([name, "[OPTIONS]", *(option.flags[0] for option in known[len(options) :])])
-        rows = [(spell(option), f"{option.help}{_tell_default(option)}") for option in (*options, _HELP)]
-        raise Answered(render_help(usage, about, [("Options", rows)], indent=2))
-    if rest:
-        raise refuse(f"Got unexpected extra argument ({rest[0]})")
-    if argument is not None and argument.dest not in given:
-        raise refuse(f"Missing argument '{argument.flags[0]}'")
-    texts = [(option, given.get(option.dest, option.default)) for option in known]
-    return {option.dest: None if text is None else option.read(str(text), option.flags[0]) for option, text in texts}
-
-
-def _tell_default(option: Option) -> str:
-    return f"  [default: {option.default}]" if option.default else ""
+        parameters.append(click.Argument([argument.dest], metavar=argument.flags[0]))
+    command = click.Command(
+        name, params=parameters, help=about, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    try:
+        context = command.make_context(name, list(words))
+    except click.UsageError as error:
+        raise UsageError(f"{error.format_message().rstrip('.')}: {name} --help lists its options.") from error
+    return {
+        option.dest: None if (text := context.params[option.dest]) is None else option.read(text, option.flags[0])
+        for option in (*options, *(() if argument is None else (argument,)))
+    }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdrun.errors import IdentityFileError, UsageError
 from hvdrun.options.conflicts import ONLY_ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
+from hvdrun.options.flags import find_command
 from hvdrun.options.option import Given
 from hvdrun.options.settling import Settled, settle
 from hvdrun.spec.command import find_directory
@@ -231,12 +232,9 @@ def list_hosts(
     return discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
 
 
-def complete(words: Sequence[str], start: int, values: Mapping[str, Any]) -> str:
-    """The command line as it would be with -np: a bare number, all slots of the given hosts, or two workers.
-
-    The command begins after `start` words.
-    """
-    size = 2
+def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
+    """The command line as it would be with -np: a bare number, all slots of the given hosts, or two workers."""
+    size, start = 2, find_command(words)
     if words[start : start + 1] and words[start].isdecimal():  # as in `hvdrun 4 python train.py`
         size, words = int(words[start]), [*words[:start], *words[start + 1 :]]
     elif values["hosts"] is not None or values["hostfile"] is not None:

@@ -15,6 +15,7 @@ from tests.house.sources import PACKAGES, ROOT
 
 # Where each outside package is at home. A package that is not listed has no home yet: decide where it belongs.
 HOMES = {
+    "click": {"hvdrun.cli.program", "hvdrun.options"},
     "cloudpickle": {
         "hvdrun.cluster.pickling",
         "hvdrun.testing",
@@ -39,6 +40,7 @@ SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stand
 WIRE = "the wire's messages are touched only where they are encoded, served or called"
 CORE = "the pure core imports nothing but itself"
 WORKER_CORE = "the worker runtime's pure core imports nothing but itself"
+CLICK = "click is known to the command line alone"
 RICH = "rich is known to the console alone"
 FRAMEWORK = "launcher and rendezvous never import a framework"
 SSH = "paramiko is known to hvdrun.transport.ssh alone"
@@ -64,6 +66,7 @@ VIOLATIONS = [
     (CORE, "rendezvous/core/model.py", "import time"),
     (WORKER_CORE, "worker_runtime/coordination/ordering/questions.py", "import time"),
     (WORKER_CORE, "worker_runtime/coordination/ordering/questions.py", "import worker_runtime.coordination.wire"),
+    (CLICK, "hvdrun/spec/hosts.py", "import click"),
     (RICH, "hvdrun/cli/program.py", "import rich"),
     (SSH, "hvdrun/job.py", "import paramiko"),
     (FRAMEWORK, "hvdrun/spec/jobspec.py", "import torch"),
@@ -133,7 +136,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("hvdrun", {"cloudpickle", "hvdrun.cluster", "rendezvous"}),
+        ("hvdrun", {"click", "cloudpickle", "hvdrun.cluster", "rendezvous"}),
         (
             "hvdrun.cli.program, hvdrun.job",
             {
@@ -148,7 +151,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
             },
         ),
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
-        ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "rich"}),
+        ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
         ("rendezvous.client", {"rendezvous.tasks", "rendezvous.client.tasks", "rendezvous.wire.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),

@@ -15,8 +15,8 @@ import yaml
 from hvdrun.allocation import found as hostfiles
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
-from hvdrun.options.programs import read_agent, read_token
 from hvdrun.options.option import parse_duration
+from hvdrun.options.programs import read_agent, read_token
 from tests.deploy.kubernetes.manifests import (
     BASE,
     ELASTIC,
