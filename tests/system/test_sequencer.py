@@ -6,6 +6,7 @@ from tests.system.launcher import Launcher
 from tests.system.roles import find_agent, find_sequencers, kill
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 JOINS = f"""{WAIT_FOR}
 from rendezvous.bootstrap import Bootstrap
@@ -42,6 +43,17 @@ def test_a_job_has_one_that_listens_where_rank_0_is_told_and_its_death_is_report
     hvdrun.write("go", "")
     finished = running.wait()
     assert (finished.returncode, finished.stderr) == (0, f"hvdrun: {sentence}\n")
+
+
+@pytest.mark.parametrize(("module", "count"), rest_nightly([("worker_runtime.torch", 1), ("torch", 0)]))
+def test_one_is_started_with_forked_workers_whose_script_names_hvd(hvdrun: Launcher, module: str, count: int) -> None:
+    hvdrun.write("train.py", f"{WAIT_FOR}\nimport {module}\nprint('imported', flush=True)\nwait_for('go')\n")
+    running = hvdrun.start("-np", "2", "python", "train.py", forks=True)
+    for rank in range(2):
+        running.stdout.wait_for(rf"^\[{rank}\] imported$", 60)
+    wait_until(lambda: len(find_sequencers(hvdrun)) == count, f"{count} sequencers")
+    hvdrun.write("go", "")
+    assert running.wait().returncode == 0
 
 
 # Whenever rank 1 is about to connect, it says so, and waits until it may.
