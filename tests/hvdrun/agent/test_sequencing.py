@@ -170,11 +170,13 @@ async def test_a_stop_notice_is_told_now_and_with_each_later_generation() -> Non
 @alone
 async def test_one_starts_with_workers_that_are_expected_to_join_and_again_where_that_failed() -> None:
     async with owning("open('ready')\n" + SERVES, expects_init=True) as room:
-        room.sequencing.expect(SECOND)
-        assert room.sequencing._opening is None
-        room.sequencing.expect(FIRST)
-        assert room.sequencing._opening is not None
-        await asyncio.wait({room.sequencing._opening})
+        for assignment in (SECOND, FIRST):
+            opening = room.sequencing._opening
+            assert opening is None
+            room.sequencing.expect(assignment)
+        opening = room.sequencing._opening
+        assert opening is not None
+        await asyncio.wait({opening})
         (room.folder / "ready").touch()
         room.sequencing.prepare(sys.executable)
         room.publish()
