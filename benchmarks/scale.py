@@ -7,7 +7,7 @@
   others are told, and form the next generation.
 - Many more, through the same messages and the same core, but without sockets: how time, memory and bytes grow with the
   hosts. The exponent is the slope of a line through their logarithms: 1 is linear.
-- The sequencer, when 64 and 256 ranks ask for the 50 buckets of a step.
+- The sequencer, when 64 and 256 ranks ask for the 50 buckets of a step, and when 64 form their group.
 - Agents that are started over ssh on a network with 200 ms from here to there and back.
 
 Each figure over TLS is the best of `--runs`, since other programs only add to it. The result is also written to
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 import scale_codec
+import scale_forming
 import scale_sequencer
 import scale_ssh
 import scale_tls
@@ -143,6 +144,16 @@ def describe_sequencer(step: scale_sequencer.Step) -> Row:
     )
 
 
+def describe_forming(forming: scale_forming.Forming) -> Row:
+    """What a group costs before its first operation."""
+    return Row(
+        f"forming at {forming.ranks} ranks: from the published generation until all have the addresses of all",
+        f"{forming.found_seconds * 1e3:.0f} ms, and {forming.compared_seconds * 1e3:.0f} ms to compare their "
+        f"connections (processor: sequencer {forming.own_cpu_seconds * 1e3:.0f} ms, "
+        f"ranks {forming.clients_cpu_seconds * 1e3:.0f} ms)",
+    )
+
+
 def describe_ssh(hosts: int, one: float, many: float) -> Row:
     """What a slow network costs."""
     return Row(
@@ -160,6 +171,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 2000, 5000, 10_000], help="without sockets")
     parser.add_argument("--slots", type=int, default=8, help="workers of a host (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256], help="of a sequencer")
+    parser.add_argument("--forming", type=int, nargs="+", default=[64], help="ranks that form a group")
     parser.add_argument("--ssh", type=int, default=100, help="hosts over ssh (default: %(default)s)")
     parser.add_argument("--lease", type=float, default=30.0, help="seconds (default: %(default)g)")
     parser.add_argument("--runs", type=int, default=3, help="of which the best counts (default: %(default)s)")
@@ -195,6 +207,11 @@ def main() -> int:
         for at_once in (True, False)
     ]
     show(*map(describe_sequencer, steps))
+    forming = [
+        min((scale_forming.measure(ranks) for _ in range(options.runs)), key=lambda figures: figures.found_seconds)
+        for ranks in options.forming
+    ]
+    show(*map(describe_forming, forming))
     show(describe_ssh(options.ssh, scale_ssh.measure(1), scale_ssh.measure(options.ssh)))
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     print(f"\nload after: {load}")
@@ -203,6 +220,7 @@ def main() -> int:
         "tls": [asdict(each) for each in tls],
         "codec": [asdict(each) for each in codec],
         "sequencer": [asdict(each) for each in steps],
+        "forming": [asdict(each) for each in forming],
         "table": [asdict(row) for row in rows],
     }
     options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

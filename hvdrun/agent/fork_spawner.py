@@ -22,6 +22,8 @@ class ForkSpawner:
     """Forks workers of plain Python commands; `remark` is told of each worker, which way it was started and why.
 
     The forkserver is started at once, so that its imports overlap with everything else that a start takes.
+
+    expects_init: workers are forked, and their script names what has `init()`.
     """
 
     def __init__(self, begin: Begin, environment: WorkerEnvironment, remark: Callable[[str], None]) -> None:
@@ -32,6 +34,7 @@ class ForkSpawner:
         self._forkserver: Forkserver | None = None
         self._executable = ""
         self._interpreter = ""
+        self.expects_init = False
         self._objection = self._open()
 
     async def prepare(self) -> None:
@@ -122,6 +125,7 @@ class ForkSpawner:
         except (OSError, HvdrunError) as error:
             return f"no forkserver: {error}"
         self._forkserver = forkserver
+        self.expects_init = source is not None and python_command.names_hvd(source)
         return ""
 
     async def _fork(self, forkserver: Forkserver, launch: Launch) -> Spawned:

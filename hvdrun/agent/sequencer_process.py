@@ -131,6 +131,9 @@ class SequencerProcess:
     def _order(self, line: bytes) -> None:
         if self._ended.done():
             raise SequencerDeafError(self.describe_end())
+        process = processes.look(self.pid)  # its members may hear of its end first, and form the next generation
+        if process is None or process.is_ending:
+            raise SequencerDeafError("it has ended")
         try:
             os.write(self._stdin, line)
         except OSError as error:  # it has ended, or its pipe is full, which a few lines cannot do

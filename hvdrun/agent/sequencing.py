@@ -1,11 +1,12 @@
 """Provides the workers of rank 0's host with a sequencer: one process at a time, which the agent owns.
 
-It is started when the first of them joins - a job of plain programs has none, nor has a static job of one - and told of
-each generation whose rank 0 is here, with the generation's key. In an elastic job rank 0 may move: there each host has
-one ready. When it dies while it serves a generation, another is started at once, for that generation is over, and the
-next one will need it. It is forked like a worker where that is possible, since a
-fork has imported NumPy already; otherwise the Python that runs the worker executes it, or, where that lacks what it
-needs, the agent's own. It leads a session of its own, is no worker's child, and is killed with the workers.
+It is started when the first of them joins, or, where they are forked and their script names what has `init()`, with
+them. A job of plain programs has none, nor has a static job of one. It is told of each generation whose rank 0 is here,
+with the generation's key. In an elastic job rank 0 may move: there each host has one ready. When it dies while it
+serves a generation, another is started at once, for that generation is over, and the next one will need it. It is
+forked like a worker where that is possible, since a fork has imported NumPy already; otherwise the Python that runs the
+worker executes it, or, where that lacks what it needs, the agent's own. It leads a session of its own, is no worker's
+child, and is killed with the workers.
 """
 
 import asyncio
@@ -37,6 +38,10 @@ Spawn = Callable[[Streams], Awaitable[int]]
 
 class ModuleForker(Protocol):
     """What can start a module of ours faster than a new interpreter does."""
+
+    @property
+    def expects_init(self) -> bool:
+        """The workers are forked by it too, and will probably call `init()`."""
 
     async def fork_module(
         self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: Streams
@@ -91,11 +96,15 @@ class Sequencing:
     def expect(self, assignment: Assignment) -> None:
         """A worker with these numbers is to be started on this host."""
         self._is_expected |= assignment.rank == 0 and assignment.size > 1
+        if self._forker.expects_init:  # forked workers call it soon: the process starts meanwhile
+            self.prepare("")
 
     def prepare(self, interpreter: str) -> None:
         """Start the process if rank 0 is to be here and none is there; see `rendezvous.relay.Sequencing`."""
         self._interpreter = self._interpreter or interpreter
         if self._is_expected and not self._is_closing:
+            if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
+                self._opening = None  # when it was tried, the workers' Python was not known yet
             self._ensure_opening()
 
     def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:

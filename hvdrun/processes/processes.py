@@ -21,6 +21,7 @@ from rendezvous.core.model import Slot, Worker
 
 _PROC = Path("/proc")
 _AFTER_NAME = 2  # the fields of /proc/PID/stat after the name in parentheses start with the third
+_EXITING = 0x4  # the kernel's PF_EXITING
 _JOB_ENTRY = f"{JOB}=".encode()
 CLEANER_SECONDS = 1.0  # how long a cleaner may take to go by itself, when its family has been killed
 _TRACKER = b"from multiprocessing.resource_tracker import main"
@@ -29,13 +30,17 @@ _STAT_BYTES = 4096  # more than the longest
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as /proc shows it; `started` in clock ticks since boot makes it unique together with the pid."""
+    """One process as /proc shows it; `started` in clock ticks since boot makes it unique together with the pid.
+
+    is_ending: it runs no more; the kernel closes its files, which others may notice before it can be reaped.
+    """
 
     pid: int
     state: str
     parent: int
     session: int
     started: int
+    is_ending: bool = False
 
     @property
     def is_dead(self) -> bool:
@@ -55,7 +60,8 @@ def look(pid: int) -> Process | None:
         return None
     fields = stat.rpartition(b")")[_AFTER_NAME].split()
     state = fields[0].decode()
-    return Process(pid, state=state, parent=int(fields[1]), session=int(fields[3]), started=int(fields[19]))
+    is_ending = bool(int(fields[6]) & _EXITING)
+    return Process(pid, state, int(fields[1]), int(fields[3]), started=int(fields[19]), is_ending=is_ending)
 
 
 def running() -> Iterator[Process]:

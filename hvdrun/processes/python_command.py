@@ -14,6 +14,7 @@ _EARLY_IN_SCRIPT = re.compile(rf"""["']({"|".join(_EARLY_PREFIXES)})[A-Z0-9_]+["
 _THREADS = "OMP_NUM_THREADS"
 _THREADS_SUFFIX = "_NUM_THREADS"
 
+_NAMES_HVD = re.compile(rb"\b(worker_runtime|horovod)\b")
 _WANTS_TORCH = re.compile(rb"\b(torch|worker_runtime|horovod|lightning|transformers|accelerate)\b")
 
 
@@ -60,6 +61,11 @@ def find_early_variable(source: bytes) -> str | None:
 def wants_torch(source: bytes) -> bool:
     """The script's text names torch, or something that brings it."""
     return _WANTS_TORCH.search(source) is not None
+
+
+def names_hvd(source: bytes) -> bool:
+    """The script's text names what has `init()`."""
+    return _NAMES_HVD.search(source) is not None
 
 
 def find_thread_variable(environment: Mapping[str, str]) -> str | None:

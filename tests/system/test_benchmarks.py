@@ -49,13 +49,14 @@ def test_functions_are_run_again_on_warm_workers(hvdrun: Launcher) -> None:
 
 
 def test_scale_forms_and_loses_a_generation_of_every_size(hvdrun: Launcher) -> None:
-    small = ("--hosts", "20", "--sizes", "20", "40", "--ranks", "8", "--ssh", "5", "--runs", "1")
+    small = ("--hosts", "20", "--sizes", "20", "40", "--ranks", "8", "--forming", "8", "--ssh", "5", "--runs", "1")
     run = run_alone(hvdrun, SCALE, *small, "--json", "scale.json")
     assert run.stderr == ""
     figures = json.loads((hvdrun.directory / "scale.json").read_text(encoding="utf-8"))
     (tls,), codec = figures["tls"], figures["codec"]
     assert (tls["hosts"], tls["workers"], [each["hosts"] for each in codec]) == (20, 160, [20, 40])
     assert min(tls["join_seconds"], tls["loss_seconds"], tls["next_seconds"]) > 0
+    assert figures["forming"][0]["found_seconds"] > 0
     assert all(each["sent"]["hosts are told of the next"] > 0 for each in codec)
     assert all(f"| {row['what']} | {row['figure']} |" in run.stdout for row in figures["table"])
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.output_file import OutputFile
-from hvdrun.agent.sequencer_process import SequencerProcess
+from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerProcess
+from rendezvous.sequencing import Activation
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 from tests.waiting import LIMIT_SECONDS, in_loop
 
@@ -32,6 +33,25 @@ async def test_it_ends_at_the_end_of_its_orders_and_leaves_no_descriptor() -> No
     process.close()
     _, status = await asyncio.to_thread(os.waitpid, process.pid, 0)
     assert (status, count_descriptors()) == (0, before)
+
+
+@in_loop
+async def test_one_that_ends_takes_no_orders_though_its_input_is_open_and_nobody_has_reaped_it() -> None:
+    async def spawn_open(streams: tuple[int, int, int]) -> int:
+        inputs.append(os.dup(streams[0]))
+        return await spawn(streams)
+
+    inputs: list[int] = []
+    process = await SequencerProcess.start(spawn_open)
+    await process.open(LIMIT_SECONDS)
+    process.activate(Activation(1, 2, bytes(32)))
+    process.kill()
+    await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(SequencerDeafError):
+        process.activate(Activation(2, 2, bytes(32)))
+    await asyncio.to_thread(os.waitpid, process.pid, 0)
+    process.close()
+    os.close(inputs[0])
 
 
 @pytest.mark.parametrize("count", range(5))

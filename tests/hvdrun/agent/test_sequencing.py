@@ -1,5 +1,9 @@
-"""The owner of the sequencer, with programs in its place that do well and that do not."""
+"""The owner of the sequencer, with programs in its place that do well and that do not.
 
+Long because each way in which such a process starts or ends is a story of its own, told of one owner.
+"""
+
+import asyncio
 import os
 import sys
 import tempfile
@@ -106,7 +110,9 @@ class Room:
 
 
 @asynccontextmanager
-async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic: bool = False) -> AsyncIterator[Room]:
+async def owning(
+    program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic: bool = False, expects_init: bool = False
+) -> AsyncIterator[Room]:
     """An owner on host a, both of whose interpreters run the program; in the end nothing of it is left."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,7 +121,7 @@ async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic:
         begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7", HOROVOD_ELASTIC="1" if elastic else "0")
         guard = Guard(ORIGIN, folder / "nothing")
         warnings: list[str] = []
-        forker = Mock(fork_module=AsyncMock(return_value=None))  # has nothing to fork from
+        forker = Mock(fork_module=AsyncMock(return_value=None), expects_init=expects_init)  # has nothing to fork from
         sequencing = Sequencing(begin, forker, guard, warnings.append, limit_seconds=limit_seconds, module="program")
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
         feed = InputFeed(lambda: None)
@@ -159,6 +165,22 @@ async def test_a_stop_notice_is_told_now_and_with_each_later_generation() -> Non
         room.publish(2)
         heard = await room.heard(4)
         assert [line for line in heard if line == "stop"] == [heard[1], heard[2]]
+
+
+@alone
+async def test_one_starts_with_workers_that_are_expected_to_join_and_again_where_that_failed() -> None:
+    async with owning("open('ready')\n" + SERVES, expects_init=True) as room:
+        for assignment in (SECOND, FIRST):
+            opening = room.sequencing._opening
+            assert opening is None
+            room.sequencing.expect(assignment)
+        opening = room.sequencing._opening
+        assert opening is not None
+        await asyncio.wait({opening})
+        (room.folder / "ready").touch()
+        room.sequencing.prepare(sys.executable)
+        room.publish()
+        assert await room.told() == opened(1)
 
 
 @alone

@@ -90,3 +90,11 @@ def test_threads_that_cannot_be_set_afterwards_are_noticed(environment: dict[str
 )
 def test_the_python_that_a_command_starts_is_its_first_word(command: tuple[str, ...], interpreter: str | None) -> None:
     assert python_command.find_interpreter(command) == interpreter
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [(b"import horovod.torch as hvd", True), (b"from worker_runtime import torch", True), (b"import torch", False)],
+)
+def test_a_script_that_names_what_has_init_is_known(source: bytes, *, named: bool) -> None:
+    assert python_command.names_hvd(source) is named
