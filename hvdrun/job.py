@@ -300,11 +300,13 @@ class Job:
 
     async def _close_fleet(self) -> None:
         closing = asyncio.create_task(self._fleet.close(), name="close the agents")
-        await self._unless_hurried(asyncio.wait({closing}))
-        await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
-        if closing.done():
+        try:
+            await self._unless_hurried(asyncio.wait({closing}))
+        finally:
+            await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
+            await _abandon(closing)
+        if not closing.cancelled():
             closing.result()
-        await _abandon(closing)
 
 
 def _limit_start(spec: JobSpec) -> float:

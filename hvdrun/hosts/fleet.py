@@ -119,7 +119,7 @@ class Fleet:
 
     def feed(self, host: str, data: bytes) -> None:
         """Send a piece of standard input to the worker on this host that reads it."""
-        self._contacts[host].send(Input(data))
+        self.send(host, Input(data))
 
     def abandon(self, host: str) -> None:
         """Give up a host that is lost, without waiting; another agent may be started there."""

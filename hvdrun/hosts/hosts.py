@@ -4,6 +4,8 @@ A host gets an agent when its first worker is to be started. Nothing here waits 
 without: agents are started beside each other, and those that are there are brought in together. What fails is told as
 the loss of that host. The hosts of a static job are fixed, their agents are started first of all, and the first batch
 must have all of them: what fails ends the job.
+
+Long because all that can happen to a host meets here.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Orders to the agents of all hosts, and what they report, over transports that need no process."""
+"""Orders to the agents of all hosts, and what they report, over transports that need no process.
+
+Long because each thing that a fleet does for its launcher has its test here.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
