@@ -265,7 +265,8 @@ class Hosts:
 
     def _raise_if_impossible(self) -> None:
         if self._is_impossible() and not self._opening and self._server.state.outcome is None:
-            raise _collect(self._failures, len(self._needed or self._failures))
+            failures = {host.name: self._failures.get(host.name) for host in self._spec.workers.hosts}
+            raise _collect({host: error for host, error in failures.items() if error}, len(self._needed or failures))
 
     def _tell_lost(self, host: str, sentence: str) -> None:
         with contextlib.suppress(IllegalEventError):  # meanwhile the job has left the host
