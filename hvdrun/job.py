@@ -11,22 +11,21 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.console import Console, measure_start
-from hvdrun.console.narrator import Narrator
+from hvdrun.console.narrator import Narrator, RankBook
 from hvdrun.console.output_watch import OutputWatch
-from hvdrun.console.rank_book import RankBook
 from hvdrun.console.stdin import StdinReader
-from hvdrun.errors import HostLostEarlyError
 from hvdrun.hosts.briefing import Briefing
 from hvdrun.hosts.checkpoints import hold_checkpoints
 from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
-from hvdrun.hosts.static_hosts import StaticHosts
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.processes import name_origin
 from hvdrun.processes.signals import answer_signals
 from hvdrun.spec.jobspec import JobSpec
@@ -38,7 +37,6 @@ from rendezvous.core.messages import (
     Finish,
     Launch,
     Log,
-    Lost,
     Noticed,
     Notify,
     Stopped,
@@ -49,7 +47,6 @@ from rendezvous.core.outcome import Outcome, stop
 from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
 
 if TYPE_CHECKING:
-    from hvdrun.hosts.elastic_hosts import ElasticHosts
     from hvdrun.joining.roster import Roster
     from hvdrun.tasks.desk import Desk
     from rendezvous.authority import Authority
@@ -99,19 +96,14 @@ class Job:
         self._spec = spec
         self._console = console
         self._desk = desk
-        self._placement = () if spec.is_elastic else spec.place()
-        hosts = dict.fromkeys(slot.host for slot in self._placement)
-        patience_seconds = spec.limits.patience_seconds if spec.remote.hosts or spec.is_elastic else None
-        self._roster = roster
+        patience_seconds = spec.limits.patience_seconds if spec.remote.hosts or spec.discovers else None
+        self._tasks = BackgroundTasks()
         self._transports = Transports(roster)
-        transports = {host: self._transports.make(host, spec) for host in hosts}
-        self._fleet = Fleet(transports, self._show, self._lose, self._fail, patience_seconds)
+        self._fleet = Fleet(self._tasks, self._show, self._lose, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
         self._narrator = Narrator(spec, console, self._ranks)
+        self._hosts = Hosts(spec, self._fleet, console, self._narrator, reach=self._transports.make, roster=roster)
         self._server: Server
-        self._is_serving = False  # there is a server: agents start before it, and may end before it
-        self._static: StaticHosts | None = None
-        self._elastic: ElasticHosts | None = None
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
         self._output = OutputWatch(console, self._stop)
@@ -128,39 +120,48 @@ class Job:
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
             stack.push_async_callback(self._close_fleet)
             stack.callback(self._transports.close)
-            opening = asyncio.create_task(self._fleet.open())
-            stack.push_async_callback(_abandon, opening)
-            await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
-            self._server, authority = await self._make_server(stack)
-            self._is_serving = True
-            signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
-            stack.callback(self._note_closing)
-            self._output.open()
-            if self._desk is not None:
-                self._desk.open(self._ranks.rank_of, self._stop)
-            self._stdin = self._open_stdin(stack)
-            if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
-                self._start_line.open(started)
-            stack.callback(self._start_line.close)
-            await self._unless_decided(self._find_hosts(opening, authority))
-            outcome = await self._outcome
-            releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
-            await self._unless_hurried(releasing)
-            self._console.output.finish_all()
-            if self._desk is None:
-                self._narrator.explain(outcome, len(self._fleet.hosts))
-            await self._unless_hurried(self._console.output.close(limit_seconds=None))
-            await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
+            async with self._tasks:
+                with self._until_closing():
+                    bringing = self._tasks.create_task(self._hosts.run(), name="bring in the hosts")
+                    await self._hosts.wait_started(_AGENT_START_SECONDS)
+                    self._server, authority = await self._make_server(stack)
+                    signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
+                    self._open_streams(stack, started)
+                    self._console.verbose(f"job {self._id}")
+                    briefing = Briefing(self._spec, self._id, authority, self._console.verbose)
+                    self._hosts.serve(self._server, briefing)
+                    outcome = await self._outcome
+                    await _abandon(bringing)
+                    await self._finish(outcome)
         if self._desk is not None:
             await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
         lost = self._output.find_exit_code()
         return replace(outcome, exit_code=outcome.exit_code or lost)
 
+    def _open_streams(self, stack: AsyncExitStack, started: float) -> None:
+        self._output.open()
+        if self._desk is not None:
+            self._desk.open(self._ranks.rank_of, self._stop)
+        self._stdin = self._open_stdin(stack)
+        if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
+            self._start_line.open(self._tasks, started)
+        stack.callback(self._start_line.close)
+
+    async def _finish(self, outcome: Outcome) -> None:
+        """Let the agents go, and show all that has come from them."""
+        releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+        await self._unless_hurried(releasing)
+        self._console.output.finish_all()
+        if self._desk is None:
+            self._narrator.explain(outcome, len(self._fleet.hosts))
+        await self._unless_hurried(self._console.output.close(limit_seconds=None))
+        await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
+
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
         rank = self._spec.workers.stdin_rank
         if rank is None:
             return None
-        host = self._placement[rank].host
+        host = self._spec.place()[rank].host
         is_typed = os.isatty(0)
 
         def feed(data: bytes) -> None:
@@ -182,45 +183,18 @@ class Job:
         )
         return await stack.enter_async_context(server), authority
 
-    async def _find_hosts(self, opening: asyncio.Task[None], authority: "Authority") -> None:
-        """Bring in the hosts: once, or for as long as the job lasts."""
-        self._console.verbose(f"job {self._id}")
-        briefing = Briefing(self._spec, self._id, authority, self._console.verbose)
-        if not self._spec.is_elastic:
-            self._static = StaticHosts(
-                self._spec, self._fleet, self._server, briefing, opening, verbose=self._console.verbose
-            )
-            await self._static.run()
-            return
-        from hvdrun.hosts.elastic_hosts import ElasticHosts  # noqa: PLC0415 - a static job needs none of it
-
-        self._elastic = ElasticHosts(
-            self._spec,
-            self._fleet,
-            self._server,
-            briefing,
-            self._narrator,
-            reach=self._transports.make,
-            notice=self._console.notice,
-            verbose=self._console.verbose,
-            roster=self._roster,
-        )
-        await self._elastic.run()
-
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
                 self._narrator.note_launch(effect)
-                if self._elastic is not None:
-                    self._elastic.want(worker.slot.host)
+                self._hosts.want(worker.slot.host)
                 self._fleet.order(effect)
             case Terminate():
                 self._terminate(effect)
             case Dismiss():
                 self._narrator.note_dismissal(effect)
-                if self._elastic is not None:
-                    self._elastic.dismiss(effect)
+                self._hosts.dismiss(effect)
             case Log():
                 self._narrator.log(effect)
             case Notify(host, reason):
@@ -263,8 +237,8 @@ class Job:
                 self._desk.note_written(worker, number)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
-            case Reserved(master) if self._static is not None:
-                self._static.note_reserved(master)
+            case Reserved(master):
+                self._hosts.note_reserved(master)
 
     def _note_speaker(self, worker: Worker) -> None:
         """When the next worker of a slot speaks, all has come that the one before had to say."""
@@ -276,22 +250,7 @@ class Job:
             self._speakers[worker.slot] = worker
 
     def _lose(self, host: str, how: str) -> None:
-        if self._elastic is not None:
-            self._elastic.lose(host, how)
-        elif self._fleet.has_begun(host):
-            self._server.tell(Lost(host, how))
-        elif not (self._outcome.done() or (self._is_serving and self._server.state.outcome is not None)):
-            self._outcome.set_exception(HostLostEarlyError(host, how))
-            self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
-
-    def _fail(self, error: BaseException) -> None:
-        """End the job with a fault of hvdrun's own in a task that nobody awaits."""
-        if self._is_closing:
-            self._console.notice(f"a fault of hvdrun's own, while the job ended: {type(error).__name__}: {error}")
-        elif self._is_serving:
-            self._server.fail(error)
-        elif not self._outcome.done():
-            self._outcome.set_exception(error)
+        self._hosts.lose(host, how)
 
     def _stop(self, code: int, reason: str) -> None:
         """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""
@@ -324,38 +283,30 @@ class Job:
         if not self._is_closing:
             self._fleet.hold(held=False)
 
-    def _note_closing(self) -> None:
-        """All is decided, or has failed: from now on a signal means not to wait."""
-        self._is_closing = True
-
-    async def _unless_decided(self, starting: Coroutine[Any, Any, None]) -> None:
-        """Go on with the start until it is done, or until the job has ended before (a signal, a host that was lost)."""
-        start = asyncio.create_task(starting)
-        either: set[asyncio.Future[Any]] = {start, self._outcome}
+    @contextmanager
+    def _until_closing(self) -> Iterator[None]:
+        """Once all is decided, or has failed, a signal means not to wait."""
         try:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            yield
         finally:
-            start.cancel()
-            await asyncio.wait({start})
-        if not start.cancelled():
-            start.result()
+            self._is_closing = True
 
     async def _unless_hurried(self, waiting: Coroutine[Any, Any, object]) -> None:
         """Wait for whoever reads hvdrun's output, be it `less`, until a signal says not to."""
-        parts = {asyncio.ensure_future(waiting), asyncio.create_task(self._hurry.wait())}
-        done, pending = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-        for part in pending:
-            part.cancel()
-        for part in done:
-            part.result()
+        async with BackgroundTasks() as tasks:
+            wait = tasks.create_task(waiting, name="wait for what a signal may cut short")
+            hurry = tasks.create_task(self._hurry.wait(), name="wait for a signal")
+            await asyncio.wait({wait, hurry}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _close_fleet(self) -> None:
-        closing = asyncio.create_task(self._fleet.close())
-        await self._unless_hurried(asyncio.wait({closing}))
-        await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
-        if closing.done():
+        closing = asyncio.create_task(self._fleet.close(), name="close the agents")
+        try:
+            await self._unless_hurried(asyncio.wait({closing}))
+        finally:
+            await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
+            await _abandon(closing)
+        if not closing.cancelled():
             closing.result()
-        await _abandon(closing)
 
 
 def _limit_start(spec: JobSpec) -> float:

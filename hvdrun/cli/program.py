@@ -168,7 +168,7 @@ def describe(spec: JobSpec) -> str:
     from hvdrun.cli.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
 
     if spec.remote.joining is not None:
-        from hvdrun.joining.description import describe_joining  # noqa: PLC0415 - few jobs wait for agents
+        from hvdrun.joining.reception import describe_joining  # noqa: PLC0415 - few jobs wait for agents
 
         return describe_joining(spec, spec.remote.joining)
     if spec.discovers:

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from hvdrun.console.console import Console
 from hvdrun.console.host_news import LossCounter, describe_changes, describe_closed, describe_limit
 from hvdrun.console.page import Page, describe_ranks
-from hvdrun.console.rank_book import RankBook
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.failures import Blacklist
 from rendezvous.core.messages import Dismiss, Event, Exited, Joined, Launch, Level, Log
-from rendezvous.core.model import Host, Slot, Worker
+from rendezvous.core.model import Generation, Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.reports import Decision
 from rendezvous.core.state import Phase, State
@@ -20,6 +19,37 @@ from rendezvous.core.state import Phase, State
 _HOPELESS = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})
 _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
 _REMEMBERED = 5  # losses that the last page names
+
+
+class RankBook:
+    """Knows the rank of every worker that was ever launched.
+
+    It is that of the newest generation; of a worker that is in none yet, or no more, the last one it had or was
+    launched with.
+
+    look: the newest generation, None before the first.
+    """
+
+    def __init__(self, look: Callable[[], Generation | None]) -> None:
+        self._look = look
+        self._read: Generation | None = None
+        self._ranks: dict[Worker, int] = {}
+
+    def note_launch(self, launch: Launch) -> None:
+        """A worker is to be started."""
+        self._ranks.setdefault(launch.worker, launch.assignment.rank)
+
+    def rank_of(self, worker: Worker) -> int:
+        """The rank of a worker; 0 for one that nobody has launched."""
+        generation = self._look()
+        if generation is not None and generation is not self._read:
+            self._read = generation
+            self._ranks.update((member, rank) for rank, member in enumerate(generation.members))
+        return self._ranks.get(worker, 0)
+
+    def forget(self, worker: Worker) -> None:
+        """Nobody will ask for this one any more."""
+        self._ranks.pop(worker, None)
 
 
 class Narrator:

@@ -74,10 +74,10 @@ class StartLine:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
-    def open(self, started: float) -> None:
-        """Begin to look, in the running event loop; `started` is when the start began, by the clock."""
+    def open(self, tasks: asyncio.TaskGroup | asyncio.AbstractEventLoop, started: float) -> None:
+        """Begin to look; `started` is when the start began, by the clock."""
         if self._status is not None:
-            self._task = asyncio.create_task(self._run(self._status, started))
+            self._task = tasks.create_task(self._run(self._status, started), name="show the start")
 
     def close(self) -> None:
         """Look no further, and leave nothing on the terminal; may be called again."""

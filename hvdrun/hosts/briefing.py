@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from hvdrun.hosts.routes import Route
+from hvdrun.hosts.network_plan import Route
 from hvdrun.spec.environment import THREADS, choose_environment
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.bootstrap import torch_host_environment

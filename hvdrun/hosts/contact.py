@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from hvdrun.errors import HostLostEarlyError, HostLostError
-from hvdrun.processes.supervision import supervise
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
@@ -15,26 +15,26 @@ from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release,
 class Contact:
     """The way to one agent, the orders it has not had yet, and what it tells.
 
+    tasks: listen to the agent.
     show: takes what the agent tells, and holds its host back while the reader is behind.
     lose: is told how the agent has ended, if that was before it was released.
-    fail: takes an error of this launcher's own, after which nothing more that the agent tells is shown.
     """
 
     def __init__(
         self,
         host: str,
         transport: Transport,
+        tasks: BackgroundTasks,
         show: Callable[[Telling], Awaitable[None]],
         lose: Callable[["Contact", str], None],
-        fail: Callable[[BaseException], None],
     ) -> None:
         self.host = host
         self.pieces = 0  # of output, so far
         self.showing = 0  # of them, now being shown
         self._transport = transport
+        self._tasks = tasks
         self._show = show
         self._lose = lose
-        self._fail = fail
         self._early: list[Launch | Terminate] | None = []  # None once the agent has been told of the job
         self._answers: asyncio.Queue[Telling | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
@@ -63,9 +63,10 @@ class Contact:
         Raises:
             LaunchError: it cannot be started.
         """
-        self._opening = asyncio.create_task(_open(self._transport))
+        # A task of its own, so that `close` can cancel it and wait until it has ended.
+        self._opening = asyncio.create_task(self._start(), name="open the way to an agent")
         await self._opening
-        self._listening = supervise(asyncio.create_task(self._listen()), self._fail)
+        self._listening = self._tasks.create_task(self._listen(), name="listen to an agent")
 
     def send(self, order: Order) -> None:
         """Send an order that has no worker."""
@@ -131,10 +132,13 @@ class Contact:
         self._is_released = True
         self._answers.put_nowait("it was given up")
         if self._abandoning is None:
-            self._abandoning = asyncio.create_task(self._transport.abandon())
+            self._abandoning = self._tasks.create_task(self._transport.abandon(), name="abandon an agent")
 
-    async def close(self) -> None:
-        """End the agent, if it has not ended, and wait for that."""
+    async def close(self, *, abandons: bool = False) -> None:
+        """End the agent, if it has not ended, and wait for that.
+
+        abandons: without waiting for what it clears away.
+        """
         self._is_released = True
         self._answers.put_nowait("the job needs it no more")
         for task in (self._opening, self._listening):
@@ -142,8 +146,14 @@ class Contact:
                 task.cancel()
                 await asyncio.wait({task})
         if self._abandoning is not None:
-            await self._abandoning
+            await asyncio.wait({self._abandoning})
+            abandons |= self._abandoning.cancelled()  # since the job has ended
+        if abandons:
+            await self._transport.abandon()
         await self._transport.close()
+
+    async def _start(self) -> None:
+        await self._transport.open()
 
     async def _listen(self) -> None:
         try:
@@ -164,8 +174,3 @@ class Contact:
         self._answers.put_nowait(how)
         if not self._is_released:
             self._lose(self, how)
-
-
-async def _open(transport: Transport) -> None:
-    """A task of its own, so that whoever ends the contact can call it off and wait until it is."""
-    await transport.open()

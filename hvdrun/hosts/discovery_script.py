@@ -98,7 +98,8 @@ class DiscoveryScript:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
-            )
+            ),
+            name="start the discovery script",
         )
         try:
             return await asyncio.shield(starting)

@@ -1,11 +1,11 @@
 """Carries out what the core decides: orders to the agents of all hosts, and their workers' output back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 
-from hvdrun.errors import HostLostEarlyError, LaunchError, raise_failures
+from hvdrun.errors import HostLostEarlyError
 from hvdrun.hosts.contact import Contact
-from hvdrun.processes.supervision import supervise
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
@@ -20,71 +20,55 @@ _SIGNS_PER_PATIENCE = 6
 class Fleet:
     """The agents of one job, one per host at a time.
 
-    transports: to the hosts that the job starts with; others are added later.
+    tasks: end before `close` is called.
     show: takes what an agent tells, and holds its host back while the reader is behind.
     lose: is told of a host whose agent has ended before it was released, and how.
-    fail: takes an error of this launcher's own.
     patience_seconds: how long an agent that has not been told of the job may hear nothing; None: without a limit.
     """
 
     def __init__(
         self,
-        transports: Mapping[str, Transport],
+        tasks: BackgroundTasks,
         show: Callable[[Telling], Awaitable[None]],
         lose: Callable[[str, str], None],
-        fail: Callable[[BaseException], None],
         patience_seconds: float | None = None,
     ) -> None:
+        self._tasks = tasks
         self._show = show
         self._lose = lose
-        self._fail = fail
         self._patience_seconds = patience_seconds
         self._contacts: dict[str, Contact] = {}
-        self._leaving: dict[Contact, asyncio.Task[None]] = {}  # who is of this job no more, and is being closed
+        self._leaving: set[Contact] = set()  # of this job no more, and being closed
         self._encouraging: asyncio.Task[None] | None = None
         self._held = False
         self._is_stopping = False
-        for host, transport in transports.items():
-            self.add(host, transport)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts that have an agent, or are to have one, in the order in which they came."""
         return tuple(self._contacts)
 
-    @property
-    def awaited(self) -> tuple[str, ...]:
-        """Those whose agent has not been started."""
-        return tuple(host for host, contact in self._contacts.items() if not contact.is_open)
+    def is_open(self, host: str) -> bool:
+        """The host's agent has been started."""
+        return host in self._contacts and self._contacts[host].is_open
 
     def has_begun(self, host: str) -> bool:
         """The host's agent has been told of the job."""
         return host in self._contacts and self._contacts[host].has_begun
 
     def add(self, host: str, transport: Transport) -> None:
-        """Have an agent on this host, which has none; it is started by `open` or `open_one`."""
-        self._contacts[host] = Contact(host, transport, self._show, self._note_end, self._fail)
+        """Have an agent on this host, which has none; it is started by `open`."""
+        self._contacts[host] = Contact(host, transport, self._tasks, self._show, self._note_end)
 
-    async def open(self) -> None:
-        """Start all agents, in parallel, and listen to each from then on.
-
-        Raises:
-            LaunchError: some could not be started; all of them are named.
-        """
-        results = await asyncio.gather(*map(self.open_one, self._contacts), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, LaunchError):
-                raise result
-        raise_failures([result for result in results if isinstance(result, LaunchError)], len(results))
-
-    async def open_one(self, host: str) -> None:
+    async def open(self, host: str) -> None:
         """Start one agent, and listen to it from then on.
 
         Raises:
             LaunchError: it could not be started.
         """
         if self._patience_seconds is not None and (self._encouraging is None or self._encouraging.done()):
-            self._encouraging = supervise(asyncio.create_task(self._encourage(self._patience_seconds)), self._fail)
+            waiting = self._encourage(self._patience_seconds)
+            self._encouraging = self._tasks.create_task(waiting, name="keep waiting agents alive")
         await self._contacts[host].open()
 
     def send(self, host: str, order: Order) -> None:
@@ -135,19 +119,19 @@ class Fleet:
 
     def feed(self, host: str, data: bytes) -> None:
         """Send a piece of standard input to the worker on this host that reads it."""
-        self._contacts[host].send(Input(data))
+        self.send(host, Input(data))
 
     def abandon(self, host: str) -> None:
         """Give up a host that is lost, without waiting; another agent may be started there."""
         contact = self._contacts.pop(host)
         contact.abandon()
-        self._close_later(contact, contact.close())
+        self._close_later(contact, drains=False)
 
     def retire(self, host: str) -> None:
         """Let the agent of a host go that the job leaves, without waiting; another may be started there."""
         contact = self._contacts.pop(host)
         contact.release(TEMPORARY_FAILURE)
-        self._close_later(contact, self._let_go(contact))
+        self._close_later(contact, drains=True)
 
     async def release(self, is_lost: Callable[[str], bool] = lambda _: False, exit_code: int = 0) -> None:
         """Let all agents go, and return when what their workers have written has been shown.
@@ -164,13 +148,8 @@ class Fleet:
 
     async def close(self) -> None:
         """End every agent that is left, and wait for its end."""
-        if self._encouraging is not None:
-            self._encouraging.cancel()
-            await asyncio.gather(self._encouraging, return_exceptions=True)
-        leaving = tuple(self._leaving.values())
-        for contact in self._leaving:
-            contact.abandon()
-        await asyncio.gather(*(contact.close() for contact in self._contacts.values()), *leaving)
+        left = [contact.close() for contact in self._contacts.values()]
+        await asyncio.gather(*left, *(contact.close(abandons=True) for contact in self._leaving))
 
     def _find(self, host: str) -> Contact:
         if host not in self._contacts:
@@ -181,14 +160,15 @@ class Fleet:
         if self._contacts.get(contact.host) is contact:
             self._lose(contact.host, how)
 
-    def _close_later(self, contact: Contact, closing: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(closing)
-        self._leaving[contact] = task
-        task.add_done_callback(lambda _: self._leaving.pop(contact))
+    def _close_later(self, contact: Contact, *, drains: bool) -> None:
+        self._leaving.add(contact)
+        self._tasks.create_task(self._close(contact, drains=drains), name="close an agent")
 
-    async def _let_go(self, contact: Contact) -> None:
-        await _drain((contact,), lambda _: False)
+    async def _close(self, contact: Contact, *, drains: bool) -> None:
+        if drains:
+            await _drain((contact,), lambda _: False)
         await contact.close()
+        self._leaving.discard(contact)
 
     async def _encourage(self, patience_seconds: float) -> None:
         """Tell the agents that have not been told of the job, again and again, that this launcher is there."""

@@ -35,7 +35,7 @@ class Transports:
     def make(self, host: str, spec: JobSpec) -> Transport:
         """The transport to a host; it is not open."""
         if self._roster is not None:
-            from hvdrun.joining.transport import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
+            from hvdrun.joining.roster import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
 
             return JoinedTransport(host, self._roster, spec.limits.patience_seconds)
         if not spec.is_remote(host):
@@ -87,7 +87,7 @@ def is_local(host: str) -> bool:
         return True
     try:
         found = {info[4][0] for info in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
-    except OSError:
+    except (OSError, UnicodeError):  # a label of the name may be too long to be asked for
         return False
     addresses = {ipaddress.ip_address(str(address).partition("%")[0]) for address in found}
     return any(address.is_loopback for address in addresses) or not addresses.isdisjoint(_own_addresses())

@@ -17,9 +17,9 @@ from pathlib import Path
 from hvdrun.agent.agent import Ending, Orders, serve
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.errors import LaunchError
-from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
+from hvdrun.joining.channel import WAITING_SECONDS, Channel, TunnelEnd, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
-from hvdrun.joining.tunnel import TunnelEnd
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.signals import answer_notice
 from hvdrun.spec.hosts import count_slots
 from hvdrun.version import __version__
@@ -95,7 +95,8 @@ class Applicant:
         self._said_at = 0.0
         self._has_begun = False
         self._stopped: asyncio.Future[int]  # by a signal; the exit code
-        self._tunnel = TunnelEnd(lambda: self._knock(slots=0))
+        self._tasks = BackgroundTasks()
+        self._tunnel = TunnelEnd(lambda: self._knock(slots=0), self._tasks)
 
     async def run(self) -> int:
         """Join and serve; the exit code.
@@ -106,15 +107,13 @@ class Applicant:
         """
         stopped = self._stopped = asyncio.get_running_loop().create_future()
         self._answer_signals()
-        await self._tunnel.open()
-        working = asyncio.create_task(self._work())
-        try:
-            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not working.done():
-                working.cancel()
-                await asyncio.wait({working})
-            await self._tunnel.close()
+        async with self._tasks:
+            await self._tunnel.open()
+            working = self._tasks.create_task(self._work(), name="join and serve")
+            try:
+                await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._tunnel.close()
         return stopped.result() if working.cancelled() else working.result()
 
     def _answer_signals(self) -> None:

@@ -8,11 +8,16 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol, cast
 
+from hvdrun.errors import HvdrunError
+from hvdrun.processes.background import BackgroundTasks
 from rendezvous import wire
+from rendezvous.core.model import LOOPBACK
 from rendezvous.credentials import SERVER_NAME, Credential
-from rendezvous.errors import WireError
+from rendezvous.errors import RendezvousError, WireError
 
 PROOF_BYTES = 64 * 1024  # more than either side says before the orders begin
 WAITING_SECONDS = 15.0  # after which one that has vanished without a word is noticed, before the job begins there
@@ -144,3 +149,85 @@ async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
         ssl_shutdown_timeout=LAST_OUTPUT_SECONDS,
     )
     return channel
+
+
+MAX_CONNECTIONS = 16  # at the same time; an agent needs one or two
+_CHUNK_BYTES = 64 * 1024
+
+
+class TunnelEnd:
+    """Where it begins; belongs to one event loop.
+
+    knock: opens a connection through the door; a number where that needs none.
+    tasks: lead the connections.
+    """
+
+    def __init__(self, knock: Callable[[], Awaitable[Channel | int]], tasks: BackgroundTasks) -> None:
+        self._knock = knock
+        self._server: asyncio.Server | None = None
+        self._tasks = tasks
+        self._connections = 0
+        self.port = 0
+
+    async def open(self) -> None:
+        """Listen on a free port of the loopback address.
+
+        Raises:
+            OSError: that cannot be.
+        """
+        self._server = await asyncio.start_server(self._take, LOOPBACK, 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._connections += 1
+        self._tasks.create_task(self._lead(reader, writer), name="lead a call to the rendezvous")
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection; where it cannot be led on it ends, and the caller tries again."""
+        channel: Channel | int = 0
+        try:
+            with suppress(OSError, EOFError, RendezvousError, HvdrunError):
+                channel = await self._knock()
+            if isinstance(channel, Channel):
+                await _join((reader, writer), channel)
+        finally:
+            self._connections -= 1
+            writer.transport.abort()
+
+
+async def lead_inside(channel: Channel, port: int) -> None:
+    """Lead what comes from a host to a port of this machine's loopback address, and back, until either end closes."""
+    try:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        channel.abort()
+        return
+    await _join((reader, writer), channel)
+
+
+async def _join(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], channel: Channel) -> None:
+    """Pass on what comes at either end, until one of them ends; then both do."""
+    (reader, writer), outward = stream, channel.open_writer()
+    try:
+        async with BackgroundTasks() as tasks:
+            out = tasks.create_task(_pass(reader, outward), name="pass on what comes from inside")
+            back = tasks.create_task(_pass(channel.reader, writer), name="pass on what comes from outside")
+            await asyncio.wait({out, back}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        writer.transport.abort()
+        channel.abort()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):  # an end that was lost has ended
+        while chunk := await reader.read(_CHUNK_BYTES):
+            writer.write(chunk)
+            await writer.drain()

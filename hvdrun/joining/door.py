@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Channel, make_server_context
 from hvdrun.joining.token import Token
-from hvdrun.processes.supervision import supervise
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.version import __version__
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
@@ -41,7 +41,7 @@ class Door:
 
     credential: what the token's authority has issued.
     receive: takes an agent that knows the secret, and answers it; it may take its time.
-    fail: takes an error of this launcher's own.
+    tasks: accept and answer agents; they end before `close` is called.
     """
 
     def __init__(
@@ -49,19 +49,17 @@ class Door:
         token: Token,
         credential: Credential,
         receive: Receive,
-        fail: Callable[[BaseException], None],
+        tasks: BackgroundTasks,
         *,
         limit_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
         self._token = token
         self._receive = receive
-        self._fail = fail
+        self._tasks = tasks
         self._limit_seconds = limit_seconds
         self._context = make_server_context(credential)
         self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self._known: set[asyncio.Task[None]] = set()
 
     def open(self, address: str, port: int) -> int:
         """Listen; the port.
@@ -72,17 +70,11 @@ class Door:
         family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-        self._accepting = supervise(asyncio.create_task(self._accept(self._socket)), self._fail)
+        self._tasks.create_task(self._accept(self._socket), name="accept agents")
         return int(self._socket.getsockname()[1])
 
-    async def close(self) -> None:
-        """Listen no more, and let go whoever stands there."""
-        tasks = [*self._strangers, *self._known]
-        if self._accepting is not None:
-            tasks.append(self._accepting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def close(self) -> None:
+        """Listen no more."""
         if self._socket is not None:
             self._socket.close()
 
@@ -93,9 +85,9 @@ class Door:
             except OSError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            task = supervise(asyncio.create_task(self._meet(connection)), self._fail)
+            task = self._tasks.create_task(self._meet(connection), name="meet an agent")
             self._strangers[task] = None
-            task.add_done_callback(self._forget)
+            task.add_done_callback(self._forget_stranger)
             while len(self._strangers) >= count_strangers():
                 moved, _ = await asyncio.wait(
                     self._strangers, timeout=_STANDSTILL_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -103,9 +95,8 @@ class Door:
                 if not moved:
                     next(iter(self._strangers)).cancel()
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _forget_stranger(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
-        self._known.discard(task)
 
     async def _meet(self, connection: socket.socket) -> None:
         """One visitor, from the first byte to the answer."""
@@ -152,10 +143,8 @@ class Door:
                 f"its token ran out at {self._token.describe_expiry()}: start the job with a new one "
                 "(`hvdrun token FILE`)."
             )
-        task = asyncio.current_task()
-        if task is not None and task in self._strangers:
-            del self._strangers[task]
-            self._known.add(task)
+        if (task := asyncio.current_task()) is not None:
+            self._forget_stranger(task)
         return await self._receive(join, channel)
 
 

@@ -6,10 +6,10 @@ import re
 import shlex
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
@@ -18,17 +18,16 @@ from hvdrun.joining.keys import open_keys
 from hvdrun.joining.roster import Roster
 from hvdrun.network.alone import find_own_outward
 from hvdrun.network.interfaces import list_addresses
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.signals import answer_signals
-from hvdrun.processes.supervision import supervise
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import map_workers
+from hvdrun.spec.masking import mask_command
 from hvdrun.spec.remote import FREE_PORT, Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
-T = TypeVar("T")
-U = TypeVar("U")
 RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
 FULL = "the job has all its hosts: this agent is not needed."
@@ -52,49 +51,47 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
 
     Raises:
         LaunchError: hvdrun could not do its part.
-        Exception: a task that nobody awaits has failed, which is a fault of hvdrun's own.
+        Exception: one of its tasks has failed, which is a fault of hvdrun's own.
     """
-    fault: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    def fail(error: BaseException) -> None:
-        if not fault.done():
-            fault.set_exception(error)
-            fault.exception()  # taken notice of, should the job have ended
-
-    return await _either(_receive(spec, joining, console, run, fail), fault)
-
-
-async def _receive(
-    spec: JobSpec, joining: Joining, console: Console, run: RunJob, fail: Callable[[BaseException], None]
-) -> Outcome:
-    roster = Roster(spec.limits.lease_seconds, fail)
-    ended_with = TEMPORARY_FAILURE
     place = choose_place(joining)
-    async with AsyncExitStack() as stack:
+    tasks = BackgroundTasks()
+    roster = Roster(spec.limits.lease_seconds, tasks)
+    with ExitStack() as stack:
         keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
-        door = Door(keys.token, keys.authority.issue_server(), roster.receive, fail)
-        stack.push_async_callback(door.close)
-        try:
-            port = door.open(place.address, place.port)
-        except OSError as error:
-            raise CannotListenError(place, error.strerror or str(error)) from error
-        stack.push_async_callback(roster.close)
-        stack.callback(lambda: roster.shut(_OVER, ended_with))
-        at = Endpoint(find_reachable(place.address), port)
-        console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
-        telling = supervise(asyncio.create_task(_tell_agents(spec, roster, console.notice)), fail)
-        stack.push_async_callback(_end, telling)
-        found = spec if spec.is_elastic else await _unless_stopped(gather(spec, joining, roster))
-        if isinstance(found, Outcome):
-            if not found.is_interrupt:
-                console.notice(f"{found.reason}.")
-            return found
-        if not spec.is_elastic:
-            await _end(telling)
-            console.notice(describe_agents(found.workers.hosts, spec.workers.size))
-        outcome = await run(found, roster)
-        ended_with = outcome.exit_code
-        return outcome
+        door = Door(keys.token, keys.authority.issue_server(), roster.receive, tasks)
+        stack.callback(door.close)
+        async with tasks:
+            try:
+                port = door.open(place.address, place.port)
+            except OSError as error:
+                raise CannotListenError(place, error.strerror or str(error)) from error
+            at = Endpoint(find_reachable(place.address), port)
+            console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
+            exit_code = TEMPORARY_FAILURE
+            try:
+                found = await _find_hosts(spec, joining, console, roster, tasks)
+                outcome = await run(found, roster) if isinstance(found, JobSpec) else found
+                exit_code = outcome.exit_code
+            finally:
+                roster.shut(_OVER, exit_code)
+                await roster.release()
+    return outcome
+
+
+async def _find_hosts(
+    spec: JobSpec, joining: Joining, console: Console, roster: Roster, tasks: BackgroundTasks
+) -> JobSpec | Outcome:
+    """The job with the hosts that it begins with, or how it has ended before."""
+    reporting = tasks.create_task(_tell_agents(spec, roster, console.notice), name="report agents")
+    if spec.is_elastic:
+        return spec
+    found = await _unless_stopped(gather(spec, joining, roster), tasks)
+    reporting.cancel()
+    if isinstance(found, JobSpec):
+        console.notice(describe_agents(found.workers.hosts, spec.workers.size))
+    elif not found.is_interrupt:
+        console.notice(f"{found.reason}.")
+    return found
 
 
 async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
@@ -160,11 +157,6 @@ async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], No
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-
-
 def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     """Who has come, and how much is missing."""
     named = [f"{host.name} ({count_slots(host.slots)})" for host in hosts[:_NAMED]]
@@ -174,7 +166,7 @@ def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     return f"agents: {', '.join([*named, *more]) or 'none'}; {offered}."
 
 
-async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobSpec | Outcome:
+async def _unless_stopped(gathering: Coroutine[object, object, JobSpec], tasks: BackgroundTasks) -> JobSpec | Outcome:
     """Wait for the hosts, or for a signal: then nothing has begun."""
     stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
@@ -187,22 +179,30 @@ async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobS
         lambda: os.kill(os.getpid(), signal.SIGSTOP),
         lambda: end(end_as_noticed()),
     ):
-        return await _either(gathering, stopped)
-
-
-async def _either(working: Coroutine[object, object, T], ending: asyncio.Future[U]) -> T | U:
-    """What the work comes to, or, where that is there first, what ends it."""
-    work = asyncio.create_task(working)
-    either: set[asyncio.Future[Any]] = {work, ending}
-    try:
+        gathered = tasks.create_task(gathering, name="gather the hosts of a static job")
+        either: set[asyncio.Future[Any]] = {gathered, stopped}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not work.done():
-            work.cancel()
-            await asyncio.wait({work})
-    return ending.result() if work.cancelled() else work.result()
+    return stopped.result() if stopped.done() else gathered.result()
 
 
 def _count_digits(host: Host) -> list[tuple[bool, int, str]]:
     """Sorts node2 before node10."""
     return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in _DIGITS.split(host.name)]
+
+
+def describe_joining(spec: JobSpec, joining: Joining) -> str:
+    """Where it would listen, and what the agents would be given; ends without a newline."""
+    place = choose_place(joining)
+    address = find_reachable(place.address)
+    at = str(Endpoint(address, place.port)) if place.port else f"{address}:PORT"
+    token = str(joining.token_file or "FILE")
+    return "\n".join(
+        [
+            f"--dry-run: nothing is started. hvdrun would wait for agents with {count_slots(spec.workers.size)}:",
+            f"  listens    {at if place.port else f'{address}, on a free port'}",
+            f"  token      {joining.token_file or f'made for this job, in {spec.workers.directory}'}",
+            f"  each host  {write_line(at, token)}",
+            f"  command    {shlex.join(mask_command(spec.workers.command))}",
+            f"  directory  {spec.workers.directory}",
+        ]
+    )

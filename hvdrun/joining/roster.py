@@ -8,18 +8,18 @@ and the newcomer is refused.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from hvdrun.joining.channel import WAITING_SECONDS, Channel
-from hvdrun.joining.tunnel import lead_inside
-from hvdrun.processes.supervision import supervise
+from hvdrun.errors import LaunchError
+from hvdrun.joining.channel import WAITING_SECONDS, Channel, lead_inside
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
-from rendezvous.orders import Release
+from rendezvous.orders import Order, Release, Telling
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
 _MARGIN_SECONDS = 5.0
@@ -42,7 +42,7 @@ class Roster:
     """Knows the agents of one job; belongs to one event loop.
 
     lease_seconds: of the job.
-    fail: takes an error of this launcher's own.
+    tasks: lead the agents' connections to the rendezvous.
     proof_seconds: in how long an agent that the job has not taken is known to be gone.
     margin_seconds: between the end of that time, or of a lease, and the end of the connection.
     """
@@ -50,17 +50,16 @@ class Roster:
     def __init__(
         self,
         lease_seconds: float,
-        fail: Callable[[BaseException], None],
+        tasks: BackgroundTasks,
         *,
         proof_seconds: float = WAITING_SECONDS,
         margin_seconds: float = _MARGIN_SECONDS,
     ) -> None:
         self._lease_seconds = lease_seconds
-        self._fail = fail
+        self._tasks = tasks
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
         self._arrivals: dict[str, _Arrival] = {}
-        self._tunnels: set[asyncio.Task[None]] = set()
         self._full = ""  # why no more agents are needed
         self._exit_code: int | None = None  # the job's; None while it runs
         self._changed = asyncio.Event()
@@ -129,13 +128,6 @@ class Roster:
         arrival.led_to = port
         return arrival.tunnel
 
-    async def close(self) -> None:
-        """The job has ended: let go all who are left."""
-        for task in self._tunnels:
-            task.cancel()
-        await asyncio.gather(*self._tunnels, return_exceptions=True)
-        await self.release()
-
     def shut(self, reason: str, exit_code: int | None = None) -> None:
         """No more agents are needed than those that are in use, or about to be: let the others go.
 
@@ -162,9 +154,7 @@ class Roster:
         arrival = self._arrivals.get(host)
         if arrival is None or arrival.led_to is None:
             return AgentAdmitted(Admission.REFUSED, "the rendezvous is not reached through this door.")
-        tunnel = supervise(asyncio.create_task(lead_inside(channel, arrival.led_to)), self._fail)
-        self._tunnels.add(tunnel)
-        tunnel.add_done_callback(self._tunnels.discard)
+        self._tasks.create_task(lead_inside(channel, arrival.led_to), name="lead an agent to the rendezvous")
         return AgentAdmitted(Admission.ACCEPTED)
 
     def _limit(self, arrival: _Arrival) -> float:
@@ -182,3 +172,62 @@ class Roster:
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+_CHUNK_BYTES = 256 * 1024
+_CLOSE_SECONDS = 5.0  # for what was sent to leave
+
+
+class JoinedTransport:
+    """Takes an agent from the roster; see `Transport`."""
+
+    def __init__(self, host: str, roster: Roster, patience_seconds: float) -> None:
+        self.host = host
+        self._roster = roster
+        self._patience_seconds = patience_seconds
+        self._channel: Channel | None = None
+
+    async def open(self) -> None:
+        """Take the agent, which runs; see `Transport`."""
+        self._channel = self._roster.take(self.host, self._patience_seconds)
+        if self._channel is None:
+            raise LaunchError(f"the agent of the host {self.host!r} has gone: start it again there.")
+
+    def send(self, order: Order) -> None:
+        """Send an order; see `Transport`."""
+        if self._channel is not None and not self._channel.transport.is_closing():
+            self._channel.transport.write(wire.encode_order(order))
+
+    async def tellings(self) -> AsyncIterator[Telling]:
+        """What the agent tells; see `Transport`."""
+        frames = wire.FrameReader()
+        if self._channel is not None:
+            while chunk := await self._channel.reader.read(_CHUNK_BYTES):
+                for data in frames.feed(chunk):
+                    yield wire.decode_telling(data)
+
+    async def wait(self) -> str:
+        """Wait for the end of the connection; see `Transport`."""
+        if self._channel is None:
+            return "it was never taken"
+        await asyncio.wait({self._channel.closed})
+        return "the connection of its agent ended"
+
+    async def tunnel(self, port: int) -> int:
+        """It begins where the agent listens, and leads through the launcher's door; see `Transport`."""
+        found = self._roster.open_tunnel(self.host, port)
+        if found is None:
+            raise LaunchError(f"the agent of the host {self.host!r} has gone: start it again there.")
+        return found
+
+    async def abandon(self) -> None:
+        """Close the connection; see `Transport`."""
+        if self._channel is not None:
+            self._channel.abort()
+
+    async def close(self) -> None:
+        """End the agent, if it has not ended; see `Transport`."""
+        if self._channel is not None:
+            self._channel.transport.close()
+            await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)
+            self._channel.abort()

@@ -60,6 +60,6 @@ def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:
 
 
 def _find_only(hvdrun: Launcher, is_wanted: Callable[[str], bool]) -> int | None:
-    found = [process.pid for process in hvdrun.processes("hvdrun.agent") if is_wanted(process.command)]
+    found = [process.pid for process in hvdrun.processes("-m hvdrun.") if is_wanted(process.command)]
     assert len(found) <= 1, found
     return found[0] if found else None

@@ -543,14 +543,15 @@ class Engine:
     def _refuse(self, generation: Generation, answer: Refused) -> None:
         """The operation will not run, and its name is free. The caller holds the lock."""
         handle, driver = answer.handle, generation.driver
-        self.in_flight.forget(handle)
         operation = handle.operation
         if isinstance(operation, Failed) and operation.followers and not answer.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
             following: Handle[Any] = Handle(follower)
-            self.in_flight.put(following)
+            self.in_flight.put(following)  # in its place: in between the name is not free for another thread
             driver.ask(following, at_once=True, is_awaited=False)
+        else:
+            self.in_flight.forget(handle)
         handle.fail(DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason))
 
     def _give_up(self, generation: Generation, reason: str, fault: Exception | None = None) -> None:

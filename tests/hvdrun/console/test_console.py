@@ -140,7 +140,7 @@ async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Con
         return StartProgress(1, 1, 0, 2)
 
     line = console.make_start_line(look, 60.0)
-    line.open(time.monotonic() - 2)
+    line.open(asyncio.get_running_loop(), time.monotonic() - 2)
     if os.isatty(screen.writing) and environment.get("TERM") != "dumb":
         async with asyncio.timeout(LIMIT_SECONDS):
             await looked.wait()

@@ -14,8 +14,7 @@ import pytest
 
 from hvdrun.console import Console, Page
 from hvdrun.console.host_news import describe_changes
-from hvdrun.console.narrator import Narrator
-from hvdrun.console.rank_book import RankBook
+from hvdrun.console.narrator import Narrator, RankBook
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from rendezvous.core import membership

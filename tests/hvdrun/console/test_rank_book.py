@@ -1,6 +1,6 @@
 """Which rank a worker has: launched with one, moved by generations, and the last one when it is in none."""
 
-from hvdrun.console.rank_book import RankBook
+from hvdrun.console.narrator import RankBook
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 

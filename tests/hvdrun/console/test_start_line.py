@@ -104,7 +104,7 @@ async def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more()
     sheet = Sheet()
     states = [None, replace(HALFWAY, joined=8), HALFWAY]
     line = make_line(sheet, states.pop)
-    line.open(0.0)
+    line.open(asyncio.get_running_loop(), 0.0)
     drawn = await sheet.wait(3)
     line.close()
     assert drawn == [
@@ -126,7 +126,7 @@ async def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
         return HALFWAY
 
     line = make_line(sheet, look, clock=lambda: 0.0)
-    line.open(0.0)
+    line.open(asyncio.get_running_loop(), 0.0)
     await asyncio.sleep(0)
     assert (sheet.drawn, looks) == ([], 0)
     await sheet.wait(1)
@@ -138,7 +138,7 @@ async def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
 async def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
     sheet = Sheet()
     line = make_line(sheet, lambda: HALFWAY)
-    line.open(0.0)
+    line.open(asyncio.get_running_loop(), 0.0)
     await sheet.wait(1)
     (task,) = asyncio.all_tasks() - {asyncio.current_task()}
     line.close()
@@ -154,7 +154,7 @@ async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
     sheet = Sheet()
     times = iter([2.0, 2.0, 2.2])
     line = make_line(sheet, lambda: replace(HALFWAY, joined=0), times.__next__, limit_seconds=2.1)
-    line.open(0.0)
+    line.open(asyncio.get_running_loop(), 0.0)
     drawn = await sheet.wait(2)
     assert len(asyncio.all_tasks()) == 1
     line.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.hosts.briefing import Briefing
-from hvdrun.hosts.routes import Route
+from hvdrun.hosts.network_plan import Route
 from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity

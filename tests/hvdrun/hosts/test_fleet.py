@@ -1,4 +1,7 @@
-"""Orders to the agents of all hosts, and what they report, over transports that need no process."""
+"""Orders to the agents of all hosts, and what they report, over transports that need no process.
+
+Long because each thing that a fleet does for its launcher has its test here.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,15 +10,17 @@ from dataclasses import replace
 
 import pytest
 
-from hvdrun.errors import HostLostEarlyError, HostLostError, HostsFailedError
+from hvdrun.errors import HostLostEarlyError, HostLostError
 from hvdrun.hosts import fleet as fleet_module
+from hvdrun.hosts.contact import Contact
 from hvdrun.hosts.fleet import Fleet
+from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Hello, Hold, Output, OutputStream, Release, Telling, Wait
 from tests.hvdrun.agent import jobs
-from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent
+from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
 from tests.waiting import happen, in_loop
 
 WORKERS = {host: Worker(Slot(host, 0), 1) for host in "ab"}
@@ -33,7 +38,6 @@ class Launcher:
     def __init__(self) -> None:
         self.shown: list[Telling] = []
         self.lost: list[tuple[str, str]] = []
-        self.failed: list[BaseException] = []
         self.reads = asyncio.Event()
         self.reads.set()
 
@@ -50,29 +54,18 @@ class Launcher:
 @asynccontextmanager
 async def opened(*begun: str, **agents: PlayedAgent) -> AsyncIterator[tuple[Fleet, Launcher]]:
     """A fleet of started agents, which is closed in the end; those on the hosts `begun` have been told of the job."""
-    launcher = Launcher()
-    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append)
-    await fleet.open()
-    for host in begun:
-        fleet.begin(host, make_begin(host))
+    launcher, tasks = Launcher(), BackgroundTasks()
+    fleet = Fleet(tasks, launcher.show, launcher.lose)
     try:
-        yield fleet, launcher
+        async with tasks:
+            for host, agent in agents.items():
+                fleet.add(host, agent)
+                await fleet.open(host)
+            for host in begun:
+                fleet.begin(host, make_begin(host))
+            yield fleet, launcher
     finally:
         await fleet.close()
-
-
-@in_loop
-async def test_all_agents_that_cannot_be_started_are_named() -> None:
-    agents = {"a": PlayedAgent(failure="a is down."), "b": PlayedAgent(), "c": PlayedAgent(failure="c is away.")}
-    launcher = Launcher()
-    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append)
-    with pytest.raises(HostsFailedError) as caught:
-        await fleet.open()
-    assert caught.value.lines == ("2 of 3 hosts cannot be used:", "a is down.", "c is away.")
-    assert fleet.awaited == ("a", "c")
-    assert agents["b"].is_open
-    await fleet.close()
-    assert not agents["b"].is_open
 
 
 @in_loop
@@ -142,9 +135,11 @@ async def test_an_error_of_the_launcher_while_output_is_shown_is_not_lost(monkey
 
     monkeypatch.setattr(Launcher, "show", fail)
     agent = PlayedAgent()
-    async with opened("a", a=agent) as (_, launcher):
-        agent.told.put_nowait(PIECE)
-        await happen(lambda: [type(error) for error in launcher.failed] == [ZeroDivisionError])
+    agent.told.put_nowait(PIECE)
+    with pytest.raises(ZeroDivisionError):
+        async with opened("a", a=agent):
+            await asyncio.Event().wait()
+    assert not agent.is_open
 
 
 @in_loop
@@ -200,19 +195,21 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
 
 @in_loop
 async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
-    first, second, launcher = PlayedAgent(), PlayedAgent(), Launcher()
-    agents = {"a": first, "b": second}
-    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append, patience_seconds=0.06)
-    await fleet.open()
-    fleet.begin("a", make_begin("a"))
-    before = len(first.orders)
-    await happen(lambda: second.orders.count(Wait(0.06)) > 3)
-    assert len(first.orders) == before
-    fleet.hold(held=True)
-    assert (first.orders[-1], second.orders[-1]) == (Hold(held=True), Wait(None))
-    count = len(second.orders)
-    await asyncio.sleep(0.1)  # nothing happens that could be waited for
-    assert len(second.orders) == count
+    first, second, launcher, tasks = PlayedAgent(), PlayedAgent(), Launcher(), BackgroundTasks()
+    fleet = Fleet(tasks, launcher.show, launcher.lose, patience_seconds=0.06)
+    async with tasks:
+        for host, agent in {"a": first, "b": second}.items():
+            fleet.add(host, agent)
+            await fleet.open(host)
+        fleet.begin("a", make_begin("a"))
+        before = len(first.orders)
+        await happen(lambda: second.orders.count(Wait(0.06)) > 3)
+        assert len(first.orders) == before
+        fleet.hold(held=True)
+        assert (first.orders[-1], second.orders[-1]) == (Hold(held=True), Wait(None))
+        count = len(second.orders)
+        await asyncio.sleep(0.1)  # nothing happens that could be waited for
+        assert len(second.orders) == count
     await fleet.close()
 
 
@@ -237,7 +234,7 @@ async def test_a_host_that_is_given_up_may_get_another_agent() -> None:
         assert fleet.hosts == ()
         assert not fleet.has_begun("a")
         fleet.add("a", second)
-        await fleet.open_one("a")
+        await fleet.open("a")
         assert not fleet.has_begun("a")
         fleet.order(LAUNCHES["a"])
         await happen(lambda: first.is_abandoned and not first.is_open)
@@ -275,3 +272,33 @@ async def test_a_host_that_the_job_has_left_cannot_be_asked() -> None:
             await fleet.hear("a")
         with pytest.raises(HostLostEarlyError, match="has left it"):
             await fleet.tunnel("a", 1)
+
+
+@in_loop
+async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() -> None:
+    agent = PlayedAgent(obeys=False)
+    async with BackgroundTasks() as tasks:
+        contact = Contact("a", agent, tasks, ignore, lambda *_: pytest.fail("it counts as lost"))
+        await contact.open()
+        hearing = asyncio.create_task(contact.hear())
+        await asyncio.sleep(0)
+        contact.abandon()
+        contact.abandon()
+        with pytest.raises(HostLostEarlyError, match="given up"):
+            await hearing
+        await contact.close()
+    assert agent.story == ["opened", "abandoned", "closed"]
+
+
+@in_loop
+async def test_closing_an_agent_that_is_being_started_calls_that_off_first() -> None:
+    agent = PlayedAgent(starts=False)
+    async with BackgroundTasks() as tasks:
+        contact = Contact("a", agent, tasks, ignore, lambda *_: pytest.fail("it counts as lost"))
+        opening = asyncio.create_task(contact.open())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await contact.close()
+        assert agent.story == ["called off", "closed"]
+        await asyncio.wait({opening})
+        assert opening.cancelled()

@@ -9,9 +9,8 @@ from hvdrun.cli.program import main
 from hvdrun.console import Console
 from hvdrun.errors import UsageError
 from hvdrun.joining import reception
-from hvdrun.joining.description import describe_joining
 from hvdrun.joining.programs import make_token, run_agent
-from hvdrun.joining.reception import choose_hosts, choose_place, describe_agents, find_reachable
+from hvdrun.joining.reception import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
 from hvdrun.joining.token import Token
 from hvdrun.network.interfaces import InterfaceAddress
 from hvdrun.options.conflicts import choose_joining

@@ -17,9 +17,9 @@ from hvdrun.joining.applicant import Applicant, Application, JoinRefusedError, W
 from hvdrun.joining.channel import Channel
 from hvdrun.joining.door import Door
 from hvdrun.joining.keys import Keys, make_files
-from hvdrun.joining.roster import Roster
+from hvdrun.joining.roster import JoinedTransport, Roster
 from hvdrun.joining.token import find_expiry
-from hvdrun.joining.transport import JoinedTransport
+from hvdrun.processes.background import BackgroundTasks
 from rendezvous.admission import AgentAdmitted, AgentJoin
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.file_limit import count_connections
@@ -63,21 +63,21 @@ async def opened(
 ) -> AsyncIterator[Launcher]:
     """Open a door; the token is in the file at `path`."""
     keys = keys or make_files(path)
-    faults: list[BaseException] = []
-    roster = Roster(0.1, faults.append, proof_seconds=0.1, margin_seconds=0.2)
+    tasks = BackgroundTasks()
+    roster = Roster(0.1, tasks, proof_seconds=0.1, margin_seconds=0.2)
     received: list[AgentJoin] = []
 
     async def receive(join: AgentJoin, channel: Channel) -> AgentAdmitted:
         received.append(join)
         return await roster.receive(join, channel)
 
-    door = Door(keys.token, keys.authority.issue_server(), receive, faults.append, limit_seconds=limit_seconds)
+    door = Door(keys.token, keys.authority.issue_server(), receive, tasks, limit_seconds=limit_seconds)
     try:
-        yield Launcher(keys, roster, Endpoint(LOOPBACK, door.open(LOOPBACK, port)), received)
+        async with tasks:
+            yield Launcher(keys, roster, Endpoint(LOOPBACK, door.open(LOOPBACK, port)), received)
+            await roster.release()
     finally:
-        await roster.release()
-        await door.close()
-    assert faults == []
+        door.close()
 
 
 @asynccontextmanager
@@ -216,7 +216,6 @@ async def test_an_agent_reaches_the_rendezvous_through_the_door(tmp_path: Path) 
             writer.write(b"hello")
             assert await reader.readexactly(11) == b"hello heard"
             writer.close()
-            await happen(lambda: not launcher.roster._tunnels)
         await happen(lambda: not launcher.roster.hosts)
         with pytest.raises(LaunchError, match="the agent of the host 'a' has gone"):
             await transport.tunnel(1)

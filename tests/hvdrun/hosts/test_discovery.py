@@ -1,14 +1,18 @@
-"""Looking again and again: only changes are told."""
+"""A script is asked again and again: only changes are told. Names are looked up once each, and delay nobody."""
 
 import asyncio
+import threading
 from collections.abc import Iterable
 
 import pytest
 
+from hvdrun.hosts import discovery, reach
+from hvdrun.hosts.discovery import DiscoveryPoller, Lookups
 from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError
-from hvdrun.hosts.lookout import Lookout
-from hvdrun.spec.hosts import HostList
+from hvdrun.processes.background import BackgroundTasks
+from hvdrun.spec.hosts import HostList, parse_hosts
 from rendezvous.core.model import Host
+from tests.waiting import happen, in_loop
 
 A = HostList((Host("a", 1),), {})
 AB = HostList((Host("a", 1), Host("b", 2)), {})
@@ -67,7 +71,7 @@ def look(*answers: HostList | DiscoveryFailedError | Slow) -> tuple[list[HostLis
     async def scenario() -> None:
         script = Script(answers)
         tools = script, found.append, complaints.append
-        looking = Lookout(*tools, period_seconds=0, patience_seconds=PATIENCE_SECONDS).run()
+        looking = DiscoveryPoller(*tools, period_seconds=0, patience_seconds=PATIENCE_SECONDS).run()
         lookout = asyncio.create_task(looking)
         over = asyncio.create_task(script.is_over.wait())
         await asyncio.wait({lookout, over}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,3 +126,35 @@ def test_a_script_that_cannot_be_started_is_refused_at_first_but_not_later() -> 
         look(HOPELESS, A)
     found, complaints = look(A, HOPELESS, AB)
     assert (found, len(complaints)) == ([A, AB], 2)
+
+
+def list_names(listed: HostList) -> list[str]:
+    return [host.name for host in listed.hosts]
+
+
+@in_loop
+async def test_a_name_that_no_server_knows_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    answered = threading.Event()
+
+    def is_local(name: str) -> bool:
+        asked.append(name)
+        return name == "here" or (name == "slow" and not answered.wait(60))
+
+    monkeypatch.setattr(reach, "is_local", is_local)
+    monkeypatch.setattr(discovery, "LOOKUP_SECONDS", 0.05)
+    listed = parse_hosts("slow:1,here:2,there:1")
+    async with BackgroundTasks() as tasks:
+        lookups = Lookups(tasks)
+        try:
+            await lookups.find_known(listed)
+            await happen(lambda: lookups.pending == ("slow",))
+            known = await lookups.find_known(listed)
+            assert (list_names(known), lookups.pending) == (["here", "there"], ("slow",))
+            assert (lookups.is_local("here"), lookups.is_local("there")) == (True, False)
+            answered.set()
+            await happen(lambda: not lookups.pending)
+            assert list_names(await lookups.find_known(listed)) == ["slow", "here", "there"]
+            assert sorted(asked) == ["here", "slow", "there"]
+        finally:
+            answered.set()

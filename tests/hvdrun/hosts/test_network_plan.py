@@ -10,22 +10,18 @@ from typing import Any
 
 import pytest
 
-from hvdrun import __version__
-from hvdrun.errors import HostLostEarlyError, HostsFailedError, LaunchError
-from hvdrun.hosts import routes as routes_module
+from hvdrun.errors import HostLostEarlyError, LaunchError
 from hvdrun.hosts.fleet import Fleet
-from hvdrun.hosts.route_map import InsideOnlyError, RouteMap
-from hvdrun.hosts.routes import Route, find_routes
+from hvdrun.hosts.network_plan import InsideOnlyError, NetworkPlan, Route
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER
 from hvdrun.network.interfaces import list_addresses
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
-from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
-from rendezvous.orders import Found, Hello
-from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore, refuse
+from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import in_loop
 
@@ -34,27 +30,31 @@ needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine ha
 
 
 class Site:
-    """A fleet, a rendezvous, and the map of the ways between them."""
+    """A fleet, a rendezvous, and the plan of the network between them."""
 
-    def __init__(self, **machines: Machine) -> None:
+    def __init__(self, machines: dict[str, Machine], *, is_whole: bool = False) -> None:
         self.machines = machines
         self.doors = Doors()
-        self.fleet = Fleet({}, ignore, lambda host, _: self.map.forget(host), refuse)
-        self.map = RouteMap(self.fleet, self.doors, lambda _: None)
+        self.tasks = BackgroundTasks()
+        self.said: list[str] = []
+        self.fleet = Fleet(self.tasks, ignore, lambda host, _: self.plan.forget(host))
+        self.plan = NetworkPlan(self.fleet, self.said.append, is_whole=is_whole)
 
     async def extend(self, spec: JobSpec, *hosts: str) -> dict[str, Route | LaunchError]:
         """Start the agents of these hosts, and find their ways."""
         for host in hosts:
             self.fleet.add(host, self.machines[host])
-            await self.fleet.open_one(host)
-        return await self.map.extend(spec, hosts)
+            await self.fleet.open(host)
+        return await self.plan.extend(spec, hosts)
 
 
 @asynccontextmanager
-async def at_site(**machines: Machine) -> AsyncIterator[Site]:
-    site = Site(**machines)
+async def at_site(machines: dict[str, Machine], *, is_whole: bool = False) -> AsyncIterator[Site]:
+    site = Site(machines, is_whole=is_whole)
     try:
-        yield site
+        async with site.tasks:
+            await site.plan.open(site.doors)
+            yield site
     finally:
         await site.fleet.close()
 
@@ -73,38 +73,31 @@ def make_spec(
     )
 
 
-async def find(agents: dict[str, Machine], doors: Doors, *, remote: bool = True) -> tuple[dict[str, Route], list[str]]:
-    """The routes of a static job, and what is said of them."""
-    said: list[str] = []
-    fleet = Fleet(agents, ignore, lambda *_: None, refuse)
-    await fleet.open()
-    try:
-        spec = make_spec(*agents, remote=remote, elastic=False)
-        return await find_routes(spec, fleet, doors, said.append), said
-    finally:
-        await fleet.close()
+async def find(agents: dict[str, Machine], *, remote: bool = True) -> tuple[dict[str, Route | LaunchError], Site]:
+    """The routes of a static job."""
+    async with at_site(agents, is_whole=True) as site:
+        return await site.extend(make_spec(*agents, remote=remote, elastic=False), *agents), site
 
 
 @in_loop
-async def test_on_this_machine_alone_everything_is_at_the_loopback_address_once_the_agent_is_there() -> None:
-    doors, agent = Doors(), Machine()
-    routes, said = await find({"a": agent}, doors, remote=False)
+async def test_on_this_machine_alone_everything_is_at_the_loopback_address() -> None:
+    agent = Machine()
+    routes, site = await find({"a": agent}, remote=False)
     assert routes == {"a": Route(LOOPBACK, "", Endpoint(LOOPBACK, 1))}
-    assert (doors.opened, said, agent.asked) == ([LOOPBACK], [], 0)
-    with pytest.raises(HostLostEarlyError):
-        await find({"a": Machine(hello=None)}, Doors(), remote=False)
+    assert (site.doors.opened, agent.asked) == ([LOOPBACK], 0)
+    assert site.said == [f"the rendezvous listens on {LOOPBACK}:1"]
 
 
 @needs_network
 @in_loop
 async def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None:
-    doors = Doors()
     agents = {host: Machine(ADDRESSES[host]) for host in "ab"}
-    routes, said = await find(agents, doors)
-    loopback, own = doors.opened
+    routes, site = await find(agents)
+    loopback, own = site.doors.opened
     assert loopback == LOOPBACK
     assert own in {place.address for place in list_addresses()}
     assert routes == {host: Route(ADDRESSES[host], "eth7", Endpoint(own, 2)) for host in "ab"}
+    said = site.said[2:]
     assert [line.partition(":")[0] for line in said] == ["a", "b"]
     assert said[0].endswith(f"; it reaches the rendezvous at {Endpoint(own, 2)}")
     assert agents["a"].tunnelled == []
@@ -113,47 +106,42 @@ async def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None
 @needs_network
 @in_loop
 async def test_a_host_that_does_not_comes_through_its_ssh_connection() -> None:
-    doors = Doors()
     agents = {"a": Machine(ADDRESSES["a"]), "b": Machine(ADDRESSES["b"], unreached=[LAUNCHER])}
-    routes, said = await find(agents, doors)
+    routes, site = await find(agents)
     assert routes["b"] == Route(ADDRESSES["b"], "eth7", Endpoint(LOOPBACK, TUNNEL_PORT))
+    assert isinstance(routes["a"], Route)
     assert routes["a"].server.address != LOOPBACK
     assert agents["b"].tunnelled == [1]
-    assert said[1].endswith("; it reaches the rendezvous through its ssh connection")
+    assert "; it reaches the rendezvous through its ssh connection" in " ".join(site.said)
 
 
 @in_loop
 async def test_all_hosts_without_a_way_to_the_rendezvous_are_named() -> None:
     cut_off = {"a": "a has no tunnel.", "b": "b has no tunnel."}
     agents = {host: Machine(ADDRESSES[host], unreached=[LAUNCHER], tunnel_failure=cut_off[host]) for host in "ab"}
-    with pytest.raises(HostsFailedError) as caught:
-        await find(agents, Doors())
-    assert caught.value.lines == ("2 of 2 hosts cannot be used:", "a has no tunnel.", "b has no tunnel.")
+    answers, _ = await find(agents)
+    assert {host: str(answer) for host, answer in answers.items()} == cut_off
 
 
+@pytest.mark.parametrize(
+    ("special", "error"), [({"unreached": "a"}, NoCommonAddressError), ({"answers": False}, HostLostEarlyError)]
+)
 @in_loop
-async def test_all_hosts_with_another_version_are_named() -> None:
-    agents = {host: Machine(hello=Hello("0.0.1", "host", "3.11")) for host in "ab"}
-    with pytest.raises(HostsFailedError) as caught:
-        await find(agents, Doors())
-    failures = [error for error in caught.value.failures if isinstance(error, VersionMismatchError)]
-    told = [(error.host, error.theirs, error.ours) for error in failures]
-    assert told == [(host, "0.0.1", __version__) for host in "ab"]
-
-
-@in_loop
-async def test_an_agent_that_ends_or_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HostLostEarlyError, match="'b' was lost before the job began: its agent ended"):
-        await find({"a": Machine(ADDRESSES["a"]), "b": Machine(hello=None)}, Doors())
-    monkeypatch.setattr(routes_module, "HELLO_SECONDS", 0.05)
-    silent = {"a": Machine(hello=Found((), 1)), "b": Machine(ADDRESSES["b"])}
-    with pytest.raises(LaunchError, match=r"^the agent on the host 'a' said nothing within 0\.05 s\.$"):
-        await find(silent, Doors())
+async def test_where_all_hosts_are_needed_one_that_cannot_be_used_is_the_answer_for_all(
+    special: dict[str, Any], error: type[LaunchError]
+) -> None:
+    answers, _ = await find(
+        {"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2"), "c": Machine("192.0.2.3", **special)}
+    )
+    (answer,) = set(answers.values())
+    assert ([*answers], type(answer)) == ([*"abc"], error)
 
 
 @in_loop
 async def test_hosts_that_come_later_reach_the_others_where_they_are_known() -> None:
-    async with at_site(a=Machine("192.0.2.1", "198.51.100.1"), b=Machine("192.0.2.2"), c=Machine("192.0.2.3")) as site:
+    async with at_site(
+        {"a": Machine("192.0.2.1", "198.51.100.1"), "b": Machine("192.0.2.2"), "c": Machine("192.0.2.3")}
+    ) as site:
         first = await site.extend(make_spec("a", "b"), "a", "b")
         assert [route.address for route in first.values() if isinstance(route, Route)] == ["192.0.2.1", "192.0.2.2"]
         later = await site.extend(make_spec("a", "b", "c"), "c")
@@ -178,7 +166,7 @@ async def test_a_newcomer_that_cannot_be_used_is_left_out_and_the_rest_is_not(
     special: dict[str, dict[str, Any]], first: str, newcomers: str, answers: list[type]
 ) -> None:
     hosts = {host: Machine(f"192.0.2.{number}", **special.get(host, {})) for number, host in enumerate("abcd", 1)}
-    async with at_site(**hosts) as site:
+    async with at_site(hosts) as site:
         await site.extend(make_spec(*first), *first)
         found = await site.extend(make_spec(*first, *newcomers), *newcomers)
         assert [type(found[host]) for host in newcomers] == answers
@@ -186,7 +174,7 @@ async def test_a_newcomer_that_cannot_be_used_is_left_out_and_the_rest_is_not(
 
 @in_loop
 async def test_a_host_in_use_that_is_lost_meanwhile_holds_nobody_up() -> None:
-    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.2"), c=Machine("192.0.2.3")) as site:
+    async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2"), "c": Machine("192.0.2.3")}) as site:
         spec = make_spec("a", "b", "c")
         await site.extend(spec, "a", "b")
         site.machines["b"].answers = False
@@ -195,7 +183,7 @@ async def test_a_host_in_use_that_is_lost_meanwhile_holds_nobody_up() -> None:
 
 @in_loop
 async def test_two_names_of_one_machine_are_not_both_taken() -> None:
-    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.1")) as site:
+    async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.1")}) as site:
         answers = await site.extend(make_spec("a", "b"), "a", "b")
         assert isinstance(answers["a"], Route)
         assert isinstance(answers["b"], SameMachineError)
@@ -203,7 +191,7 @@ async def test_two_names_of_one_machine_are_not_both_taken() -> None:
 
 @in_loop
 async def test_a_host_alone_has_an_address_for_those_who_come_later() -> None:
-    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.2", unreached=(LAUNCHER,))) as site:
+    async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2", unreached=(LAUNCHER,))}) as site:
         first = await site.extend(make_spec("a"), "a")
         assert isinstance(first["a"], Route)
         assert first["a"].address == "192.0.2.1"
@@ -225,7 +213,7 @@ async def test_a_host_alone_has_an_address_for_those_who_come_later() -> None:
 @in_loop
 async def test_a_job_that_stays_on_this_machine_is_not_surveyed(spec: JobSpec, *, is_inside: bool) -> None:
     host = spec.workers.hosts[0].name
-    async with at_site(**{host: Machine("192.0.2.1")}) as site:
+    async with at_site({host: Machine("192.0.2.1")}) as site:
         (answer,) = (await site.extend(spec, host)).values()
         assert bool(site.machines[host].asked) is not is_inside
         assert isinstance(answer, Route)
@@ -234,7 +222,7 @@ async def test_a_job_that_stays_on_this_machine_is_not_surveyed(spec: JobSpec, *
 
 @in_loop
 async def test_no_other_host_can_join_workers_that_only_this_machine_reaches() -> None:
-    async with at_site(localhost=Machine("192.0.2.1"), b=Machine("192.0.2.2")) as site:
+    async with at_site({"localhost": Machine("192.0.2.1"), "b": Machine("192.0.2.2")}) as site:
         spec = make_spec("localhost", remote=False)
         await site.extend(spec, "localhost")
         wider = with_fields(
@@ -242,13 +230,13 @@ async def test_no_other_host_can_join_workers_that_only_this_machine_reaches() -
         )
         answers = await site.extend(wider, "b")
         assert isinstance(answers["b"], InsideOnlyError)
-        site.map.forget("localhost")
-        assert isinstance((await site.map.extend(wider, ["b"]))["b"], Route)
+        site.plan.forget("localhost")
+        assert isinstance((await site.plan.extend(wider, ["b"]))["b"], Route)
 
 
 @in_loop
 async def test_networks_that_the_user_names_hold_for_newcomers() -> None:
-    async with at_site(a=Machine("192.0.2.1"), b=Machine("198.51.100.2")) as site:
+    async with at_site({"a": Machine("192.0.2.1"), "b": Machine("198.51.100.2")}) as site:
         spec = make_spec("a", interfaces=("192.0.2.0/24",))
         assert isinstance((await site.extend(spec, "a"))["a"], Route)
         answers = await site.extend(make_spec("a", "b", interfaces=("192.0.2.0/24",)), "b")

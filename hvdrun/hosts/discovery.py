@@ -1,0 +1,199 @@
+"""Which hosts a job's script names: asked about once a second; the last good answer stands.
+
+Nobody waits long for names that no server knows: the other hosts are taken in without them.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from hvdrun.hosts import reach
+from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError, open_script
+from hvdrun.processes.background import BackgroundTasks
+from hvdrun.spec.hosts import HostList
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.transport.ssh.threads import in_thread
+
+PERIOD_SECONDS = 1.0
+PATIENCE_SECONDS = 5.0  # with one answer, before a user is told who is waited for
+LOOKUPS_AT_ONCE = 32  # a name that no server knows takes seconds
+LOOKUP_SECONDS = 1.0  # to wait for the names of one list
+
+TakeIn = Callable[[HostList, Callable[[str], bool], HostList | None], bool]
+
+
+class Discovery:
+    """Polls the script of one job; belongs to one event loop.
+
+    notice: takes a sentence for every user.
+    """
+
+    def __init__(self, spec: JobSpec, notice: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._notice = notice
+        self._found: asyncio.Queue[HostList] = asyncio.Queue()
+        self._tasks = BackgroundTasks()
+        self._lookups = Lookups(self._tasks)
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The names that are being looked up."""
+        return self._lookups.pending
+
+    async def run(self, take_in: TakeIn) -> None:
+        """Poll until cancelled.
+
+        Args:
+            take_in: takes the hosts whose names have been looked up, what tells whether one of them is this machine,
+                and all that the script names, where that is news; whether the job can use them.
+
+        Raises:
+            HvdrunError: the script cannot be asked, or `take_in` has refused its first answer.
+        """
+        with open_script(self._spec) as script:
+            async with self._tasks:
+                poller = DiscoveryPoller(script, self._found.put_nowait, self._notice)
+                self._tasks.create_task(poller.run(), name="poll the discovery script")
+                while True:
+                    found = await self._found.get()
+                    news: HostList | None = found
+                    while news is not None or (self._lookups.pending and self._found.empty()):
+                        if not take_in(await self._lookups.find_known(found), self._lookups.is_local, news):
+                            break
+                        news = None
+
+
+class Source(Protocol):
+    """Who knows the hosts (`hvdrun.hosts.discovery_script.DiscoveryScript`)."""
+
+    async def ask(self) -> HostList:
+        """The hosts there are now.
+
+        Raises:
+            DiscoveryFailedError: nobody knows.
+        """
+
+    def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
+        """What to raise where there is no use in asking again."""
+
+
+class DiscoveryPoller:
+    """Asks one source again and again; belongs to one event loop.
+
+    found: takes each answer that is not the one before.
+    complain: takes a sentence when the answers begin to fail or to be slow, fail in another way, or come again.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        found: Callable[[HostList], None],
+        complain: Callable[[str], None],
+        *,
+        period_seconds: float = PERIOD_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        self._source = source
+        self._found = found
+        self._complain = complain
+        self._period_seconds = period_seconds
+        self._patience_seconds = patience_seconds
+        self._last: HostList | None = None
+        self._has_failed = False  # and that was told
+        self._kind = ""  # of the failure that was told last, and was the last word
+        self._is_slow = False  # the present answer, or the last
+
+    async def run(self) -> None:
+        """Look until cancelled.
+
+        Raises:
+            DiscoveryImpossibleError: the source cannot be asked at all, as its first answer shows.
+        """
+        is_first = True
+        while True:
+            began = time.monotonic()
+            try:
+                hosts = await self._ask()
+            except DiscoveryFailedError as failure:
+                if is_first and failure.is_hopeless:
+                    raise self._source.refuse(failure) from failure
+                self._note_failure(failure)
+            else:
+                self._note_answer(hosts)
+            is_first = False
+            await asyncio.sleep(max(0.0, began + self._period_seconds - time.monotonic()))
+
+    async def _ask(self) -> HostList:
+        """The next answer; where it is slow, as the one before was not, that is told while it is waited for."""
+        was_slow, self._is_slow = self._is_slow, False
+        timer = asyncio.get_running_loop().call_later(self._patience_seconds, self._note_slowness, was_slow)
+        try:
+            return await self._source.ask()
+        finally:
+            timer.cancel()
+
+    def _note_slowness(self, was_slow: bool) -> None:  # noqa: FBT001 - a call of the loop's has no keywords
+        self._is_slow = True
+        if not was_slow:
+            self._kind = ""
+            running = f"the host discovery script has been running for {self._patience_seconds:g} s"
+            self._complain(f"{running}; {self._describe_stand()}.")
+
+    def _describe_stand(self) -> str:
+        return "the job waits for its answer" if self._last is None else "the hosts that it named last stay"
+
+    def _note_failure(self, failure: DiscoveryFailedError) -> None:
+        if failure.kind == self._kind:
+            return
+        self._has_failed, self._kind = True, failure.kind
+        self._complain(f"the host discovery script failed: {failure}; {self._describe_stand()}.")
+
+    def _note_answer(self, hosts: HostList) -> None:
+        if self._has_failed:
+            self._has_failed, self._kind = False, ""
+            self._complain("the host discovery script names hosts again.")
+        if hosts != self._last:
+            self._last = hosts
+            self._found(hosts)
+
+
+class Lookups:
+    """Finds out which of many hosts are this machine, beside the loop; each name is looked up once.
+
+    The names that were looked up, and those that are being; belongs to one event loop.
+
+    tasks: look them up.
+    """
+
+    def __init__(self, tasks: BackgroundTasks) -> None:
+        self._tasks = tasks
+        self._places = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self._found: dict[str, bool] = {}
+        self._pending: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def pending(self) -> tuple[str, ...]:
+        """The names that are being looked up."""
+        return tuple(self._pending)
+
+    def is_local(self, name: str) -> bool:
+        """This name, which was looked up, is this machine's."""
+        return self._found[name]
+
+    async def find_known(self, listed: HostList) -> HostList:
+        """Those of the hosts whose names have been looked up; for the others' it waits, but not for long."""
+        for host in listed.hosts:
+            if host.name not in self._found and host.name not in self._pending:
+                self._pending[host.name] = self._tasks.create_task(self._look_up(host.name), name="look up a host")
+        waiting = [self._pending[host.name] for host in listed.hosts if host.name in self._pending]
+        if waiting:
+            await asyncio.wait(waiting, timeout=LOOKUP_SECONDS)
+        return HostList(tuple(host for host in listed.hosts if host.name in self._found), listed.users)
+
+    async def _look_up(self, name: str) -> None:
+        try:
+            async with self._places:
+                self._found[name] = await in_thread(lambda: reach.is_local(name))
+        finally:
+            del self._pending[name]

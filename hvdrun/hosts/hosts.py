@@ -1,0 +1,336 @@
+"""The hosts of a job, as they are brought in, lost, and left.
+
+A host gets an agent when its first worker is to be started. Nothing here waits for a host that the others could go on
+without: agents are started beside each other, and those that are there are brought in together. What fails is told as
+the loss of that host. The hosts of a static job are fixed, their agents are started first of all, and the first batch
+must have all of them: what fails ends the job.
+
+Long because all that can happen to a host meets here.
+"""
+
+import asyncio
+import contextlib
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hvdrun.console import Console
+from hvdrun.console.narrator import Narrator
+from hvdrun.errors import (
+    HostFaultError,
+    HostLostEarlyError,
+    HostsOverdueError,
+    HvdrunError,
+    LaunchError,
+    raise_failures,
+)
+from hvdrun.hosts.briefing import Briefing
+from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.network_plan import NetworkPlan, Route
+from hvdrun.hosts.preparation import take_in
+from hvdrun.processes.background import BackgroundTasks
+from hvdrun.spec.command import Surroundings
+from hvdrun.spec.hosts import HostList
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.transport.transport import Transport
+from hvdrun.version import __version__
+from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Hello
+
+if TYPE_CHECKING:
+    from hvdrun.hosts.discovery import Discovery
+    from hvdrun.joining.roster import Roster
+    from rendezvous.server import Server
+
+FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all may be needed
+GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are surveyed together
+HELLO_SECONDS = 30.0  # an agent speaks as soon as Python has started, on whatever busy host
+
+
+class Hosts:
+    """Has agents started on the hosts that are wanted, and tells the rendezvous what became of them.
+
+    reach: the transport to a host.
+    roster: the agents that have come by themselves, where they do.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        fleet: Fleet,
+        console: Console,
+        narrator: Narrator,
+        *,
+        reach: Callable[[str, JobSpec], Transport],
+        roster: "Roster | None" = None,
+    ) -> None:
+        self._spec = spec
+        self._fleet = fleet
+        self._console = console
+        self._narrator = narrator
+        self._reach = reach
+        self._roster = roster
+        self._needed = () if spec.is_elastic else tuple(dict.fromkeys(slot.host for slot in spec.place()))
+        self._tasks = BackgroundTasks()
+        self._have_started = asyncio.Event()  # the agents on the hosts that are needed
+        self._serving: asyncio.Future[tuple[Server, Briefing]] = asyncio.get_running_loop().create_future()
+        self._master: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        self._server: Server
+        self._briefing: Briefing
+        self._discovery: Discovery | None = None
+        self._plan = NetworkPlan(fleet, console.verbose, is_whole=bool(self._needed), coming=self._list_coming)
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._ready: set[str] = set()
+        self._failures: dict[str, LaunchError] = {}
+        self._changed = asyncio.Event()
+        self._patience_seconds = math.inf if self._needed else FIRST_SECONDS
+        self._has_begun = False  # some host has been told of the job
+
+    async def run(self) -> None:
+        """Find and bring in hosts until cancelled.
+
+        Raises:
+            HvdrunError: the job cannot begin: a host that it needs cannot be used, none of its fixed hosts can, or its
+                script cannot be run.
+        """
+        async with self._tasks:
+            for host in self._needed:
+                self.want(host)
+            self._server, self._briefing = await self._serving
+            self._server.tell(HostsChanged(self._spec.workers.hosts))
+            await self._plan.open(self._server)
+            if self._roster is not None and not self._needed:
+                self._tasks.create_task(self._take_in_agents(self._roster), name="take in agents that join")
+            elif self._spec.discovers and not self._needed:
+                from hvdrun.hosts.discovery import Discovery  # noqa: PLC0415 - few jobs have a script
+
+                self._discovery = Discovery(self._spec, self._console.notice)
+                self._tasks.create_task(self._discovery.run(self._take_in), name="take in hosts of the script")
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._gather()
+                self._raise_if_impossible()
+                await self._bring_in()
+
+    def serve(self, server: "Server", briefing: Briefing) -> None:
+        """The rendezvous is there: bring in the hosts."""
+        self._serving.set_result((server, briefing))
+
+    async def wait_started(self, limit_seconds: float) -> None:
+        """Wait until the agents of a static job have been started, but not for long."""
+        if self._needed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._have_started.wait(), limit_seconds)
+
+    def want(self, host: str) -> None:
+        """A worker is to be started there: see to it that the host has an agent that takes orders, now or later."""
+        if host in self._fleet.hosts:
+            return
+        self._fleet.add(host, self._reach(host, self._spec))
+        self._opening[host] = self._tasks.create_task(self._open(host), name="start an agent")
+
+    def lose(self, host: str, how: str) -> None:
+        """The agent there has ended."""
+        if self._fleet.has_begun(host):
+            self._forget(host)
+            self._tell_lost(host, how)
+        else:
+            self._fail(host, HostLostEarlyError(host, how))
+
+    def dismiss(self, effect: Dismiss) -> None:
+        """The job has no workers there any more; let the agent go, if there is one.
+
+        Of a host that is still offered, and not drained, it was lost, and is given up: what may be left of it must end
+        soon.
+        """
+        host = effect.host
+        if host not in self._fleet.hosts or self._needed:
+            return
+        self._cancel(host)
+        if not effect.is_drained and any(offer.name == host for offer in self._spec.workers.hosts):
+            self._fleet.abandon(host)
+        else:
+            self._fleet.retire(host)
+
+    def note_reserved(self, master: Endpoint) -> None:
+        """The first host of a static job keeps this port."""
+        self._master.set_result(master)
+
+    async def _open(self, host: str) -> None:
+        limit_seconds = self._spec.limits.start_timeout_seconds
+        try:
+            async with asyncio.timeout(limit_seconds):
+                await self._fleet.open(host)
+            if all(map(self._fleet.is_open, self._needed)):
+                self._have_started.set()
+            await self._check_version(host)
+        except TimeoutError:
+            self._fail(host, HostsOverdueError((host,), limit_seconds))
+        except LaunchError as error:
+            self._fail(host, error)
+        except Exception as error:
+            if self._needed:
+                raise
+            self._console.verbose("".join(traceback.format_exception(error)))
+            self._fail(host, HostFaultError(host, error))  # the job goes on without this host
+        else:
+            del self._opening[host]
+            self._ready.add(host)
+            self._changed.set()
+
+    async def _check_version(self, host: str) -> None:
+        """Wait for the hello of this host's agent, and refuse the agent if it is of another version.
+
+        An agent on this machine has until --start-timeout, which the rendezvous counts.
+
+        Raises:
+            LaunchError: it is of another version, has ended, or said nothing.
+        """
+        is_remote = self._spec.is_remote(host)
+        try:
+            async with asyncio.timeout(HELLO_SECONDS if is_remote else None):
+                while not isinstance(hello := await self._fleet.hear(host), Hello):
+                    pass
+        except TimeoutError:
+            raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
+        if hello.version != __version__:
+            from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - no job that begins needs it
+
+            interpreter = self._spec.remote.interpreter if is_remote else sys.executable
+            raise VersionMismatchError(host, interpreter, hello.version, __version__)
+
+    async def _gather(self) -> None:
+        """Wait for those who are on their way, but not for long, unless they are needed."""
+        began = time.monotonic()
+        while self._opening and (self._ready or self._needed):
+            patience_seconds = min(self._patience_seconds, GATHER_SECONDS if self._is_enough() else math.inf)
+            if (left := began + patience_seconds - time.monotonic()) <= 0:
+                break
+            await asyncio.wait(self._opening.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)
+
+    def _is_enough(self) -> bool:
+        """The job can start with those that are ready."""
+        workers = self._spec.workers
+        return sum(host.slots for host in workers.hosts if host.name in self._ready) >= workers.size
+
+    async def _bring_in(self) -> None:
+        batch = [host for host in self._fleet.hosts if host in self._ready]
+        self._ready.clear()
+        answers = await self._plan.extend(self._spec, batch) if batch else {}
+        for host, answer in answers.items():
+            if isinstance(answer, LaunchError) and self._waits(host):
+                self._fail(host, answer)
+        self._raise_if_impossible()
+        master: Endpoint | None = None
+        for host, answer in answers.items():
+            if isinstance(answer, Route) and self._waits(host):
+                self._patience_seconds = GATHER_SECONDS
+                self._begin(host, answer, master)
+                if self._needed:
+                    master = await self._master
+                    self._raise_if_impossible()
+
+    def _waits(self, host: str) -> bool:
+        """The host has the agent that it had, which was not told of the job yet."""
+        return host in self._fleet.hosts and host not in self._opening and not self._fleet.has_begun(host)
+
+    def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
+        self._has_begun = True
+        number = self._server.number_agent(host)
+        self._fleet.begin(host, self._briefing.write(host, route, master, number))
+        if self._spec.is_remote(host):
+            self._server.tell(Begun(host))
+
+    def _fail(self, host: str, error: LaunchError) -> None:
+        """A host could not be brought in."""
+        self._forget(host)
+        self._failures[host] = error
+        self._changed.set()
+        if not self._is_impossible():
+            self._tell_lost(host, str(error))
+
+    def _is_impossible(self) -> bool:
+        """The job cannot begin without the hosts that have failed."""
+        if self._needed:
+            return bool(self._failures)
+        return bool(self._failures) and not (self._has_begun or self._spec.discovers or self._fleet.hosts)
+
+    def _raise_if_impossible(self) -> None:
+        if self._is_impossible() and not self._opening and self._server.state.outcome is None:
+            failures = {host.name: self._failures.get(host.name) for host in self._spec.workers.hosts}
+            raise _collect({host: error for host, error in failures.items() if error}, len(self._needed or failures))
+
+    def _tell_lost(self, host: str, sentence: str) -> None:
+        with contextlib.suppress(IllegalEventError):  # meanwhile the job has left the host
+            self._server.tell(Lost(host, sentence))
+
+    def _forget(self, host: str) -> None:
+        self._cancel(host)
+        if host in self._fleet.hosts:
+            self._fleet.abandon(host)
+
+    def _cancel(self, host: str) -> None:
+        opening = self._opening.pop(host, None)
+        if opening is not None and opening is not asyncio.current_task():
+            opening.cancel()
+        self._ready.discard(host)
+        self._plan.forget(host)
+
+    def _list_coming(self) -> tuple[str, ...]:
+        """The hosts that the script names, and of which nobody knows yet whether they are this machine."""
+        return () if self._discovery is None else self._discovery.pending
+
+    async def _take_in_agents(self, roster: "Roster") -> None:
+        """Tell the rendezvous of the hosts whose agents have come by themselves, for as long as each is there."""
+        hosts = roster.hosts
+        while True:
+            remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
+            self._spec = replace(self._spec, workers=replace(self._spec.workers, hosts=hosts), remote=remote)
+            self._briefing.update(self._spec)
+            self._narrator.note_agents(hosts)
+            self._server.tell(HostsChanged(hosts))
+            hosts = await roster.other_than(hosts)
+
+    def _take_in(self, known: HostList, is_local: Callable[[str], bool], news: HostList | None) -> bool:
+        """Tell the rendezvous of hosts that the script names, and the user of all that it names, where that is news.
+
+        False where something is wrong with them, which is told.
+
+        Raises:
+            HvdrunError: something is wrong with them, before the job has begun anywhere.
+        """
+        around = Surroundings(self._spec.workers.directory, os.environ.get("PATH"), sys.executable)
+        former = self._spec
+        try:
+            self._spec = take_in(self._spec, known, around, is_local)
+        except HvdrunError as error:
+            if not self._has_begun:
+                raise
+            self._console.notice(f"what the script names now is not taken: {error}")
+            return False
+        self._briefing.update(self._spec)
+        if news is not None:
+            self._narrator.note_hosts(news.hosts)
+        if news is not None or self._spec.workers.hosts != former.workers.hosts:
+            self._server.tell(HostsChanged(self._spec.workers.hosts))
+        return True
+
+
+def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:
+    """All of them in one, of so many hosts."""
+    overdue = [error for error in failures.values() if isinstance(error, HostsOverdueError)]
+    if overdue:
+        return HostsOverdueError([*failures], overdue[0].seconds)
+    try:
+        raise_failures(list(dict.fromkeys(failures.values())), hosts)
+    except LaunchError as error:
+        return error
+    raise AssertionError("there are failures")

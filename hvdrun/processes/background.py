@@ -1,0 +1,55 @@
+"""Tasks that run beside their owner: none outlives its block, and an error in one ends the block."""
+
+import asyncio
+import traceback
+from collections.abc import Coroutine, Generator
+from contextvars import Context
+from types import TracebackType
+from typing import Any, TypeVar
+
+from hvdrun.errors import HvdrunError
+
+T = TypeVar("T")
+
+
+class BackgroundTasks(asyncio.TaskGroup):
+    """A task group that cancels its tasks when its block ends, and raises an error of theirs as it is.
+
+    asyncio's own waits for its tasks, some of which have no end, and puts every error into a group.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        """See `asyncio.TaskGroup`."""
+        task = super().create_task(coro, name=name, context=context)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in tuple(self._running):
+            task.cancel()
+        try:
+            await super().__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            errors = group.exceptions
+        else:
+            return
+        unexpected = [each for each in errors if not isinstance(each, HvdrunError)]
+        first = (unexpected or errors)[0]
+        for other in errors:
+            if other is not first:
+                first.add_note("".join(traceback.format_exception(other)))
+        if first is not error:
+            raise first

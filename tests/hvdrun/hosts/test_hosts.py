@@ -1,0 +1,364 @@
+"""The hosts of a job: found, brought in together, lost, left; how they are reached is in test_network_plan.py.
+
+Long because each thing that can happen to a host has its test here.
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import AsyncMock
+
+import pytest
+
+from hvdrun import __version__
+from hvdrun.errors import HostLostEarlyError, HostsFailedError, HostsOverdueError, LaunchError, OtherUserError
+from hvdrun.hosts import hosts as hosts_module
+from hvdrun.hosts.discovery_script import DiscoveryImpossibleError
+from hvdrun.hosts.network_plan import Answer, NetworkPlan, Route
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Elasticity
+from hvdrun.spec.remote import Remote
+from hvdrun.transport.failures import VersionMismatchError
+from rendezvous.core.messages import Dismiss, HostsChanged, Lost
+from rendezvous.core.model import Endpoint, Host
+from rendezvous.orders import Begin, Found, Release
+from tests.hvdrun.hosts.office import Office, opened
+from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine
+from tests.hvdrun.specs import build_spec, with_fields
+from tests.waiting import happen, in_loop
+
+NameHosts = Callable[[str], None]
+ROUTE = Route("127.0.0.1", "", Endpoint("127.0.0.1", 1))
+MASTER = Endpoint("127.0.0.1", 5000)
+ABC = tuple(Host(name, 1) for name in "abc")
+
+
+def make_elastic(start_timeout_seconds: float = 60.0) -> JobSpec:
+    return build_spec(("true",), 1, ABC, Path("/"), Elasticity(1), start_timeout_seconds=start_timeout_seconds)
+
+
+def make_static(start_timeout_seconds: float = 60.0) -> JobSpec:
+    hosts = (Host("localhost", 1), Host("127.0.0.1", 1))
+    return build_spec(("true",), 2, hosts, Path("/"), start_timeout_seconds=start_timeout_seconds)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    return build_spec(("true",), 1, (Host("localhost", 2), Host("127.0.0.1", 1)), tmp_path, Elasticity(1))
+
+
+@pytest.fixture
+def name_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NameHosts:
+    """`name_hosts(text)` has the script `cat hosts` print this text, from one moment to the next."""
+    monkeypatch.chdir(tmp_path)
+
+    def name_hosts(text: str) -> None:
+        (tmp_path / "next").write_text(text)
+        (tmp_path / "next").rename(tmp_path / "hosts")
+
+    return name_hosts
+
+
+@in_loop
+async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        assert office.events == [HostsChanged(spec.workers.hosts)]
+        assert office.agents == {}
+        begin = await office.bring_in("localhost")
+        assert (begin.job, begin.master, begin.address) == ("job", None, "127.0.0.1")
+        assert begin.environment[b"HOROVOD_ELASTIC"] == b"1"
+        assert begin.environment[b"OMP_NUM_THREADS"] == b"1"  # two slots
+        assert [*office.agents] == ["localhost"]
+
+
+@in_loop
+async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        await office.bring_in("localhost")
+        office.agents["localhost"][0].end()
+        await office.until(lambda: Lost("localhost", HOW_IT_ENDED) in office.events)
+        assert office.agents["localhost"][0].is_abandoned
+        office.numbers["localhost"] = 2
+        assert (await office.bring_in("localhost")).job == "job~2"
+
+
+@in_loop
+async def test_a_drained_host_is_released_though_it_is_offered(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        await office.bring_in("localhost")
+        office.hosts.dismiss(Dismiss("localhost", "it got a stop notice", is_drained=True))
+        assert isinstance(office.agents["localhost"][0].orders[-1], Release)
+        assert not office.agents["localhost"][0].is_abandoned
+
+
+@in_loop
+async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        office.hosts.dismiss(Dismiss("localhost", "it was lost"))  # it has none
+        await office.bring_in("localhost")
+        office.hosts.dismiss(Dismiss("localhost", "it was lost"))
+        assert office.fleet.hosts == ()
+        await office.until(lambda: office.agents["localhost"][0].is_abandoned)
+        assert office.events == [HostsChanged(spec.workers.hosts)]
+
+
+@in_loop
+async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec) -> None:
+    async def want_both() -> None:
+        async with opened(spec) as office:
+            office.failures = {"localhost": "it is down."}
+            office.hosts.want("localhost")
+            office.hosts.want("127.0.0.1")
+            await office.until(lambda: "127.0.0.1" in office.agents)
+            office.agents["127.0.0.1"][0].end()
+            await office.until(lambda: False)
+
+    with pytest.raises(HostsFailedError) as caught:
+        await want_both()
+    lost = f"the host '127.0.0.1' was lost before the job began: {HOW_IT_ENDED}."
+    assert caught.value.lines[1:] == ("it is down.", lost)
+
+
+@in_loop
+async def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        office.hosts.lose("stranger", "it ended")
+        assert office.events == [HostsChanged(spec.workers.hosts)]
+
+
+def discover(spec: JobSpec, script: str) -> JobSpec:
+    side = Remote(frozenset(), ("true",), sys.executable)
+    return with_fields(spec, hosts=(), elasticity=Elasticity(1, script=script), remote=side)
+
+
+@in_loop
+async def test_the_rendezvous_hears_what_the_script_names(spec: JobSpec, name_hosts: NameHosts) -> None:
+    name_hosts("localhost:1\n")
+    async with opened(discover(spec, "cat hosts")) as office:
+        await office.until(lambda: len(office.events) == 2)
+        name_hosts("localhost:1\n127.0.0.1:2\n")
+        await office.until(lambda: len(office.events) == 3)
+        first, second = Host("localhost", 1), Host("127.0.0.1", 2)
+        assert office.events == [HostsChanged(()), HostsChanged((first,)), HostsChanged((first, second))]
+        assert office.said == ["the script names new hosts: 127.0.0.1 (2 slots)."]
+        office.failures["localhost"] = "it is down."
+        office.hosts.want("localhost")
+        await office.until(lambda: office.events[-1] == Lost("localhost", "it is down."))  # others may come
+
+
+@in_loop
+async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, name_hosts: NameHosts) -> None:
+    name_hosts("localhost\n127.0.0.1\n")
+    async with opened(discover(spec, "cat hosts")) as office:
+        await office.until(lambda: len(office.events) == 2)
+        await office.bring_in("127.0.0.1")
+        name_hosts("localhost\n")
+        await office.until(lambda: len(office.events) == 3)
+        office.hosts.dismiss(Dismiss("127.0.0.1", "it was lost"))
+        assert isinstance(office.agents["127.0.0.1"][0].orders[-1], Release)
+        assert office.fleet.hosts == ()
+
+
+@in_loop
+async def test_a_job_that_has_begun_ignores_a_bad_answer(spec: JobSpec, name_hosts: NameHosts) -> None:
+    name_hosts("localhost\n")
+    async with opened(discover(spec, "cat hosts")) as office:
+        await office.until(lambda: len(office.events) == 2)
+        await office.bring_in("localhost")
+        name_hosts("nobody@127.0.0.1\n")
+        await office.until(lambda: len(office.said) == 1)
+        assert office.said[0].startswith("what the script names now is not taken: nobody@127.0.0.1 is this machine")
+        assert len(office.events) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "error"), [("echo nobody@localhost", OtherUserError), ("./nowhere", DiscoveryImpossibleError)]
+)
+@in_loop
+async def test_a_first_answer_that_cannot_be_used_ends_the_job(
+    spec: JobSpec, script: str, error: type[LaunchError]
+) -> None:
+    with pytest.raises(error):
+        async with opened(discover(spec, script)) as office:
+            await office.until(lambda: False)
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Which hosts are brought in together."""
+    asked: list[list[str]] = []
+    extend = NetworkPlan.extend
+
+    async def note(plan: NetworkPlan, spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
+        asked.append(newcomers)
+        return await extend(plan, spec, newcomers)
+
+    monkeypatch.setattr(NetworkPlan, "extend", note)
+    return asked
+
+
+@in_loop
+async def test_the_first_hosts_are_brought_in_together(batches: list[list[str]]) -> None:
+    async with opened(with_fields(make_elastic(), size=3), *"abc") as office:
+        for host in "abc":
+            office.hosts.want(host)
+            office.hosts.want(host)  # again, and it is the same agent
+        await happen(lambda: len(office.agents) == 3)
+        for host in "bca":
+            office.let_start(host)
+            await asyncio.sleep(0)
+        await office.until(lambda: len(office.begun) == 3)
+        assert batches == [["a", "b", "c"]]
+
+
+@in_loop
+async def test_a_slow_host_delays_the_others_only_for_a_while(batches: list[list[str]]) -> None:
+    async with opened(with_fields(make_elastic(), size=3), *"ab") as office:
+        office.hosts._patience_seconds = 0.05
+        office.hosts.want("a")
+        office.hosts.want("b")
+        office.let_start("a")
+        await office.until(lambda: office.begun == ["a"])
+        office.let_start("b")
+        await office.until(lambda: office.begun == ["a", "b"])
+        assert batches == [["a"], ["b"]]
+        assert office.hosts._patience_seconds == hosts_module.GATHER_SECONDS
+
+
+@in_loop
+async def test_as_many_as_the_job_starts_with_do_not_wait_long_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "GATHER_SECONDS", 0.05)
+    async with opened(make_elastic(), *"ab") as office:
+        office.hosts._patience_seconds = math.inf
+        office.hosts.want("a")
+        office.hosts.want("b")
+        office.let_start("a")
+        await office.until(lambda: office.begun == ["a"])
+
+
+@in_loop
+async def test_each_host_of_an_elastic_job_fails_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def extend(_: NetworkPlan, _spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
+        return {host: LaunchError("no way") if host == "c" else ROUTE for host in newcomers}
+
+    monkeypatch.setattr(NetworkPlan, "extend", extend)
+    async with opened(make_elastic(), failures={"b": "b is down"}) as office:
+        for host in "abc":
+            office.hosts.want(host)
+        await office.until(lambda: office.begun == ["a"] and len(office.lost) == 2)
+        assert office.lost == {"b": "b is down", "c": "no way"}
+
+
+@pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "own, please")])
+@in_loop
+async def test_an_unexpected_error_fails_a_host_of_an_elastic_job(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    async with opened(make_elastic()) as office:
+        await office.bring_in("b")
+        monkeypatch.setattr(Machine, "open", AsyncMock(side_effect=error))
+        office.hosts.want("a")
+        await office.until(lambda: bool(office.lost))
+        assert words in office.lost["a"]
+
+
+@in_loop
+async def test_an_agent_that_does_not_start_in_time_is_a_failure() -> None:
+    async with opened(with_fields(make_elastic(start_timeout_seconds=0.05)), "a") as office:
+        await office.bring_in("b")
+        office.hosts.want("a")
+        await office.until(lambda: bool(office.lost))
+        assert office.lost["a"] == str(HostsOverdueError(["a"], 0.05))
+
+
+@in_loop
+async def test_a_dismissed_host_is_not_brought_in_and_may_be_wanted_again() -> None:
+    async with opened(make_elastic(), *"ab") as office:
+        office.hosts.want("a")
+        office.hosts.want("b")
+        office.hosts.dismiss(Dismiss("a", "it was lost"))
+        office.let_start("b")
+        await office.until(lambda: office.begun == ["b"])
+        office.hosts.want("a")
+        office.let_start("a")
+        await office.until(lambda: sorted(office.begun) == ["a", "b"])
+        assert office.lost == {}
+
+
+@in_loop
+async def test_the_first_host_of_a_static_job_reserves_a_port_that_the_others_are_told() -> None:
+    spec = make_static()
+    async with opened(spec) as office:
+        await office.until(lambda: bool(office.agents["localhost"][0].orders))
+        assert office.events == [HostsChanged(spec.workers.hosts)]
+        assert office.agents["127.0.0.1"][0].orders == []
+        office.hosts.note_reserved(MASTER)
+        await office.until(lambda: len(office.begun) == 2)
+        begins = [office.agents[host.name][0].orders[0] for host in spec.workers.hosts]
+        assert [begin.master for begin in begins if isinstance(begin, Begin)] == [None, MASTER]
+
+
+@in_loop
+async def test_hosts_of_a_static_job_that_do_not_start_in_time_are_named() -> None:
+    with pytest.raises(HostsOverdueError) as caught:
+        async with opened(make_static(start_timeout_seconds=0.05), "127.0.0.1") as office:
+            await office.until(lambda: False)
+    assert caught.value.hosts == ("127.0.0.1",)
+
+
+@in_loop
+async def test_all_hosts_of_a_static_job_that_cannot_be_used_are_named() -> None:
+    spec = build_spec(("true",), 3, ABC, Path("/"))
+    with pytest.raises(HostsFailedError) as caught:
+        async with opened(spec, "a", failures={"a": "a is down.", "c": "c is away."}) as office:
+            await office.until(lambda: "c" not in office.fleet.hosts)
+            office.let_start("a")
+            await office.until(lambda: False)
+    assert caught.value.lines == ("2 of 3 hosts cannot be used:", "a is down.", "c is away.")
+    assert office.begun == []
+
+
+@in_loop
+async def test_all_hosts_with_another_version_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "__version__", "9.9")
+    with pytest.raises(HostsFailedError) as caught:
+        async with opened(make_static()) as office:
+            await office.until(lambda: False)
+    failures = [error for error in caught.value.failures if isinstance(error, VersionMismatchError)]
+    told = [(error.host, error.theirs, error.ours) for error in failures]
+    assert told == [(host, __version__, "9.9") for host in ("localhost", "127.0.0.1")]
+
+
+@in_loop
+async def test_an_agent_of_a_static_job_that_ends_before_the_rendezvous_is_there_ends_the_job() -> None:
+    async def end_early() -> None:
+        async with opened(make_static(), serves=False) as office:
+            await happen(lambda: "localhost" in office.agents)
+            office.agents["localhost"][0].end()
+            await happen(lambda: "localhost" not in office.fleet.hosts)
+            office.serve()
+            await office.until(lambda: False)
+
+    with pytest.raises(HostLostEarlyError, match="'localhost' was lost before the job began: its agent ended"):
+        await end_early()
+
+
+@in_loop
+async def test_an_agent_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts_module, "HELLO_SECONDS", 0.05)
+    spec = with_fields(make_static(), remote=Remote(frozenset({"localhost"}), ("true",), sys.executable))
+    silent = Machine(hello=Found((), 1))
+    monkeypatch.setattr(Office, "_reach", lambda _, host, _spec: silent if host == "localhost" else Machine())
+    with pytest.raises(LaunchError, match=r"^the agent on the host 'localhost' said nothing within 0\.05 s\.$"):
+        async with opened(spec) as office:
+            await office.until(lambda: False)
+
+
+@in_loop
+async def test_an_unexpected_error_ends_a_static_job_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "open", AsyncMock(side_effect=ValueError("x")))
+    with pytest.raises(ValueError, match="x"):
+        async with opened(make_static()) as office:
+            await office.until(lambda: False)

@@ -1,0 +1,58 @@
+"""Tasks beside their owner: none outlives its block, and an error in one ends the block."""
+
+import asyncio
+
+import pytest
+
+from hvdrun.errors import LaunchError
+from hvdrun.processes.background import BackgroundTasks
+from tests.waiting import in_loop
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+async def run_beside(*errors: Exception) -> None:
+    """A block that waits while tasks fail with these errors."""
+    async with BackgroundTasks() as tasks:
+        for error in errors:
+            tasks.create_task(fail(error))
+        await asyncio.Event().wait()
+
+
+@in_loop
+async def test_tasks_without_an_end_are_cancelled_at_the_end_of_the_block() -> None:
+    async with BackgroundTasks() as tasks:
+        task = tasks.create_task(asyncio.Event().wait(), name="waits")
+    assert (task.cancelled(), task.get_name()) == (True, "waits")
+
+
+@in_loop
+async def test_an_error_in_a_task_ends_the_block_and_is_raised_as_it_is() -> None:
+    error = ZeroDivisionError("of a task")
+    with pytest.raises(ZeroDivisionError) as caught:
+        await run_beside(error)
+    assert caught.value is error
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@in_loop
+async def test_an_error_of_the_block_is_raised_as_it_is() -> None:
+    async def fail_itself() -> None:
+        async with BackgroundTasks() as tasks:
+            tasks.create_task(asyncio.Event().wait())
+            await fail(ZeroDivisionError())
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_itself()
+
+
+@in_loop
+async def test_of_several_errors_the_unexpected_one_is_raised_and_the_others_are_noted() -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        await run_beside(LaunchError("no host"), ZeroDivisionError())
+    (note,) = caught.value.__notes__
+    assert "LaunchError: no host" in note

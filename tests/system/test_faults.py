@@ -1,0 +1,149 @@
+"""An unexpected error in any task of the launcher ends the job: exit code 125, a sentence, and nothing is left."""
+
+import ast
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hvdrun as package
+from hvdrun.processes.background import BackgroundTasks
+from tests.hvdrun.joining.test_door import opened, started, take
+from tests.system.launcher import Launcher
+from tests.system.terminal import Terminal
+from tests.waiting import in_loop
+
+LIMIT_SECONDS = 60.0
+ROOMS = ("job.py", "console", "hosts", "joining")
+# The task of the first word fails as soon as it begins; the other words are those of hvdrun.
+FAILS = """
+import asyncio, sys
+from hvdrun.cli.program import main
+from hvdrun.processes.background import BackgroundTasks
+
+async def fail():
+    raise ZeroDivisionError("of a test")
+
+def wrap(create):
+    def create_task(*given, name=None, **named):
+        *owner, coroutine = given
+        if name == sys.argv[1]:
+            coroutine.close()
+            coroutine = fail()
+        return create(*owner, coroutine, name=name, **named)
+    return create_task
+
+BackgroundTasks.create_task = wrap(BackgroundTasks.create_task)
+asyncio.create_task = wrap(asyncio.create_task)
+sys.exit(main(sys.argv[2:] if sys.argv[2] == "-v" else sys.argv[5:]))  # python -m hvdrun
+"""
+SENTENCE = "hvdrun: this is a fault of hvdrun's own, please report it with this traceback: ZeroDivisionError: of a test"
+LONG = ("-np", "1", "sleep", "600")
+SHORT = ("-np", "1", "true")
+SCRIPT = ("--min-np", "1", "--host-discovery-script", "echo there.invalid:1", *LONG)
+LOSES_AGENT = (
+    *("-np", "2", "--min-np", "1", "-H", "localhost:1,127.0.0.1:1"),
+    *("sh", "-c", '[ "$HVD_SLOT" = localhost:0 ] || kill -9 $PPID; sleep 600'),
+)
+WAITS = ("--wait-for-agents", "--bind", "127.0.0.1", "--token-file", "job.token")
+STATIC, ELASTIC = (*WAITS, *LONG), (*WAITS, "--min-np", "1", *LONG)
+JOBS = {
+    "abandon an agent": LOSES_AGENT,
+    "accept agents": STATIC,
+    "bring in the hosts": LONG,
+    "close an agent": LOSES_AGENT,
+    "close the agents": SHORT,
+    "gather the hosts of a static job": STATIC,
+    "keep waiting agents alive": ("--min-np", "1", "--host-discovery-script", "echo localhost:1", *LONG),
+    "listen to an agent": LONG,
+    "look up a host": SCRIPT,
+    "meet an agent": STATIC,
+    "open the way to an agent": LONG,
+    "poll the discovery script": SCRIPT,
+    "report agents": STATIC,
+    "start an agent": LONG,
+    "start the discovery script": SCRIPT,
+    "take in agents that join": ELASTIC,
+    "take in hosts of the script": SCRIPT,
+    "wait for a signal": SHORT,
+    "wait for what a signal may cut short": SHORT,
+}
+AT_DOOR = {"lead an agent to the rendezvous", "pass on what comes from inside", "pass on what comes from outside"}
+AT_TERMINAL = {"show the start"}
+OF_AGENTS = {"join and serve", "lead a call to the rendezvous"}  # `hvdrun agent` ends by them
+
+
+def find_tasks() -> Iterator[str]:
+    """The names of the launcher's tasks, as its rooms create them."""
+    room = Path(package.__file__).parent
+    paths = [path for name in ROOMS for path in ([room / name] if name.endswith(".py") else (room / name).glob("*.py"))]
+    for node in (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("create_task"):
+            names = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
+            yield ast.literal_eval(names[0]) if names else f"unnamed: {ast.unparse(node)}"
+
+
+def test_every_task_of_the_launcher_has_a_case() -> None:
+    assert sorted(find_tasks()) == sorted({*JOBS, *AT_DOOR, *AT_TERMINAL, *OF_AGENTS})
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_failing_task_ends_the_job(name: str, hvdrun: Launcher) -> None:
+    program = hvdrun.write("fails.py", FAILS)
+    job = hvdrun.start("-v", *JOBS[name], before=(sys.executable, str(program), name), forks=True)
+    if name == "meet an agent":
+        line = job.stderr.wait_for(r"on each host run: hvdrun (agent --join \S+ --token-file \S+)$", LIMIT_SECONDS)
+        agent = hvdrun.start(*line[1].split(), "--join-timeout", "1s", forks=True)
+    ended = job.wait(LIMIT_SECONDS)
+    assert ended.returncode == 125
+    assert ended.stderr.splitlines()[-1] == SENTENCE
+    assert "Traceback" in ended.stderr
+    if name == "meet an agent":
+        assert agent.wait(LIMIT_SECONDS).returncode == 75
+
+
+@pytest.mark.parametrize("name", sorted(AT_TERMINAL))
+def test_a_failing_task_of_a_job_at_a_terminal_ends_the_job(name: str, hvdrun: Launcher) -> None:
+    words = sys.executable, str(hvdrun.write("fails.py", FAILS)), name, "-v", *LONG
+    with Terminal(*words, directory=hvdrun.directory, environment=hvdrun.environment()) as terminal:
+        assert terminal.process.wait(LIMIT_SECONDS) == 125
+        terminal.wait_for("ZeroDivisionError: of a test", LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize("name", sorted(AT_DOOR))
+def test_a_failing_task_at_the_door_ends_the_launcher_s_tasks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create: Callable[..., asyncio.Task[Any]] = BackgroundTasks.create_task
+
+    async def fail() -> None:
+        raise ZeroDivisionError(name)
+
+    def create_task(tasks: BackgroundTasks, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - any context
+        if named["name"] == name:
+            coro.close()
+            coro = fail()
+        return create(tasks, coro, **named)
+
+    async def call(path: Path) -> None:
+        async with opened(path) as launcher, started(launcher.place, path):
+            await launcher.roster.other_than(())
+            transport = take(launcher)
+            await transport.open()
+            _, writer = await asyncio.open_connection("127.0.0.1", await transport.tunnel(launcher.place.port))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                writer.close()
+
+    monkeypatch.setattr(BackgroundTasks, "create_task", create_task)
+
+    @in_loop
+    async def run() -> None:
+        with pytest.raises(ZeroDivisionError, match=name):
+            await call(tmp_path / "job.token")
+
+    run()
