@@ -131,7 +131,7 @@ class ArrayReducer:
                 entry = entries.get(stand_in.tensor)
                 if entry is None:
                     continue
-                if entry.bucket is not None and entry.bucket.missing == 1:
+                if self._reducer.completes_bucket(entry):
                     await_writable(ready)
                     ready.clear()
                 self._reducer.record_gradient(entry)

@@ -25,12 +25,7 @@ class Averaging(Facade):
     @property
     def _handles(self) -> dict[torch.Tensor, Any]:
         """What is in flight, by parameter."""
-        return {
-            entry.parameter: bucket.handle
-            for bucket in self._reducer.buckets
-            if bucket.handle is not None
-            for entry in bucket.entries
-        }
+        return self._reducer.handles
 
     @property
     def backward_passes_per_step(self) -> int:

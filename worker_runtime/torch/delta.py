@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 import torch
 
 from worker_runtime.collectives.untraced import untraced
-from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reduction.adasum import AdasumReducer
 from worker_runtime.torch.averaging import read_passes
 from worker_runtime.torch.facade import Closure, Facade
 
@@ -17,7 +17,7 @@ class Delta(Facade):
     to the last bit, and leaves the optimizer whole.
     """
 
-    _reducer: DeltaReducer
+    _reducer: AdasumReducer
     _passes: int
 
     @property

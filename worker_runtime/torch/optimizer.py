@@ -13,7 +13,7 @@ from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.collectives.combination import choose_reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
-from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reduction.adasum import AdasumReducer
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.averaging import Averaging, read_passes
@@ -129,7 +129,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     interval = read_interval(os.environ)
     check = ReplicaCheck(list_own, interval) if interval else None
     if reduction is Reduction.ADASUM:
-        delta = DeltaReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
+        delta = AdasumReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
         return make_facade(Delta, plain, __name__, _reducer=delta, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(

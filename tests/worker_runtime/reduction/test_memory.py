@@ -7,7 +7,7 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
 from tests.worker_runtime.threads import ThreadEngine, World
-from worker_runtime.reduction.memory import Memory, Part, lies_in
+from worker_runtime.reduction.dense import Memory, Part, lies_in
 
 
 @pytest.mark.parametrize(
