@@ -11,8 +11,7 @@ from worker_runtime.api.process_set import ProcessSet, check_process_set, global
 from worker_runtime.mxnet.arrays import fill_parts, sum_parts
 from worker_runtime.mxnet.compression import Compression
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.mxnet.optimizer import DistributedOptimizer
-from worker_runtime.mxnet.states import unwrap
+from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
 from worker_runtime.reduction.settings import Compressor
 
 _TITLE = "DistributedTrainer"

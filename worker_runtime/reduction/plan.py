@@ -25,14 +25,14 @@ from worker_runtime.reduction.unpacked import CompressedBucket, InPlaceBucket, S
 class Negotiation:
     """What holds on all ranks alike.
 
-    calm: for how many steps, on the rank where it is least, no complete gradients were thrown away; negative for some
+    steps_since_discard: for how many steps, on the rank where it is least, no complete gradients were thrown away; negative for some
         time after that has happened.
     order: the entries, in the order in which they became ready on the first rank.
     sparse_dims: of each entry, how many sparse dimensions its gradient has where it is sparse; 0 if nowhere.
     is_of_all: no rank had joined: all know this.
     """
 
-    calm: int
+    steps_since_discard: int
     order: tuple[int, ...]
     sparse_dims: tuple[int, ...]
     is_of_all: bool
@@ -42,7 +42,7 @@ PLAN = "allreduce.{}.plan"  # the operation's name, but for the optimizer's
 
 
 def ask_negotiation(
-    comm: Communicator, entries: Sequence[Entry], ready: Iterable[Entry], calm: int, note: str
+    comm: Communicator, entries: Sequence[Entry], ready: Iterable[Entry], steps_since_discard: int, note: str
 ) -> Handle[list[torch.Tensor]]:
     """Ask what all ranks have; see `read_negotiation`.
 
@@ -50,7 +50,7 @@ def ask_negotiation(
         comm: among whom.
         entries: of all gradients.
         ready: those that are complete, in the order in which they became so.
-        calm: of this rank; see `Negotiation`.
+        steps_since_discard: of this rank; see `Negotiation`.
         note: what all ranks must have alike.
     """
     places = dict.fromkeys(entries, 0)
@@ -58,7 +58,7 @@ def ask_negotiation(
         places.update((entry, place) for place, entry in enumerate(ready, 1) if entry in places)
     sparse = [entry.find_sparse_dims() for entry in entries]
     # All by the maximum: what only one rank knows, the others leave at zero.
-    findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64, device="cpu")
+    findings = torch.tensor([-steps_since_discard, *places.values(), *sparse], dtype=torch.int64, device="cpu")
     operation = Allreduce([findings], Combination(Reduction.MAX), comm.members, PLAN.format(comm.name))
     operation.is_of_step = True
     operation.question = operation.question.add_note(note)
@@ -77,10 +77,10 @@ def read_negotiation(comm: Communicator, handle: Handle[list[torch.Tensor]], cou
         HorovodInternalError: the ranks have not the same gradients, or the operation failed.
     """
     (found,) = comm.engine.wait(handle)
-    negative_calm, *numbers = found.tolist()
+    negative_steps, *numbers = found.tolist()
     order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
     terms = handle.terms
-    return Negotiation(-negative_calm, tuple(order), tuple(numbers[count:]), terms is not None and not terms.joined)
+    return Negotiation(-negative_steps, tuple(order), tuple(numbers[count:]), terms is not None and not terms.joined)
 
 
 def make_buckets(

@@ -3,18 +3,18 @@
 Each bucket is one operation, asked for as soon as its gradients are complete on this rank; the sequencer finds the
 order. A parameter that got no gradient here counts as zeros, since another rank may have one for it.
 
-**Cautious and eager.** In its first steps an optimizer is cautious: nothing is asked for before `synchronize()`, and a
+**Warm-up and overlap.** In its first steps an optimizer warms up: it asks for nothing before `synchronize()`, and a
 negotiation of the ranks comes first. It tells which gradients are sparse and in which order they became ready; the
-buckets are planned anew, and from then on the optimizer is eager.
+buckets are planned anew, and from then on the optimizer overlaps.
 
 **Gradients that are thrown away** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator)
-cost nothing while the optimizer is cautious. An eager one has asked for some of them, perhaps for others on other
-ranks: all its buckets are completed on all ranks, and the optimizer is cautious for a while, so that in a GAN what is
+cost nothing in the warm-up. Later the optimizer has asked for some of them, perhaps for others on other
+ranks: all its buckets are completed on all ranks, and the optimizer warms up again, so that in a GAN what is
 thrown away every time is soon not sent at all. A rank that uses what another throws away asks for its next bucket,
 where that one asks for a negotiation: they wait for each other, which all ranks are told.
 
 **Failures.** Every rank asks for each operation of a step once, whatever happens: one whose step fails says FAIL for
-what it has not asked for, so that the others' step fails too, and all are in step. Then all are cautious. While the
+what it has not asked for, so that the others' step fails too, and all are in step. Then all warm up again. While the
 gradients are made in a closure, the last bucket is held back, so that there is something to fail.
 
 Long because one step is one story.
@@ -52,8 +52,8 @@ from worker_runtime.reduction.plan import (
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.settings import Settings
 
-# For how many steps an optimizer stays cautious after gradients were thrown away: one that does so regularly for good.
-_CAUTION_STEPS = 100
+# For how many steps an optimizer warms up after gradients were thrown away: one that does so regularly, for good.
+_WARM_UP_STEPS = 100
 
 Course = tuple[int, tuple[int, ...] | None]  # for how many steps nothing was thrown away, and the order of readiness
 
@@ -97,11 +97,13 @@ class GradientReducer:
         self._generation = 0
         self._communicator: Communicator | None = None
         self._buckets: list[Bucket] = []
-        self._planned: object = None  # what the buckets of a cautious step were planned from
-        self._sparse_dims: dict[Entry, int] = {}  # other than none, with which an eager step's buckets were planned
+        self._planned: object = None  # what the buckets of a warm-up step were planned from
+        self._sparse_dims: dict[
+            Entry, int
+        ] = {}  # other than none, with which an overlapped step's buckets were planned
         self._step = Step()
-        self._is_eager = False
-        self._calm = 0
+        self._is_overlapped = False
+        self._steps_since_discard = 0
         self._order: tuple[int, ...] | None = None  # in which gradients become ready, once that is known
         self._preparations = 0  # within which gradients are made at present
         self._failures = 0  # steps that have failed here, of which the others were told
@@ -147,15 +149,15 @@ class GradientReducer:
     @property
     def course(self) -> Course:
         """How gradients travel in the next step: of two jobs, alike only where this is."""
-        return self._calm, self._order
+        return self._steps_since_discard, self._order
 
     def resume(self, course: Course) -> None:
         """Begin as another job has gone on, so that sums are made in the same order; the same on all ranks."""
         self.discard()
         with self._lock:
-            calm, order = course
+            steps, order = course
             is_fitting = order is not None and len(order) == len(self._tracked.entries)
-            self._become_cautious(calm)
+            self._begin_warm_up(steps)
             self._order = order if is_fitting else None
 
     def are_all_reduced(self) -> bool:
@@ -181,7 +183,7 @@ class GradientReducer:
         """
         with self._lock, torch.no_grad():
             ready = self._step.ready
-            if self._is_eager and ready and all(entry.parameter.grad is None for entry in ready):
+            if self._is_overlapped and ready and all(entry.parameter.grad is None for entry in ready):
                 self.discard()  # what was taken during backward the program has thrown away, and made nothing since
             while (comm := self._enter()) is not None:
                 try:
@@ -208,7 +210,7 @@ class GradientReducer:
             is_over = self._get_engine() is not self._engine
             comm = None if is_over else self._enter()
             if comm is not None and self._step.ready:
-                if self._is_eager:
+                if self._is_overlapped:
                     try:
                         with self._completing(comm):
                             is_of_all = self._complete(comm, takes=False)
@@ -216,9 +218,9 @@ class GradientReducer:
                         self._enter()
                         is_of_all = True
                     if is_of_all:
-                        self._become_cautious(-_CAUTION_STEPS)
+                        self._begin_warm_up(-_WARM_UP_STEPS)
                 else:
-                    self._calm = -_CAUTION_STEPS
+                    self._steps_since_discard = -_WARM_UP_STEPS
             self._end_step()
 
     @contextmanager
@@ -287,7 +289,7 @@ class GradientReducer:
                     self.discard()
                 self._superseded = name
                 self._tracked.detach()
-                self._become_cautious(0)
+                self._begin_warm_up(0)
 
     def record_gradient(self, entry: Entry) -> None:
         """A backward pass has accumulated into the gradient of `entry`.
@@ -340,7 +342,7 @@ class GradientReducer:
             self._end_step()
             if self._check is not None:
                 self._check.begin()
-            self._become_cautious(0)
+            self._begin_warm_up(0)
         elif self._generation != engine.generation:
             self._generation = engine.generation
             self._communicator = None if self._communicator is None else self._communicator.rebind()
@@ -350,12 +352,12 @@ class GradientReducer:
             self._step = self._step.restart()
             if self._check is not None:
                 self._check.withdraw()
-            self._become_cautious(0)
+            self._begin_warm_up(0)
         return self._communicator
 
     def _reduce(self, comm: Communicator) -> None:
         """Complete the step; see `synchronize`."""
-        was_eager = self._is_eager
+        was_overlapped = self._is_overlapped
         self._adapt(comm)
         with self._completing(comm):
             if self._superseded is None:
@@ -363,7 +365,7 @@ class GradientReducer:
             self._refuse_superseded()
             if self._check is not None:
                 self._check.ask(comm)
-            if not was_eager:
+            if not was_overlapped:
                 self._explore(comm)
             elif self._has_changed:
                 self._extend(comm)
@@ -380,11 +382,11 @@ class GradientReducer:
         has_changed = self._has_changed
         self._has_changed = False
         self._end_step()
-        self._calm += 1
+        self._steps_since_discard += 1
         if has_changed:
-            self._become_cautious(0)
-        elif negotiation is not None and negotiation.is_of_all and negotiation.calm > 0:
-            self._become_eager(comm, negotiation)
+            self._begin_warm_up(0)
+        elif negotiation is not None and negotiation.is_of_all and negotiation.steps_since_discard > 0:
+            self._begin_overlap(comm, negotiation)
 
     def _refuse_superseded(self) -> None:
         if self._superseded is not None:
@@ -402,15 +404,15 @@ class GradientReducer:
         All ranks do so before they ask for anything of the step; those that have not the same are told. A program that
         changes a form later finds its gradients in the new form, and is heard in the next step.
         """
-        if self._is_under_way() or not self._tracked.update_forms() or not self._is_eager:
+        if self._is_under_way() or not self._tracked.update_forms() or not self._is_overlapped:
             return
         entries = [entry for bucket in self._buckets for entry in bucket.entries]
         dims = [self._sparse_dims.get(entry, 0) for entry in entries]
-        self._plan_eagerly(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
+        self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
 
     def _is_under_way(self) -> bool:
         """Whether gradients were asked for, or have been brought where they travel."""
-        return (self._is_eager and bool(self._step.ready)) or bool(self._step.handles)
+        return (self._is_overlapped and bool(self._step.ready)) or bool(self._step.handles)
 
     @contextmanager
     def _completing(self, comm: Communicator) -> Iterator[None]:
@@ -433,30 +435,30 @@ class GradientReducer:
                 comm.engine.wait(handle)  # so that nothing is written to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
-        self._become_cautious(0)
+        self._begin_warm_up(0)
         self._end_step()
 
     def _tell(self, comm: Communicator, error: BaseException) -> None:
         """Fail all that the others ask for in this step, and this rank has not asked for."""
         if self._check is not None:
             self._check.fail(comm, error)
-        if self._is_eager and self._superseded is None:
+        if self._is_overlapped and self._superseded is None:
             with suppress(Exception):  # the failure that was first is told
                 self._adapt(comm)
                 self._tracked.update()
                 self._extend(comm)  # the others ask for parameters that are new as well
-        if not self._is_eager and self._step.asked is None:
+        if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
-        for bucket in self._buckets if self._is_eager or self._step.negotiation is not None else ():
+        for bucket in self._buckets if self._is_overlapped or self._step.negotiation is not None else ():
             if bucket not in self._step.handles:
                 comm.fail(bucket.part, error)
 
     def _explore(self, comm: Communicator) -> None:
-        """In a cautious step: find out what all have, and plan accordingly."""
+        """In a warm-up step: find out what all have, and plan accordingly."""
         entries = tuple(self._tracked.entries)
         note = f"{self._settings.describe()}, {describe(entries)}"
         step = self._step
-        step.asked = ask_negotiation(comm, entries, step.ready, self._calm, note)
+        step.asked = ask_negotiation(comm, entries, step.ready, self._steps_since_discard, note)
         step.negotiation = negotiation = read_negotiation(comm, step.asked, len(entries))
         planned = (comm, entries, tuple(entry.form for entry in entries), negotiation.sparse_dims)
         if planned != self._planned:
@@ -465,7 +467,7 @@ class GradientReducer:
             self._planned = planned
 
     def _extend(self, comm: Communicator) -> None:
-        """In an eager step: let parameters that are new travel, too."""
+        """In an overlapped step: let parameters that are new travel, too."""
         new = [entry for entry in self._tracked.entries if entry.bucket is None]
         if new:
             self._buckets += make_buckets(new, self._settings, comm, first_number=len(self._buckets))
@@ -518,22 +520,22 @@ class GradientReducer:
         if self._communicator is not None:
             self._begin(self._communicator)
 
-    def _become_eager(self, comm: Communicator, negotiation: Negotiation) -> None:
+    def _begin_overlap(self, comm: Communicator, negotiation: Negotiation) -> None:
         """Ask during backward from now on, in buckets that are complete as early as can be."""
-        self._is_eager, self._planned = True, None
+        self._is_overlapped, self._planned = True, None
         entries, dims = self._tracked.entries, negotiation.sparse_dims
         self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
         self._order = self._order or negotiation.order
-        self._plan_eagerly(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
+        self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
 
-    def _plan_eagerly(self, buckets: list[Bucket]) -> None:
+    def _plan_overlap(self, buckets: list[Bucket]) -> None:
         self._buckets = buckets
         for bucket in buckets:
             for entry in bucket.entries:
                 entry.bucket = bucket
 
-    def _become_cautious(self, calm: int) -> None:
-        self._is_eager, self._calm, self._order = False, calm, None
+    def _begin_warm_up(self, steps_since_discard: int) -> None:
+        self._is_overlapped, self._steps_since_discard, self._order = False, steps_since_discard, None
         self._buckets, self._planned = [], None
         self._sparse_dims = {}
         for entry in self._tracked.entries:

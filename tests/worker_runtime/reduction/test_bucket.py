@@ -26,7 +26,7 @@ def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet(
     assert entry.find_form()[0] == torch.float64
 
 
-def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
+def test_order_is_the_first_ranks_sparseness_that_of_any_and_steps_since_discard_the_least(world: World) -> None:
     def body(engine: ThreadEngine) -> Negotiation:
         entries = [Entry(parameter, "") for parameter in make_parameters(4)]
         ready = [entries[2], entries[0]] if engine.rank == 0 else entries
@@ -35,7 +35,7 @@ def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(worl
         comm = Communicator.create(engine, 0)
         return read_negotiation(comm, ask_negotiation(comm, entries, ready, 3 - 10 * engine.rank, ""), 4)
 
-    expected = Negotiation(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
+    expected = Negotiation(steps_since_discard=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
 
 
@@ -49,7 +49,10 @@ def test_a_negotiation_is_not_of_all_while_a_rank_has_joined(world: World) -> No
         engine.join()
         return negotiations
 
-    assert world.run(body) == [[], [Negotiation(calm=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)]]
+    assert world.run(body) == [
+        [],
+        [Negotiation(steps_since_discard=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)],
+    ]
 
 
 def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:

@@ -6,12 +6,12 @@ import torch
 from tests.worker_runtime.reduction.gradients import (
     backward,
     begin,
-    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
     train,
     warm_up,
+    warm_up_and_overlap,
 )
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
@@ -169,7 +169,7 @@ def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World)
     assert world.run(body) == [[0.5, 0.5, 0.0, 0.0]] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 1, is_warm=is_warm)

@@ -10,12 +10,12 @@ import torch
 from tests.worker_runtime.reduction.gradients import (
     backward,
     begin,
-    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
     train,
     warm_up,
+    warm_up_and_overlap,
 )
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import HorovodInternalError
@@ -23,7 +23,7 @@ from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.parameters import TrackedParameters
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
@@ -182,8 +182,8 @@ def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_
             assert all(parameter.grad.stride() == parameter.stride() for parameter in parameters)
             seen.append([parameter.grad.unique().tolist() for parameter in parameters])
         assert all(parameter.grad.dtype == parameter.dtype for parameter in parameters)
-        is_eager = all(entry.bucket is not None for entry in reducer.entries)
-        return seen, is_eager
+        is_overlapped = all(entry.bucket is not None for entry in reducer.entries)
+        return seen, is_overlapped
 
     after = 1.5 + (2.0**-30 if change in {double, swap} else 0.0)
     assert world.run(body) == [([[[1.5]] * 3] * steps + [[[after]] * 3] * 4, True)] * 2
@@ -228,7 +228,7 @@ def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
     assert world.run(body) == [[[1.5]] * 3] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_hook_keeps_neither_its_parameter_nor_its_gradients(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> list["weakref.ref[torch.Tensor]"]:
         reducer, parameters = begin(engine, 2, is_warm=is_warm)
