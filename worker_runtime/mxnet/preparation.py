@@ -15,7 +15,6 @@ from worker_runtime.preparation import (
     DataNotSplitError,
     RankOrder,
     SchedulerExistsError,
-    Switches,
     choose_device,
     run_steps,
 )
@@ -109,6 +108,9 @@ def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
     return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
 
 
+_split = split_data  # prepare has an argument of that name
+
+
 @overload
 def prepare(net: NetT, *, pin_device: bool = ..., broadcast: bool = ...) -> NetT: ...
 @overload
@@ -183,49 +185,43 @@ def prepare(
         raise WrongArgumentError(
             f"prepare: a gluon.Trainer or an optimizer was expected second, not {type(trainer).__name__}"
         )
-    switches = Switches(
-        pin_device=pin_device,
-        scale_lr=scale_lr,
-        wrap_optimizer=wrap_optimizer,
-        broadcast=broadcast,
-        split_data=split_data,
-    )
     init()
-    return run_steps(_Gluon(), switches, net, trainer, data)
+    return run_steps(
+        net,
+        trainer,
+        data,
+        split=_split if split_data else None,
+        pin=_pin if pin_device else None,
+        scale=scale_learning_rate if scale_lr else None,
+        wrap=_wrap if wrap_optimizer else None,
+        broadcast=_broadcast if broadcast else None,
+    )
 
 
-class _Gluon:
-    """The steps of `preparation.run_steps`."""
+def _pin(net: mx.gluon.Block) -> None:
+    context = pin_device()
+    if context.device_type != "gpu":
+        return
+    for parameter in net.collect_params().values():
+        contexts = parameter.list_ctx()
+        if len(contexts) == 1 and contexts[0].device_type == "gpu" and contexts[0] != context:
+            parameter.reset_ctx(context)
 
-    def pin(self, net: mx.gluon.Block) -> None:
-        context = pin_device()
-        if context.device_type != "gpu":
-            return
-        for parameter in net.collect_params().values():
-            contexts = parameter.list_ctx()
-            if len(contexts) == 1 and contexts[0].device_type == "gpu" and contexts[0] != context:
-                parameter.reset_ctx(context)
 
-    def scale(self, trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> None:
-        scale_learning_rate(trainer)
+def _wrap(_: mx.gluon.Block, trainer: Any) -> Any:  # noqa: ANN401 - mxnet has no types
+    optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
+    if isinstance(trainer, DistributedTrainer) or isinstance(optimizer, DistributedOptimizer):
+        return trainer
+    return DistributedOptimizer(trainer) if trainer is optimizer else _distribute(trainer)
 
-    def wrap(self, net: mx.gluon.Block, trainer: Any) -> Any:  # noqa: ANN401 - mxnet has no types
-        del net
-        optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
-        if isinstance(trainer, DistributedTrainer) or isinstance(optimizer, DistributedOptimizer):
-            return trainer
-        return DistributedOptimizer(trainer) if trainer is optimizer else _distribute(trainer)
 
-    def broadcast(self, net: mx.gluon.Block, trainer: Any) -> None:  # noqa: ANN401 - as above
-        broadcast_parameters(net.collect_params(), root_rank=0)
-        if not isinstance(trainer, mx.gluon.Trainer) or trainer._update_on_kvstore:  # noqa: SLF001 - where its states are
-            return
-        has_states = any(updater.states for updater in trainer._updaters)  # noqa: SLF001 - the same
-        if broadcast_object(has_states, root_rank=0, name="prepare.states"):
-            broadcast_optimizer_state(trainer, root_rank=0)
-
-    def split(self, data: Any) -> Any:  # noqa: ANN401 - as above
-        return split_data(data)
+def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:  # noqa: ANN401 - as above
+    broadcast_parameters(net.collect_params(), root_rank=0)
+    if not isinstance(trainer, mx.gluon.Trainer) or trainer._update_on_kvstore:  # noqa: SLF001 - where its states are
+        return
+    has_states = any(updater.states for updater in trainer._updaters)  # noqa: SLF001 - the same
+    if broadcast_object(has_states, root_rank=0, name="prepare.states"):
+        broadcast_optimizer_state(trainer, root_rank=0)
 
 
 def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:

@@ -25,8 +25,8 @@ from worker_runtime.reduction.unpacked import CompressedBucket, InPlaceBucket, S
 class Negotiation:
     """What holds on all ranks alike.
 
-    steps_since_discard: for how many steps, on the rank where it is least, no complete gradients were thrown away; negative for some
-        time after that has happened.
+    steps_since_discard: for how many steps, on the rank where it is least, no complete gradients were thrown away;
+        negative for some time after that has happened.
     order: the entries, in the order in which they became ready on the first rank.
     sparse_dims: of each entry, how many sparse dimensions its gradient has where it is sparse; 0 if nowhere.
     is_of_all: no rank had joined: all know this.
