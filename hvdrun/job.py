@@ -72,13 +72,15 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     """
 
     async def run() -> Outcome:
-        if spec.joining is None:
+        if spec.remote.joining is None:
             return await Job(spec, console, desk).run()
         from hvdrun.joining.reception import receive  # noqa: PLC0415 - other jobs go to their hosts
 
-        return await receive(spec, spec.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run())
+        return await receive(
+            spec, spec.remote.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run()
+        )
 
-    with hold_checkpoints(spec.checkpoint):
+    with hold_checkpoints(spec.workers.checkpoint):
         outcome = asyncio.run(run())
     if outcome.is_interrupt:
         raise KeyboardInterrupt
@@ -99,7 +101,7 @@ class Job:
         self._desk = desk
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
-        patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
+        patience_seconds = spec.limits.patience_seconds if spec.remote.hosts or spec.is_elastic else None
         self._roster = roster
         self._transports = Transports(roster)
         transports = {host: self._transports.make(host, spec) for host in hosts}
@@ -155,7 +157,7 @@ class Job:
         return replace(outcome, exit_code=outcome.exit_code or lost)
 
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
-        rank = self._spec.stdin_rank
+        rank = self._spec.workers.stdin_rank
         if rank is None:
             return None
         host = self._placement[rank].host
@@ -358,8 +360,8 @@ class Job:
 
 def _limit_start(spec: JobSpec) -> float:
     """For how long a start is of interest: until it must have come to something."""
-    waiting_seconds = 0.0 if spec.elasticity is None else spec.elasticity.timeout_seconds
-    return spec.start_timeout_seconds + waiting_seconds
+    waiting_seconds = 0.0 if spec.limits.elasticity is None else spec.limits.elasticity.timeout_seconds
+    return spec.limits.start_timeout_seconds + waiting_seconds
 
 
 async def _abandon(task: asyncio.Task[None]) -> None:

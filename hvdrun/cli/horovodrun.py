@@ -43,7 +43,8 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
         return render(ask(interpreter), f"hvdrun v{__version__}, in place of Horovod v{HOROVOD_VERSION}, {interpreter}")
     meant = translate(typed)
     spec = make_job(meant.given, command, environment, _complete, like_horovod=True)
-    return replace(spec, marks_as_horovod=True, remarks=(*meant.remarks, *spec.remarks))
+    remarks = (*meant.remarks, *spec.display.remarks)
+    return replace(spec, display=replace(spec.display, marks_as_horovod=True, remarks=remarks))
 
 
 def _complete(_values: Mapping[str, Any]) -> str:

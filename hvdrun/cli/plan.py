@@ -83,11 +83,11 @@ def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
     try:
         placement = spec.place()
     except TooFewSlotsError as error:
-        raise TooFewSlotsNowError(error.offered, spec.size) from error
+        raise TooFewSlotsNowError(error.offered, spec.workers.size) from error
     assignments = dict(zip(placement, rank(placement), strict=True))
     hosts = dict.fromkeys(slot.host for slot in placement)
     return Plan(
-        spec.directory,
+        spec.workers.directory,
         tuple(
             _plan_host(spec, own, host, {slot: numbers for slot, numbers in assignments.items() if slot.host == host})
             for host in hosts
@@ -100,29 +100,30 @@ def explain_way(spec: JobSpec, host: str) -> str:
     """How a host would be reached; what is not said here, ~/.ssh/config says."""
     if not spec.is_remote(host):
         return THIS_MACHINE
-    if host in spec.remote.here:
+    remote = spec.remote
+    if host in remote.here:
         return f"{THIS_MACHINE}, behind the agent's prefix"
-    if spec.rsh:
-        return f"by {_quote(shlex.join(spec.rsh))}"
-    if spec.allocation is not None and host in spec.allocation.steps:
-        return f"as a step of {spec.allocation.name}"
-    user = f" as {spec.users[host]}" if host in spec.users else ""
-    port = "" if spec.ssh.port is None else f", port {spec.ssh.port}"
-    key = "" if spec.ssh.identity_file is None else f", with the key {_quote(str(spec.ssh.identity_file))}"
+    if remote.rsh:
+        return f"by {_quote(shlex.join(remote.rsh))}"
+    if remote.allocation is not None and host in remote.allocation.steps:
+        return f"as a step of {remote.allocation.name}"
+    user = f" as {remote.users[host]}" if host in remote.users else ""
+    port = "" if remote.ssh_port is None else f", port {remote.ssh_port}"
+    key = "" if remote.ssh_identity_file is None else f", with the key {_quote(str(remote.ssh_identity_file))}"
     return f"over SSH{user}{port}{key}"
 
 
 def explain_start(spec: JobSpec, words: tuple[str, ...], environment: Mapping[bytes, bytes]) -> str:
     """Whether workers of this command would be forked, and why not; what cannot be seen from here aside."""
     command = python_command.parse(words)
-    if not spec.prefork:
+    if not spec.workers.prefork:
         return "executed (--no-prefork)"
     if command is None:
         return "executed (not a plain Python command)"
     texts = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     if (variable := python_command.find_thread_variable(texts)) is not None:
         return f"executed ({variable} is set)"
-    if (variable := _find_early_variable(spec.directory, command)) is not None:
+    if (variable := _find_early_variable(spec.workers.directory, command)) is not None:
         return f"executed (the script names {variable}, which must be set before the imports)"
     return "forked, where the interpreter has what that takes; executed otherwise"
 
@@ -137,7 +138,7 @@ def _plan_host(
 ) -> HostPlan:
     is_remote = spec.is_remote(host)
     command = spec.command_on(host)
-    prefixed = spec.leaves_paths
+    prefixed = spec.remote.leaves_paths
     chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
     chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
     base = {} if is_remote else own
@@ -151,9 +152,9 @@ def _plan_host(
         way=explain_way(spec, host),
         agent=_explain_agent(spec) if is_remote else None,
         command=command,
-        program=THERE if is_remote else find_executable(command[0], str(spec.directory), chosen),
+        program=THERE if is_remote else find_executable(command[0], str(spec.workers.directory), chosen),
         start=explain_start(spec, command, chosen),
-        bound_to=_explain_binding(spec.bind_to),
+        bound_to=_explain_binding(spec.workers.bind_to),
         environment=added | {name: value for name, value in first.items() if name in shared},
         removed=tuple(name for name in removed if name not in first),
         workers=tuple(
@@ -164,8 +165,8 @@ def _plan_host(
 
 
 def _explain_agent(spec: JobSpec) -> str:
-    prefix = f", after {_quote(*mask_command((spec.remote_prefix,)))}" if spec.remote_prefix else ""
-    wrapper = f", in {_quote(shlex.join(spec.agent_prefix))}" if spec.agent_prefix else ""
+    prefix = f", after {_quote(*mask_command((spec.remote.prefix,)))}" if spec.remote.prefix else ""
+    wrapper = f", in {_quote(shlex.join(spec.remote.agent_prefix))}" if spec.remote.agent_prefix else ""
     return f"{_quote(spec.remote.interpreter)}{prefix}{wrapper}"
 
 
@@ -187,8 +188,8 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
         socket=Path(LATER),
         worker=Worker(slot, 1),
         address=address,
-        start_timeout_seconds=spec.start_timeout_seconds,
-        lease_seconds=spec.lease_seconds,
+        start_timeout_seconds=spec.limits.start_timeout_seconds,
+        lease_seconds=spec.limits.lease_seconds,
     )
     environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
     if not spec.is_elastic:
@@ -199,17 +200,17 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
 
 def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
     """What is special in an elastic job."""
-    elasticity = spec.elasticity
+    elasticity = spec.limits.elasticity
     if elasticity is None:
         return ()
     most = "all slots" if elasticity.max_size is None else str(elasticity.max_size)
     resets = "as often as it takes" if elasticity.reset_limit is None else f"at most {elasticity.reset_limit} times"
     least_seconds, most_seconds = elasticity.cooldown_seconds
     return (
-        ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.size}"),
+        ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"),
         ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it answers now"),
         ("resets", resets),
-        ("lease", f"{spec.lease_seconds:g} s"),
+        ("lease", f"{spec.limits.lease_seconds:g} s"),
         ("timeout", f"{elasticity.timeout_seconds:g} s without enough slots"),
         ("cooldown", f"{least_seconds:g} to {most_seconds:g} s for a host that failed"),
     )

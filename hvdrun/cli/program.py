@@ -129,26 +129,23 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         HvdrunError: it cannot be launched.
         click.exceptions.Exit: --dry-run has been answered.
     """
-    spec, details = prepare(spec, Surroundings(spec.directory, os.environ.get("PATH"), sys.executable))
+    spec, details = prepare(spec, Surroundings(spec.workers.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
 
-    marks = Marks(
-        ranks=spec.marks_ranks,
-        hosts=len(spec.hosts) > 1 or spec.discovers,
-        times=spec.marks_times,
-        horovod=spec.marks_as_horovod,
-    )
-    console = Console(verbose=spec.verbose, marks=marks)
+    display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
+    hosts = len(spec.workers.hosts) > 1 or spec.discovers
+    marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
+    console = Console(verbose=display.verbose, marks=marks)
     try:
-        for remark in (*spec.remarks, *explain_stdin(spec)):
+        for remark in (*display.remarks, *explain_stdin(spec)):
             console.notice(remark)
         for detail in details:
             console.verbose(detail)
-        if spec.dry_run:
+        if display.dry_run:
             answer(describe(spec))
-        if spec.output_folder is not None:
-            most = max(spec.size, spec.elasticity.max_size or 0) if spec.elasticity else spec.size
-            console.keep_output(spec.output_folder, most, spec.size)
+        if display.output_folder is not None:
+            most = size if elasticity is None else max(size, elasticity.max_size or 0)
+            console.keep_output(display.output_folder, most, size)
         return (launch or load_launch())(spec, console)
     finally:
         console.end(LAST_WORDS_SECONDS)
@@ -156,10 +153,11 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
 def explain_stdin(spec: JobSpec) -> tuple[str, ...]:
     """What to say where Python would read a program that it is not given."""
-    if spec.stdin_rank is not None or not reads_program(spec.command):
+    command = spec.workers.command
+    if spec.workers.stdin_rank is not None or not reads_program(command):
         return ()
     remedy = "name a script, or let one worker read it with --stdin 0"
-    return (f"{spec.command[0]} reads its program from standard input, which the workers do not get: {remedy}.",)
+    return (f"{command[0]} reads its program from standard input, which the workers do not get: {remedy}.",)
 
 
 def describe(spec: JobSpec) -> str:
@@ -170,14 +168,16 @@ def describe(spec: JobSpec) -> str:
     """
     from hvdrun.cli.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
 
-    if spec.joining is not None:
+    if spec.remote.joining is not None:
         from hvdrun.joining.description import describe_joining  # noqa: PLC0415 - few jobs wait for agents
 
-        return describe_joining(spec, spec.joining)
+        return describe_joining(spec, spec.remote.joining)
     if spec.discovers:
         from hvdrun.hosts.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
 
-        spec = take_in(spec, find_now(spec), Surroundings(spec.directory, os.environ.get("PATH"), sys.executable))
+        spec = take_in(
+            spec, find_now(spec), Surroundings(spec.workers.directory, os.environ.get("PATH"), sys.executable)
+        )
     return render_plan(make_plan(spec, os.environb))
 
 

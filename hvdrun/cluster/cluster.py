@@ -214,10 +214,10 @@ class Request:
         self.words = complete(make_words(given, env), executable)
         self.environment = {**os.environ, **(env or {})}
         spec = read_job(self.words, self.environment)
-        self.size = spec.size
+        self.size = spec.workers.size
         self.is_elastic = spec.is_elastic
-        self.grace_seconds = spec.grace_seconds
-        self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.hosts)
+        self.grace_seconds = spec.limits.grace_seconds
+        self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.workers.hosts)
 
     def collect_modules(self) -> tuple[Unit, ...]:
         """The program's own modules, where its workers run on hosts that may not have them."""

@@ -32,8 +32,8 @@ class Narrator:
         self, spec: JobSpec, console: Console, ranks: RankBook, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._is_elastic = spec.is_elastic
-        self._size = spec.size
-        self._timeout_seconds = 0.0 if spec.elasticity is None else spec.elasticity.timeout_seconds
+        self._size = spec.workers.size
+        self._timeout_seconds = 0.0 if spec.limits.elasticity is None else spec.limits.elasticity.timeout_seconds
         self._console = console
         self._ranks = ranks
         self._clock = clock
@@ -41,7 +41,7 @@ class Narrator:
         self._decided: float | None = None  # when it was decided how the job ends
         self._ended_ranks: set[int] = set()
         self._ended_well: set[Worker] = set()  # members of an elastic job
-        self._hosts = spec.hosts
+        self._hosts = spec.workers.hosts
         self._incarnations: dict[Slot, int] = {}  # the highest of each slot that was spoken of
         self._generation = 0  # the last that was spoken of, and its members
         self._members: frozenset[Worker] = frozenset()

@@ -45,7 +45,7 @@ class Briefing:
         """The job has other hosts from now on."""
         self._spec = spec
         if spec.is_elastic:
-            self._workers = {host.name: host.slots for host in spec.hosts}
+            self._workers = {host.name: host.slots for host in spec.workers.hosts}
         else:
             self._workers = Counter(slot.host for slot in spec.place())
 
@@ -66,19 +66,19 @@ class Briefing:
             server=str(route.server),
             credential=self._authority.issue_agent(host, number),
             command=spec.command_on(host),
-            directory=str(spec.directory),
+            directory=str(spec.workers.directory),
             environment=self._choose_environment(host),
-            lease_seconds=spec.lease_seconds,
-            patience_seconds=spec.patience_seconds if spec.is_remote(host) else math.inf,  # it cannot be cut off
-            start_timeout_seconds=spec.start_timeout_seconds,
+            lease_seconds=spec.limits.lease_seconds,
+            patience_seconds=spec.limits.patience_seconds if spec.is_remote(host) else math.inf,  # it cannot be cut off
+            start_timeout_seconds=spec.limits.start_timeout_seconds,
             address=route.address,
             interface=route.interface,
             master=master,
-            stdin_rank=spec.stdin_rank,
-            prefork=spec.prefork,
-            bind_to=spec.bind_to,
+            stdin_rank=spec.workers.stdin_rank,
+            prefork=spec.workers.prefork,
+            bind_to=spec.workers.bind_to,
             inherits=spec.is_remote(host),
-            grace_seconds=spec.grace_seconds,
+            grace_seconds=spec.limits.grace_seconds,
         )
 
     def _choose_environment(self, host: str) -> dict[bytes, bytes]:
@@ -87,10 +87,10 @@ class Briefing:
             self._own,
             workers,
             remote=spec.is_remote(host),
-            prefixed=spec.leaves_paths,
+            prefixed=spec.remote.leaves_paths,
             forwarded=spec.variables,
         )
-        if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:
+        if workers > 1 and THREADS not in self._own and THREADS not in spec.workers.forwarded:
             self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
         if not spec.is_elastic:
             named = torch_host_environment(self._workers, host)

@@ -140,10 +140,12 @@ def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
     Raises:
         HvdrunError: this place does not exist any more, or the job has no script.
     """
-    if spec.elasticity is None or spec.elasticity.script is None:
+    if spec.limits.elasticity is None or spec.limits.elasticity.script is None:
         raise UsageError("no script names the hosts of this job: give one with --host-discovery-script.")
     with ScriptGuard(os.environ) as guard:
-        yield DiscoveryScript(spec.elasticity.script, spec.elasticity.slots_per_host, find_directory(), guard)
+        yield DiscoveryScript(
+            spec.limits.elasticity.script, spec.limits.elasticity.slots_per_host, find_directory(), guard
+        )
 
 
 def find_now(spec: JobSpec) -> HostList:

@@ -84,7 +84,7 @@ class ElasticHosts:
             parts.append(self._take_in_agents(self._roster))
         elif self._spec.discovers:
             parts += [self._look_out(), self._take_in_found()]
-        self._server.tell(HostsChanged(self._spec.hosts))
+        self._server.tell(HostsChanged(self._spec.workers.hosts))
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -116,7 +116,7 @@ class ElasticHosts:
         host = effect.host
         if host not in self._fleet.hosts:
             return
-        if not effect.is_drained and any(offer.name == host for offer in self._spec.hosts):
+        if not effect.is_drained and any(offer.name == host for offer in self._spec.workers.hosts):
             self._forget(host)
         else:
             self._recruiter.forget(host)
@@ -167,7 +167,8 @@ class ElasticHosts:
         hosts = roster.hosts
         while True:
             remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
-            self._spec = replace(self._spec, hosts=hosts, remote=remote)
+            workers = replace(self._spec.workers, hosts=hosts)
+            self._spec = replace(self._spec, workers=workers, remote=remote)
             self._briefing.update(self._spec)
             self._narrator.note_agents(hosts)
             self._server.tell(HostsChanged(hosts))
@@ -204,13 +205,13 @@ class ElasticHosts:
 
     def _take_in(self, known: HostList, news: HostList | None) -> None:
         """Tell the rendezvous of these hosts, and the user of all that the script names, where that is news."""
-        around = Surroundings(self._spec.directory, os.environ.get("PATH"), sys.executable)
+        around = Surroundings(self._spec.workers.directory, os.environ.get("PATH"), sys.executable)
         former, self._spec = self._spec, take_in(self._spec, known, around, self._lookups.is_local)
         self._briefing.update(self._spec)
         if news is not None:
             self._narrator.note_hosts(news.hosts)
-        if news is not None or self._spec.hosts != former.hosts:
-            self._server.tell(HostsChanged(self._spec.hosts))
+        if news is not None or self._spec.workers.hosts != former.workers.hosts:
+            self._server.tell(HostsChanged(self._spec.workers.hosts))
 
 
 def _collect(failures: dict[str, LaunchError]) -> LaunchError:

@@ -20,7 +20,7 @@ from hvdrun.spec.command import (
 )
 from hvdrun.spec.discovery import LOCALHOST
 from hvdrun.spec.hosts import HostList
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.account import name_user
 
 _LOOKUPS = 32  # at once: a name that no server knows takes seconds
@@ -42,31 +42,32 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
     used = find_used(spec)
     is_local = _knows_here(spec) or is_local
     remote = find_remote(used, is_local)
-    here = frozenset(used) - remote if spec.agent_prefix else frozenset[str]()
+    here = frozenset(used) - remote if spec.remote.agent_prefix else frozenset[str]()
     remote |= here
     local = [host for host in used if host not in remote]
     if not remote and not spec.discovers:
         check_here(spec, local)
-        command = resolve_command(spec.command, around)
-        return replace(spec, command=command), explain_interpreter(spec, command, around)
-    command = pin_python(spec.command, around)
+        command = resolve_command(spec.workers.command, around)
+        return replace(spec, workers=replace(spec.workers, command=command)), explain_interpreter(spec, command, around)
+    workers = spec.workers
+    command = pin_python(workers.command, around)
     if local:
         check_here(spec, local)
         command = resolve_command(command, around)
-    replaces = spec.remote_python is not None and is_plain_python(spec.command)
-    side = RemoteSide(
+    replaces = spec.remote.python is not None and is_plain_python(workers.command)
+    side = replace(
+        spec.remote,
         hosts=remote,
-        command=(spec.remote_python, *command[1:]) if replaces and spec.remote_python else command,
-        interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
+        command=(spec.remote.python, *command[1:]) if replaces and spec.remote.python else command,
+        interpreter=choose_agent_interpreter(workers.command, around, spec.remote.python),
         here=here,
     )
-    prepared = replace(
-        spec,
-        command=command,
-        remote=side,
-        forwarded={b"PWD": os.fsencode(spec.directory), **spec.forwarded},  # that of a login there is its home folder
-    )
-    if spec.joining is not None:
+    forwarded = {
+        b"PWD": os.fsencode(workers.directory),
+        **workers.forwarded,
+    }  # there it is the login's home
+    prepared = replace(spec, workers=replace(workers, command=command, forwarded=forwarded), remote=side)
+    if spec.remote.joining is not None:
         return prepared, explain_interpreter(spec, command, around)
     names = ", ".join(host for host in used if host in remote) or "none so far"
     remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
@@ -81,35 +82,42 @@ def take_in(spec: JobSpec, found: HostList, around: Surroundings, is_local: IsLo
     Raises:
         HvdrunError: some are this machine, and here something is missing that their workers need.
     """
-    known = {host.name for host in spec.hosts} | spec.remote.hosts
+    known = {host.name for host in spec.workers.hosts} | spec.remote.hosts
     new = [host.name for host in found.hosts if host.name not in known]
     remote = find_remote(new, is_local)
-    here = frozenset(new) - remote if spec.agent_prefix else frozenset[str]()
+    here = frozenset(new) - remote if spec.remote.agent_prefix else frozenset[str]()
     remote |= here
     spec = replace(
         spec,
-        hosts=found.hosts,
-        users={**found.users, **spec.users},
-        remote=replace(spec.remote, hosts=spec.remote.hosts | remote, here=spec.remote.here | here),
+        workers=replace(spec.workers, hosts=found.hosts),
+        remote=replace(
+            spec.remote,
+            hosts=spec.remote.hosts | remote,
+            here=spec.remote.here | here,
+            users={**found.users, **spec.remote.users},
+        ),
     )
     if local := [host for host in new if host not in remote]:
         check_here(spec, local)
-        spec = replace(spec, command=resolve_command(spec.command, around))
+        workers = replace(spec.workers, command=resolve_command(spec.workers.command, around))
+        spec = replace(spec, workers=workers)
     return spec
 
 
 def _knows_here(spec: JobSpec) -> IsLocal | None:
     """What tells whether a host is this machine, where the scheduler does: its names need lead to no address."""
-    allocation = spec.allocation
+    allocation = spec.remote.allocation
     return None if allocation is None or not allocation.steps else lambda host: host == allocation.here
 
 
 def find_used(spec: JobSpec) -> tuple[str, ...]:
     """The hosts that get workers, or may get some, in order."""
     if spec.is_elastic:
-        return tuple(host.name for host in spec.hosts)
-    before = accumulate((host.slots for host in spec.hosts), initial=0)
-    return tuple(host.name for host, count in zip(spec.hosts, before, strict=False) if count < spec.size)
+        return tuple(host.name for host in spec.workers.hosts)
+    before = accumulate((host.slots for host in spec.workers.hosts), initial=0)
+    return tuple(
+        host.name for host, count in zip(spec.workers.hosts, before, strict=False) if count < spec.workers.size
+    )
 
 
 def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozenset[str]:
@@ -136,17 +144,17 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
         OtherUserError: they are to run as another user.
     """
     for host in hosts:
-        user = spec.users.get(host)
+        user = spec.remote.users.get(host)
         if user is not None and user != (own := name_user()):
             raise OtherUserError(host, user, own)
-    if not spec.directory.is_dir():
-        raise DirectoryNotFoundError(spec.directory)
+    if not spec.workers.directory.is_dir():
+        raise DirectoryNotFoundError(spec.workers.directory)
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
     """Which Python stands for the one that was typed, in at most one sentence."""
-    if command[0] == spec.command[0]:
+    if command[0] == spec.workers.command[0]:
         return ()
-    if command[0] == around.interpreter and find_on_path(spec.command[0], around) is None:
-        return (f"PATH has no {spec.command[0]}: the workers use hvdrun's own interpreter, {command[0]}",)
-    return (f"{spec.command[0]} is {command[0]}",)
+    if command[0] == around.interpreter and find_on_path(spec.workers.command[0], around) is None:
+        return (f"PATH has no {spec.workers.command[0]}: the workers use hvdrun's own interpreter, {command[0]}",)
+    return (f"{spec.workers.command[0]} is {command[0]}",)

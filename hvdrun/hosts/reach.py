@@ -37,10 +37,14 @@ class Transports:
         if self._roster is not None:
             from hvdrun.joining.transport import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
 
-            return JoinedTransport(host, self._roster, spec.patience_seconds)
+            return JoinedTransport(host, self._roster, spec.limits.patience_seconds)
         if not spec.is_remote(host):
             return LocalTransport(host)
-        if host in spec.remote.here or spec.rsh or (spec.allocation is not None and host in spec.allocation.steps):
+        if (
+            host in spec.remote.here
+            or spec.remote.rsh
+            or (spec.remote.allocation is not None and host in spec.remote.allocation.steps)
+        ):
             return self._make_command(host, spec)
         if self._ssh is None:
             from hvdrun.transport.ssh.reach import SshTransports  # noqa: PLC0415 - jobs on this machine need no paramiko
@@ -55,12 +59,14 @@ class Transports:
         shell = ("sh", "-c", agent.command())
         if host in spec.remote.here:
             return CommandTransport(host, shell, agent, self._gate, is_here=True)
-        if spec.rsh:
-            user = f"{spec.users[host]}@" if host in spec.users else ""
-            return CommandTransport(host, fill_words(spec.rsh, f"{user}{host}", agent.command()), agent, self._gate)
+        if spec.remote.rsh:
+            user = f"{spec.remote.users[host]}@" if host in spec.remote.users else ""
+            return CommandTransport(
+                host, fill_words(spec.remote.rsh, f"{user}{host}", agent.command()), agent, self._gate
+            )
         from hvdrun.allocation.slurm import leave_steps  # noqa: PLC0415 - as above
 
-        words = (*(spec.allocation.steps[host] if spec.allocation is not None else ()), *shell)
+        words = (*(spec.remote.allocation.steps[host] if spec.remote.allocation is not None else ()), *shell)
         return CommandTransport(host, words, agent, self._gate, environment=leave_steps(os.environ))
 
     def close(self) -> None:

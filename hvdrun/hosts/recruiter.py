@@ -91,11 +91,11 @@ class Recruiter:
     async def _open(self, host: str) -> None:
         spec = self._look()
         try:
-            async with asyncio.timeout(spec.start_timeout_seconds):
+            async with asyncio.timeout(spec.limits.start_timeout_seconds):
                 await self._fleet.open_one(host)
                 await check_version(spec, self._fleet, host)
         except TimeoutError:
-            self._give_up(host, HostsOverdueError((host,), spec.start_timeout_seconds))
+            self._give_up(host, HostsOverdueError((host,), spec.limits.start_timeout_seconds))
         except LaunchError as error:
             self._give_up(host, error)
         except Exception as error:  # noqa: BLE001 - the job goes on without this host, and is told why
@@ -122,7 +122,7 @@ class Recruiter:
     def _is_enough(self) -> bool:
         """The job can start with those that are ready."""
         spec = self._look()
-        return sum(host.slots for host in spec.hosts if host.name in self._ready) >= spec.size
+        return sum(host.slots for host in spec.workers.hosts if host.name in self._ready) >= spec.workers.size
 
     async def _bring_in(self) -> None:
         batch, self._ready = self._ready, []

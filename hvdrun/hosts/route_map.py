@@ -81,7 +81,7 @@ class RouteMap:
             self._is_inside = _can_stay_inside(spec) and all(map(_means_itself, self._coming()))
         if self._is_inside:
             return {host: await self._admit_inside(spec, host) for host in newcomers}
-        restriction = Restriction(spec.interfaces) if spec.interfaces else None
+        restriction = Restriction(spec.remote.interfaces) if spec.remote.interfaces else None
         answers: dict[str, Answer] = {}
         findings = await self._survey(list(newcomers), answers)
         while findings is not None and (left := [host for host in findings.hosts if host in newcomers]):
@@ -125,13 +125,13 @@ class RouteMap:
             )
         except LaunchError as error:
             return error
-        way = f"at {end}" if reached is not None else spec.inner_way
+        way = f"at {end}" if reached is not None else spec.remote.inner_way
         self._tell(f"{host}: {chosen.reason}; it reaches the rendezvous {way}")
         self._settled[host] = chosen.address
         return Route(chosen.address, chosen.interface, end)
 
     async def _admit_inside(self, spec: JobSpec, host: str) -> Answer:
-        if not spec.stays_inside:
+        if not spec.remote.is_inside:
             return InsideOnlyError(host)
         self._settled[host] = LOOPBACK
         return Route(LOOPBACK, "", await self.open())
@@ -144,11 +144,13 @@ class RouteMap:
 
 def _can_stay_inside(spec: JobSpec) -> bool:
     """No host of this job is, or is likely to be, another machine."""
-    if spec.joining is not None:
-        return spec.joining.is_inside
+    if spec.remote.joining is not None:
+        return spec.remote.joining.is_inside
     if spec.remote.hosts:
         return False
-    return not spec.discovers or (not spec.interfaces and all(_means_itself(host.name) for host in spec.hosts))
+    return not spec.discovers or (
+        not spec.remote.interfaces and all(_means_itself(host.name) for host in spec.workers.hosts)
+    )
 
 
 def _means_itself(host: str) -> bool:

@@ -54,19 +54,19 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
     """
     inside = Endpoint(LOOPBACK, await server.open(LOOPBACK))
     await check_versions(spec, fleet)
-    if spec.stays_inside:
+    if spec.remote.is_inside:
         return dict.fromkeys(fleet.hosts, Route(LOOPBACK, "", inside))
     from hvdrun.network.choice import check_machines, choose  # noqa: PLC0415 - a job on this machine alone needs none of it
     from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same
     from hvdrun.network.survey import survey  # noqa: PLC0415 - the same
 
     findings = await survey(fleet.hosts, fleet.send, fleet.hear)
-    choice = choose(findings, Restriction(spec.interfaces) if spec.interfaces else None)
+    choice = choose(findings, Restriction(spec.remote.interfaces) if spec.remote.interfaces else None)
     check_machines(choice)
     reached = {host: choice.launcher[host] for host in fleet.hosts if spec.is_remote(host)}
     ends = await _open_ways(fleet, server, inside, reached)
     for host, end in ends.items():
-        way = spec.inner_way if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
+        way = spec.remote.inner_way if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
         tell(f"{host}: {choice.hosts[host].reason}; it reaches the rendezvous {way}")
     return {host: Route(choice.hosts[host].address, choice.hosts[host].interface, end) for host, end in ends.items()}
 

@@ -47,7 +47,7 @@ class StaticHosts:
         Raises:
             LaunchError: some cannot be used.
         """
-        self._server.tell(HostsChanged(self._spec.hosts))
+        self._server.tell(HostsChanged(self._spec.workers.hosts))
         await self._wait_for_agents()
         routes = await find_routes(self._spec, self._fleet, self._server, self._verbose)
         ends = dict.fromkeys(str(route.server) for route in routes.values())
@@ -69,7 +69,7 @@ class StaticHosts:
             self._server.tell(Begun(host))
 
     async def _wait_for_agents(self) -> None:
-        limit_seconds = self._spec.start_timeout_seconds
+        limit_seconds = self._spec.limits.start_timeout_seconds
         done, _ = await asyncio.wait({self._opening}, timeout=limit_seconds)
         if not done:
             raise HostsOverdueError(self._fleet.awaited, limit_seconds)

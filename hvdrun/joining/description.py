@@ -18,11 +18,11 @@ def describe_joining(spec: JobSpec, joining: Joining) -> str:
     token = str(joining.token_file or "FILE")
     return "\n".join(
         [
-            f"--dry-run: nothing is started. hvdrun would wait for agents with {count_slots(spec.size)}:",
+            f"--dry-run: nothing is started. hvdrun would wait for agents with {count_slots(spec.workers.size)}:",
             f"  listens    {at if place.port else f'{address}, on a free port'}",
-            f"  token      {joining.token_file or f'made for this job, in {spec.directory}'}",
+            f"  token      {joining.token_file or f'made for this job, in {spec.workers.directory}'}",
             f"  each host  {write_line(at, token)}",
-            f"  command    {shlex.join(mask_command(spec.command))}",
-            f"  directory  {spec.directory}",
+            f"  command    {shlex.join(mask_command(spec.workers.command))}",
+            f"  directory  {spec.workers.directory}",
         ]
     )

@@ -67,11 +67,11 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
 async def _receive(
     spec: JobSpec, joining: Joining, console: Console, run: RunJob, fail: Callable[[BaseException], None]
 ) -> Outcome:
-    roster = Roster(spec.lease_seconds, fail)
+    roster = Roster(spec.limits.lease_seconds, fail)
     ended_with = TEMPORARY_FAILURE
     place = choose_place(joining)
     async with AsyncExitStack() as stack:
-        keys = stack.enter_context(open_keys(joining.token_file, spec.directory, token_hex(_NAME_BYTES)))
+        keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
         door = Door(keys.token, keys.authority.issue_server(), roster.receive, fail)
         stack.push_async_callback(door.close)
         try:
@@ -91,7 +91,7 @@ async def _receive(
             return found
         if not spec.is_elastic:
             await _end(telling)
-            console.notice(describe_agents(found.hosts, spec.size))
+            console.notice(describe_agents(found.workers.hosts, spec.workers.size))
         outcome = await run(found, roster)
         ended_with = outcome.exit_code
         return outcome
@@ -103,13 +103,14 @@ async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
     Ranks follow the hosts' names, whoever came first: the same hosts get the same ranks each time.
     """
     hosts = roster.hosts
-    while (found := choose_hosts(hosts, spec.size)) is None:
+    while (found := choose_hosts(hosts, spec.workers.size)) is None:
         hosts = await roster.other_than(hosts)
     names = frozenset(host.name for host in found)
     roster.shut(FULL)
     await roster.release(names)
-    used = map_workers(found, spec.size, joining.map_by, oversubscribe=False)
-    return replace(spec, hosts=used, remote=replace(spec.remote, hosts=names))
+    used = map_workers(found, spec.workers.size, joining.map_by, oversubscribe=False)
+    workers, remote = replace(spec.workers, hosts=used), replace(spec.remote, hosts=names)
+    return replace(spec, workers=workers, remote=remote)
 
 
 def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
@@ -154,8 +155,8 @@ async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], No
     while True:
         former, known = known, await roster.other_than(known)
         is_news = not frozenset(known) <= frozenset(former)
-        if is_news if spec.is_elastic else choose_hosts(known, spec.size) is None:
-            notice(describe_agents(known, spec.size))
+        if is_news if spec.is_elastic else choose_hosts(known, spec.workers.size) is None:
+            notice(describe_agents(known, spec.workers.size))
         await asyncio.sleep(_PAUSE_SECONDS)
 
 

@@ -19,8 +19,8 @@ from hvdrun.spec.elasticity import (
     DEFAULT_TIMEOUT_SECONDS,
 )
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
-from hvdrun.spec.jobspec import DEFAULT_LAUNCHER_TIMEOUT_SECONDS
-from hvdrun.spec.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
+from hvdrun.spec.limits import DEFAULT_LAUNCHER_TIMEOUT_SECONDS
+from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 
 _LEAST_SECONDS, _MOST_SECONDS = COOLDOWN_BOUNDS_SECONDS
 

@@ -29,7 +29,8 @@ class Option:
     """One option.
 
     flags: all spellings, the one to show first.
-    dest: the name of its value.
+    dest: the name of its value, and of the field of the job that it gives, if it gives one.
+    switches_off: without it the value is True; of a switch.
     parse: reads one word, raising ValueError when it cannot; None for a switch, which takes no value.
     words: how many words follow the flag, for an option that takes a value.
     repeats: it may be given several times, and its value is a tuple of what was given each time.
@@ -51,6 +52,7 @@ class Option:
     default: str | None = None
     environment: str | None = None
     acts: bool = False
+    switches_off: bool = False
 
     @property
     def takes_value(self) -> bool:

@@ -37,7 +37,7 @@ REMOTE = (
     ),
     Option(
         flags=("--remote-python",),
-        dest="remote_python",
+        dest="python",
         group=Group.REMOTE,
         help="The Python there, for the agent and for a bare python in COMMAND. Without it: the path of this "
         "machine's python.",
@@ -47,7 +47,7 @@ REMOTE = (
     ),
     Option(
         flags=("--remote-prefix",),
-        dest="remote_prefix",
+        dest="prefix",
         group=Group.REMOTE,
         help="What the shell there does first, as in --remote-prefix 'source env.sh'. PATH and its like, which "
         "otherwise come from here, are then left to it.",

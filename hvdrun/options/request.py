@@ -3,9 +3,9 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import IdentityFileError, UsageError
@@ -15,17 +15,23 @@ from hvdrun.options.option import Given
 from hvdrun.options.settling import Settled, settle
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.discovery import discover_hosts
+from hvdrun.spec.display import Display
 from hvdrun.spec.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
 from hvdrun.spec.forwarding import choose_forwarded
 from hvdrun.spec.hosts import HostList
-from hvdrun.spec.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
-from hvdrun.spec.jobspec import JobSpec, SshOptions
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
+from hvdrun.spec.limits import Limits
 from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.masking import mask_command
+from hvdrun.spec.remote import Remote
+from hvdrun.spec.workers import Workers
 
 if TYPE_CHECKING:
     from hvdrun.spec.allocation import Allocation
     from hvdrun.spec.joining import Joining
+
+Part = TypeVar("Part", Workers, Limits, Remote, Display)
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -65,13 +71,13 @@ def make_job(
     if values["size"] is None:
         raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(values)}")
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-    spec = make_spec(values, command, own, allocation)
+    spec = make_spec(values, command, own, allocation, remarks)
     if settled.values["write_config"] is not None:
         from hvdrun.options.configuration.writing import write_configuration  # noqa: PLC0415 - the same
 
-        of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.elasticity is None else ()
+        of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.limits.elasticity is None else ()
         write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
-    return replace(spec, remarks=(*spec.remarks, *remarks))
+    return spec
 
 
 def settle_request(
@@ -133,67 +139,84 @@ def make_spec(
     command: tuple[str, ...],
     own: Mapping[bytes, bytes],
     allocation: "Allocation | None" = None,
+    remarks: tuple[str, ...] = (),
 ) -> JobSpec:
-    """Turn the options' values, by dest, into a job. Long because each option has a line here.
+    """Turn the options' values, by dest, into a job: an option gives the field that its dest names.
 
     Args:
         values: all of them, as `Option.read` reads them; "size" has one.
         command: the user's.
         own: the environment of hvdrun.
         allocation: what a scheduler has given to the job.
+        remarks: what the user should know of the request.
 
     Raises:
         HvdrunError: the job is impossible, or names what does not exist.
     """
     refuse_two_ways(values)
-    size: int = values["size"]
     elasticity = choose_elasticity(values)
     here = find_directory()
-    joining = None
-    if values["wait_for_agents"] or values["bind"] or values["token_file"]:
-        from hvdrun.spec.joining import choose_joining  # noqa: PLC0415 - other jobs go to their hosts
-
-        joining = choose_joining(values, here)
+    joining = _choose_joining(values, here)
     listed = list_hosts(values, elasticity, joining, allocation)
+    lease_seconds = values["lease_seconds"] or (DEFAULT_LEASE_SECONDS if elasticity else STATIC_LEASE_SECONDS)
+    found = () if allocation is None else (allocation.describe(),)
+    return JobSpec(
+        _choose_workers(values, command, own, here, listed),
+        choose(Limits, values, lease_seconds=lease_seconds, elasticity=elasticity),
+        choose(
+            Remote,
+            values,
+            hosts=frozenset(),
+            rsh=_anchor(values["rsh"] or (), here),
+            ssh_identity_file=find_identity_file(values["ssh_identity_file"], here),
+            users=listed.users,
+            interfaces=tuple(dict.fromkeys(name for names in values["interfaces"] for name in names)),
+            allocation=allocation,
+            joining=joining,
+        ),
+        choose(
+            Display,
+            values,
+            output_folder=_locate(values["output_folder"], here),
+            remarks=(*explain_mca(values["mca"]), *found, *remarks),
+        ),
+    )
+
+
+def _choose_joining(values: Mapping[str, Any], here: Path) -> "Joining | None":
+    if not (values["wait_for_agents"] or values["bind"] or values["token_file"]):
+        return None
+    from hvdrun.spec.joining import choose_joining  # noqa: PLC0415 - other jobs go to their hosts
+
+    return choose_joining(values, here)
+
+
+def _choose_workers(
+    values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[bytes, bytes], here: Path, listed: HostList
+) -> Workers:
     directory = here / (values["directory"] or "")
     forwarded = choose_forwarded(values["forwarded"], own)
     if values["directory"] is not None:
         forwarded.setdefault(b"PWD", os.fsencode(directory))
-    return JobSpec(
+    return choose(
+        Workers,
+        values,
         command=command,
-        size=size,
-        hosts=map_workers(listed.hosts, size, values["map_by"], oversubscribe=values["oversubscribe"]),
+        hosts=map_workers(listed.hosts, values["size"], values["map_by"], oversubscribe=values["oversubscribe"]),
         directory=directory,
-        elasticity=elasticity,
-        joining=joining,
-        remote_python=values["remote_python"],
-        remote_prefix=values["remote_prefix"],
-        rsh=_anchor(values["rsh"] or (), here),
-        agent_prefix=values["agent_prefix"] or (),
-        allocation=allocation,
-        ssh=SshOptions(
-            values["ssh_port"], find_identity_file(values["ssh_identity_file"], here), values["ssh_accept_new"]
-        ),
-        users=listed.users,
-        interfaces=tuple(dict.fromkeys(name for names in values["interfaces"] for name in names)),
         forwarded=forwarded,
-        bind_to=values["bind_to"],
-        start_timeout_seconds=values["start_timeout_seconds"],
-        lease_seconds=values["lease_seconds"] or (DEFAULT_LEASE_SECONDS if elasticity else STATIC_LEASE_SECONDS),
-        launcher_timeout_seconds=values["launcher_timeout_seconds"],
-        grace_seconds=values["grace_seconds"],
-        stdin_rank=values["stdin_rank"],
-        prefork=not values["no_prefork"],
-        backend=values["backend"],
-        checkpoint=None if values["checkpoint"] is None else here / values["checkpoint"],
-        horovod_shim=values["horovod_shim"],
-        marks_ranks=not values["no_prefix"],
-        marks_times=values["marks_times"],
-        output_folder=None if values["output_folder"] is None else here / values["output_folder"],
-        verbose=values["verbose"],
-        dry_run=values["dry_run"],
-        remarks=(*explain_mca(values["mca"]), *(() if allocation is None else (allocation.describe(),))),
+        checkpoint=_locate(values["checkpoint"], here),
     )
+
+
+def choose(kind: type[Part], values: Mapping[str, Any], **others: object) -> Part:
+    """A part of a job from the options whose dest is a field of it; others: those fields that take more than that."""
+    names = [each.name for each in fields(kind)]
+    return kind(**({name: values[name] for name in names if values.get(name) is not None} | others))
+
+
+def _locate(path: Path | None, here: Path) -> Path | None:
+    return None if path is None else here / path
 
 
 def _anchor(words: Sequence[str], here: Path) -> tuple[str, ...]:

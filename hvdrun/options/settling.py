@@ -67,7 +67,7 @@ def _leave_hosts(typed: Mapping[str, Given], filed: Mapping[str, Given]) -> Mapp
 def _read(option: Option, given: Given | None, source: str) -> object:
     """The value of an option: None where none is given and it has no default; a tuple of all where it repeats."""
     if not option.takes_value:
-        return bool(given)
+        return bool(given) is not option.switches_off
 
     def read(value: object) -> object:
         return tuple(map(read, value)) if isinstance(value, tuple) else option.read(str(value), source)

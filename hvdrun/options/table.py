@@ -17,7 +17,7 @@ from hvdrun.options.values import (
     parse_whole_number,
 )
 from hvdrun.shim.path import ShimMode
-from hvdrun.spec.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
+from hvdrun.spec.limits import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.spec.mapping import BindTo, MapBy
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND
@@ -83,7 +83,8 @@ _WORKERS = (
     CHECKPOINT,
     Option(
         flags=("--no-prefork",),
-        dest="no_prefork",
+        dest="prefork",
+        switches_off=True,
         group=Group.WORKERS,
         help="Execute every worker, instead of forking Python workers from a process that has imported torch.",
     ),
@@ -187,7 +188,8 @@ _OUTPUT = (
     ),
     Option(
         flags=("--no-prefix",),
-        dest="no_prefix",
+        dest="marks_ranks",
+        switches_off=True,
         group=Group.OUTPUT,
         help="Show the workers' lines without [rank] before each.",
     ),

@@ -19,7 +19,7 @@ _WITHOUT_MEANING = {
     "ssh_port": "-p",
     "ssh_identity_file": "-i",
     "ssh_accept_new": "--ssh-accept-new",
-    "remote_prefix": "--remote-prefix",
+    "prefix": "--remote-prefix",
     "rsh": "--rsh",
     "agent_prefix": "--agent-prefix",
 }

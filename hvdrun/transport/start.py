@@ -114,7 +114,11 @@ class RemoteAgent:
 def make_agent(spec: JobSpec) -> RemoteAgent:
     """How a job starts its agents on other hosts."""
     return RemoteAgent(
-        spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.patience_seconds, spec.agent_prefix
+        spec.remote.interpreter,
+        spec.remote.prefix,
+        str(spec.workers.directory),
+        spec.limits.patience_seconds,
+        spec.remote.agent_prefix,
     )
 
 

@@ -69,7 +69,7 @@ class Job:
         """All begin again, with others; some may be lost right away, which not all hear of at once."""
         size = len(self.players) + newcomers
         for rank in range(size):
-            communicator = Communicator.create(rank, size)
+            communicator = Communicator.take(rank, size)
             if rank < len(self.players):
                 player = self.players[rank]
                 player.communicator, player.rows = communicator, 0

@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-WORLD_LIMIT = timedelta(
-    minutes=5
-)  # for the members of another launcher's job to come; torch's default is as long
+WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's job to come; torch's default is as long
 DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
 
 

@@ -76,7 +76,7 @@ class Step:
     results: of the operations that are done.
     memories: in which dense gradients travel.
     sparse_dims: of dense buckets' gradients that are sparse here: how many dimensions.
-    contexts: of buckets that were compressed: what the compressor needs to decompress.
+    contexts: what buckets keep from making the operation to its results: a compressor's contexts, packed gradients.
     has_begun: a backward pass has reached one of the parameters.
     follows_reduced: the step before it was reduced.
     is_installed: the results are in the gradients' place.

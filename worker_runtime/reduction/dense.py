@@ -1,9 +1,12 @@
 """A bucket of dense gradients: one flat tensor, or one for each dtype, reduced in place; and its memory.
 
-A gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average: then
-nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place immediately,
+A large gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average:
+then nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place,
 and autograd's own tensor is dropped. In one that outlives them the local gradient stays as it was until the step is
 committed, since it may have to be reduced again.
+
+Small gradients are packed: one call of torch copies all of a bucket, when the last one is there, and one call copies
+the results back. For them a call costs more than a copy.
 
 A gradient that a user sees shares a part of the flat tensor, as a tensor of its own: what a program does with that
 tensor (gives it other memory, another shape, lets it require gradients) happens to it alone, as in plain torch, where
@@ -19,7 +22,7 @@ through memory in order. All ranks must have it so: it is part of the descriptio
 Long because a bucket and its memory share one story.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -31,6 +34,8 @@ from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Settings
+
+PACKED_BYTES = 16 * 1024  # gradients that are smaller in the mean are packed
 
 
 def find_strides(parameter: torch.Tensor) -> tuple[int, ...]:
@@ -174,16 +179,24 @@ class DenseBucket(Bucket):
         self._keeps = comm.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
+        self._packs = _are_small(self._parts)
         self._sparse_dims = tuple(sparse_dims)
         self._memory: Memory | None = None
         self._spare: Memory | None = None
 
     def copy_in(self, step: Step, entry: Entry) -> None:
-        """Bring its gradient, or zeros, into the flat tensor.
+        """Bring its gradient, or zeros, into the flat tensor; a small one travels when all are there.
 
         Raises:
             GradientShapeError: the gradient is not of the shape that its parameter had when the bucket was planned.
         """
+        if self._packs:
+            step.local[entry] = entry.parameter.grad
+        else:
+            self._bring(step, entry, self._before)
+
+    def _bring(self, step: Step, entry: Entry, factor: torch.Tensor | None) -> None:
+        """Bring a gradient, multiplied by a factor, into the flat tensor; see `copy_in`."""
         memory = self._open(step)
         place = self._places[entry]
         parameter = entry.parameter
@@ -193,8 +206,8 @@ class DenseBucket(Bucket):
             return
         step.local[entry] = gradient
         if lies_in(gradient, view):  # autograd has added to the result of an earlier step
-            if self._before is not None:
-                view.mul_(self._before)
+            if factor is not None:
+                view.mul_(factor)
             return
         is_strided = gradient.layout is torch.strided
         has_graph = gradient.requires_grad  # of backward(create_graph=True): the user needs it as it is
@@ -204,12 +217,40 @@ class DenseBucket(Bucket):
             source = source.to_dense()
         if source.shape != view.shape:
             raise GradientShapeError(entry.name, source.shape, view.shape)
-        if self._before is None:
+        if factor is None:
             view.copy_(source)
         else:
-            torch.mul(source, self._before, out=view)
+            torch.mul(source, factor, out=view)
         if is_strided and not (self._keeps or has_graph or view.dtype is not parameter.dtype):
             step.local[entry] = parameter.grad = memory.show(place)
+
+    def _pack(self, step: Step, memory: Memory) -> None:
+        """Bring all gradients that were copied in into the flat tensors, and zeros for those that are missing."""
+        packed: list[tuple[Entry, torch.Tensor, torch.Tensor]] = []  # with gradient and view
+        for entry, view in zip(self.entries, memory.views, strict=True):
+            gradient = step.local.get(entry)
+            if gradient is None:
+                view.zero_()
+            elif _may_be_overwritten(gradient, view):
+                packed.append((entry, gradient, view))
+            else:
+                self._bring(step, entry, None)
+        if packed:
+            _, gradients, views = zip(*packed, strict=True)
+            torch._foreach_copy_(views, gradients)
+        if self._before is not None:
+            for flat in memory.flats:
+                flat.mul_(self._before)
+        step.contexts[self] = packed
+
+    def _unpack(self, step: Step) -> Collection[Entry]:
+        """Bring results to the gradients that were packed, and are still there; to which."""
+        packed = [found for found in step.contexts.get(self, ()) if found[0].parameter.grad is found[1]]
+        if self._keeps or not packed:
+            return ()
+        entries, gradients, views = zip(*packed, strict=True)
+        torch._foreach_copy_(gradients, views)
+        return frozenset(entries)
 
     def install(self, step: Step) -> None:
         """Let each gradient be its part of the flat tensor, or have its values.
@@ -218,7 +259,10 @@ class DenseBucket(Bucket):
             GradientShapeError: the parameter has got another shape in the meantime.
         """
         memory: Memory = step.memories[self]
-        for place, entry in enumerate(self.entries):
+        unpacked = self._unpack(step)
+        for place, entry in enumerate(self.entries) if len(unpacked) < len(self.entries) else ():
+            if entry in unpacked:
+                continue
             parameter, view = entry.parameter, memory.views[place]
             gradient = parameter.grad
             if gradient is None and not parameter.requires_grad:
@@ -244,7 +288,10 @@ class DenseBucket(Bucket):
                 flat.mul_(self._after)
 
     def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
-        flats = self._open(step).flats
+        memory = self._open(step)
+        if self._packs:
+            self._pack(step, memory)
+        flats = memory.flats
         return Allreduce(flats, self._how, comm.members, name, flats)
 
     def _open(self, step: Step) -> Memory:
@@ -266,6 +313,12 @@ class DenseBucket(Bucket):
     def _is_in_use(self, memory: Memory) -> bool:
         """Whether a program still looks at it, or the local gradients lie in it, which are to be kept."""
         return memory.is_held or (self._keeps and memory.holds_gradients)
+
+
+def _are_small(parts: Sequence[Part]) -> bool:
+    """Whether gradients are packed: none changes its dtype on the way."""
+    size = sum(part.parameter.numel() * part.dtype.itemsize for part in parts)
+    return size < PACKED_BYTES * len(parts) and all(part.dtype is part.parameter.dtype for part in parts)
 
 
 def _may_be_overwritten(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:

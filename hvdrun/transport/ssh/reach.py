@@ -37,10 +37,10 @@ class SshTransports:
         return resolve_target(
             host,
             config=self._read_config(host),
-            user=spec.users.get(host),
-            port=spec.ssh.port,
-            identity_file=spec.ssh.identity_file,
-            accept_new=spec.ssh.accept_new,
+            user=spec.remote.users.get(host),
+            port=spec.remote.ssh_port,
+            identity_file=spec.remote.ssh_identity_file,
+            accept_new=spec.remote.ssh_accept_new,
         )
 
     def _read_config(self, host: str) -> SshConfig:

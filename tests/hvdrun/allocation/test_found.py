@@ -25,7 +25,7 @@ def make(words: str, environment: Mapping[str, str]) -> JobSpec:
 
 
 def slots(spec: JobSpec) -> list[str]:
-    return [f"{host.name}:{host.slots}" for host in spec.hosts]
+    return [f"{host.name}:{host.slots}" for host in spec.workers.hosts]
 
 
 @pytest.fixture
@@ -59,16 +59,16 @@ def test_the_hosts_of_a_scheduler_s_file_are_used(
 ) -> None:
     spec = make("python train.py", files[name])
     assert slots(spec) == found
-    (remark,) = spec.remarks
-    assert remark.startswith(f"{name}: {spec.size} slots on {found[0]}, {found[1]}.")
+    (remark,) = spec.display.remarks
+    assert remark.startswith(f"{name}: {spec.workers.size} slots on {found[0]}, {found[1]}.")
 
 
 def test_an_elastic_mpijob_asks_the_operator_s_script(files: dict[str, dict[str, str]]) -> None:
     spec = make("--min-np 2 python train.py", files["MPIJob"])
-    assert spec.elasticity is not None
-    assert spec.elasticity.script is not None
-    assert Path(spec.elasticity.script).name == "discover_hosts.sh"
-    assert (spec.size, spec.elasticity.min_size, spec.elasticity.slots_per_host) == (8, 2, 4)
+    assert spec.limits.elasticity is not None
+    assert spec.limits.elasticity.script is not None
+    assert Path(spec.limits.elasticity.script).name == "discover_hosts.sh"
+    assert (spec.workers.size, spec.limits.elasticity.min_size, spec.limits.elasticity.slots_per_host) == (8, 2, 4)
 
 
 @pytest.mark.parametrize("environment", [{"K_MPI_JOB_ROLE": "worker"}, {"PBS_NODEFILE": ""}, {}])
@@ -94,7 +94,7 @@ def test_a_file_that_is_missing_is_told() -> None:
 )
 def test_what_is_typed_comes_before_the_allocation(words: str, size: int, found: list[str]) -> None:
     spec = make(words, SLURM)
-    assert (spec.size, slots(spec)) == (size, found)
+    assert (spec.workers.size, slots(spec)) == (size, found)
 
 
 def test_more_workers_than_the_tasks_that_were_asked_for_are_refused() -> None:

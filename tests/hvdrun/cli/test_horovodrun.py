@@ -21,27 +21,31 @@ def read_job(words: list[str]) -> JobSpec:
 
 def test_it_is_the_same_job_with_horovods_marks() -> None:
     spec, same = read_job(["-np", "2", "--start", "9", "true"]), read_spec(["-np", "2", "--start-timeout", "9", "true"])
-    assert spec.marks_as_horovod
-    assert (spec.size, spec.hosts, spec.start_timeout_seconds) == (same.size, same.hosts, same.start_timeout_seconds)
+    assert spec.display.marks_as_horovod
+    assert (spec.workers.size, spec.workers.hosts, spec.limits.start_timeout_seconds) == (
+        same.workers.size,
+        same.workers.hosts,
+        same.limits.start_timeout_seconds,
+    )
 
 
 def test_limits_of_elastic_jobs_are_remarked_on_where_a_job_is_none() -> None:
     spec = read_job(["-np", "2", "--reset-limit", "3", "--cache-capacity", "1", "true"])
     assert not spec.is_elastic
-    assert [remark.split()[0] for remark in spec.remarks] == ["--cache-capacity", "--reset-limit"]
+    assert [remark.split()[0] for remark in spec.display.remarks] == ["--cache-capacity", "--reset-limit"]
     elastic = read_job(["-np", "2", "--min-np", "1", "--reset-limit", "3", "--slots-per-host", "2", "true"])
-    assert elastic.elasticity is not None
-    assert elastic.elasticity.reset_limit == 3
-    assert [remark.split()[0] for remark in elastic.remarks] == ["--slots-per-host"]
+    assert elastic.limits.elasticity is not None
+    assert elastic.limits.elasticity.reset_limit == 3
+    assert [remark.split()[0] for remark in elastic.display.remarks] == ["--slots-per-host"]
 
 
 def test_the_command_line_holds_over_the_file_and_unknown_keys_are_ignored(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("strange: 1\nstall_check:\n  enabled: false\n  shutdown_time_seconds: 7\n", encoding="utf-8")
     spec = read_job(["-np", "2", "--stall-check", "--config-file", str(path), "true"])
-    stalls = {name: value for name, value in spec.forwarded.items() if b"STALL" in name}
+    stalls = {name: value for name, value in spec.workers.forwarded.items() if b"STALL" in name}
     assert stalls == {b"HOROVOD_STALL_CHECK_DISABLE": b"0", b"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": b"7"}
-    (remark,) = spec.remarks
+    (remark,) = spec.display.remarks
     assert "'strange'" in remark
 
 

@@ -12,9 +12,11 @@ from hvdrun.cli.plan import LATER, THERE, THIS_MACHINE, Plan, explain_start, exp
 from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.shim.path import FOLDER
 from hvdrun.spec.elasticity import Elasticity
-from hvdrun.spec.jobspec import JobSpec, RemoteSide, SshOptions
+from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import BindTo
+from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Host
+from tests.hvdrun.specs import build_spec, with_fields
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
 PYTHON = ("python3", "train.py")
@@ -23,13 +25,13 @@ PYTHON = ("python3", "train.py")
 @pytest.fixture
 def spec(tmp_path: Path) -> JobSpec:
     hosts = (Host("localhost", 2), Host("127.0.0.1", 2))
-    return JobSpec(command=("sh", "-c", "true"), size=3, hosts=hosts, directory=tmp_path)
+    return build_spec(command=("sh", "-c", "true"), size=3, hosts=hosts, directory=tmp_path)
 
 
 def test_the_program_is_the_file_that_is_executed(spec: JobSpec) -> None:
     assert make_plan(spec, PATH).hosts[0].program == shutil.which("sh")
-    (spec.directory / "x").touch()
-    assert make_plan(replace(spec, command=("./x",)), PATH).hosts[0].program == str(spec.directory / "x")
+    (spec.workers.directory / "x").touch()
+    assert make_plan(with_fields(spec, command=("./x",)), PATH).hosts[0].program == str(spec.workers.directory / "x")
 
 
 def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_host(spec: JobSpec) -> None:
@@ -51,20 +53,20 @@ def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_h
 @pytest.fixture
 def mixed(spec: JobSpec) -> JobSpec:
     """Two workers here, two on another host."""
-    return replace(
+    return with_fields(
         spec,
         size=4,
         hosts=(Host("localhost", 2), Host("server1", 2)),
         command=("/here/python", "-c", "1"),
-        remote=RemoteSide(frozenset({"server1"}), ("/there/python", "-c", "1"), "/there/python"),
+        remote=Remote(frozenset({"server1"}), ("/there/python", "-c", "1"), "/there/python"),
         forwarded={b"NCCL_DEBUG": b"INFO"},
     )
 
 
 def test_another_host_has_its_own_command_and_only_what_is_forwarded(mixed: JobSpec) -> None:
-    (mixed.directory / "python").touch()
+    (mixed.workers.directory / "python").touch()
     own = PATH | {b"HOME": b"/home/me", b"PYTHONPATH": b"/src"}
-    here, there = make_plan(replace(mixed, command=("./python", "-c", "1")), own).hosts
+    here, there = make_plan(with_fields(mixed, command=("./python", "-c", "1")), own).hosts
     assert (here.way, here.agent, here.command[0]) == (THIS_MACHINE, None, "./python")
     assert (there.agent, there.command[0], there.program) == ("/there/python", "/there/python", THERE)
     assert there.environment["PYTHONPATH"] == "(the shim there):/src"
@@ -76,7 +78,7 @@ def test_another_host_has_its_own_command_and_only_what_is_forwarded(mixed: JobS
 
 
 def test_a_program_that_only_other_hosts_need_is_not_looked_for_here(mixed: JobSpec) -> None:
-    elsewhere = replace(mixed, size=2, hosts=(Host("server1", 2),), command=("no-such-program",))
+    elsewhere = with_fields(mixed, size=2, hosts=(Host("server1", 2),), command=("no-such-program",))
     assert [host.program for host in make_plan(elsewhere, PATH).hosts] == [THERE]
 
 
@@ -85,22 +87,22 @@ def test_a_program_that_only_other_hosts_need_is_not_looked_for_here(mixed: JobS
     [
         ({}, "over SSH"),
         ({"users": {"server1": "me", "other": "you"}}, "over SSH as me"),
-        ({"ssh": SshOptions(port=2222)}, "over SSH, port 2222"),
+        ({"ssh_port": 2222}, "over SSH, port 2222"),
         (
-            {"users": {"server1": "me"}, "ssh": SshOptions(2222, Path("/my key"))},
+            {"users": {"server1": "me"}, "ssh_port": 2222, "ssh_identity_file": Path("/my key")},
             "over SSH as me, port 2222, with the key '/my key'",
         ),
     ],
 )
 def test_the_way_to_another_host_is_told(mixed: JobSpec, change: dict[str, object], way: str) -> None:
-    changed = replace(mixed, **change)  # type: ignore[arg-type]  # the cases change different fields
+    changed = with_fields(mixed, **change)
     assert explain_way(changed, "server1") == way
     assert explain_way(changed, "localhost") == THIS_MACHINE
 
 
 def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec) -> None:
-    (mixed.directory / "python").touch()
-    prefixed = replace(mixed, command=("./python",), remote_prefix="export API_KEY=hunter2")
+    (mixed.workers.directory / "python").touch()
+    prefixed = with_fields(mixed, command=("./python",), prefix="export API_KEY=hunter2")
     text = render_plan(make_plan(prefixed, PATH))
     assert "\nserver1: over SSH\n  agent      /there/python, after 'export API_KEY=***'\n" in text
     assert "the environment of a login there" in text.partition("server1: ")[2]
@@ -111,7 +113,7 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
     ("bind_to", "told"), [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")]
 )
 def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
-    assert f"  bound to   {told}\n" in render_plan(make_plan(replace(spec, bind_to=bind_to), PATH))
+    assert f"  bound to   {told}\n" in render_plan(make_plan(with_fields(spec, bind_to=bind_to), PATH))
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,9 @@ def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told:
 def test_the_way_of_starting_is_told_with_its_reason(
     spec: JobSpec, change: dict[str, object], environment: dict[bytes, bytes], script: str, start: str
 ) -> None:
-    (spec.directory / "train.py").write_text(script)
-    changed = replace(spec, **{"command": PYTHON, **change})  # type: ignore[arg-type]  # the cases change different fields
-    assert explain_start(changed, changed.command, environment).startswith(start)
+    (spec.workers.directory / "train.py").write_text(script)
+    changed = with_fields(spec, **{"command": PYTHON, **change})
+    assert explain_start(changed, changed.workers.command, environment).startswith(start)
 
 
 def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
@@ -148,7 +150,7 @@ def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
     for part in (lines[first:second], lines[second:]):
         assert "  command    sh -c true" in part
         assert f"  program    {shutil.which('sh')}" in part
-        assert f"  directory  {spec.directory}" in part
+        assert f"  directory  {spec.workers.directory}" in part
         assert "  start      executed (not a plain Python command)" in part
         assert "    HVD_ODD is removed" in part
         assert f"    MASTER_PORT={LATER}" in part
@@ -160,17 +162,17 @@ def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
 
 def test_secrets_are_masked(spec: JobSpec) -> None:
     forwarded = {b"MY_TOKEN": b"hunter2", b"PLAIN": b"http://u:hunter2@h"}
-    job = replace(spec, size=2, command=("sh", "--password", "hunter2"), forwarded=forwarded)
+    job = with_fields(spec, size=2, command=("sh", "--password", "hunter2"), forwarded=forwarded)
     (host,) = make_plan(job, PATH).hosts
     worker = replace(host.workers[0], environment={"HVD_SECRET": "hunter2"})
-    text = render_plan(Plan(spec.directory, (replace(host, workers=(worker, worker)),)))
+    text = render_plan(Plan(spec.workers.directory, (replace(host, workers=(worker, worker)),)))
     assert "hunter2" not in text
     assert text.count("***") == 5
 
 
 @pytest.mark.parametrize("word", ["a b", "it's", "two\nlines", "\x1b[31m", "\udcff", "caf\xe9\n", "back\\slash\t'", ""])
 def test_every_word_can_be_given_to_a_shell_again(spec: JobSpec, word: str) -> None:
-    text = render_plan(make_plan(replace(spec, size=1, command=("printf", "%s", word)), PATH))
+    text = render_plan(make_plan(with_fields(spec, size=1, command=("printf", "%s", word)), PATH))
     (line,) = [line for line in text.splitlines() if line.startswith("  command")]
     assert line.isprintable()
     run = subprocess.run(["bash", "-c", line.removeprefix("  command    ")], capture_output=True, check=True)
@@ -178,7 +180,7 @@ def test_every_word_can_be_given_to_a_shell_again(spec: JobSpec, word: str) -> N
 
 
 def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobSpec) -> None:
-    elastic = replace(spec, size=2, elasticity=Elasticity(1, max_size=3, reset_limit=7), lease_seconds=5.0)
+    elastic = with_fields(spec, size=2, elasticity=Elasticity(1, max_size=3, reset_limit=7), lease_seconds=5.0)
     plan = make_plan(elastic, PATH)
     assert sum(len(host.workers) for host in plan.hosts) == 3
     first = plan.hosts[0]
@@ -199,4 +201,4 @@ def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobS
 
 def test_a_script_that_names_too_few_slots_now_is_told(spec: JobSpec) -> None:
     with pytest.raises(TooFewSlotsNowError, match="4 of the 9 slots"):
-        make_plan(replace(spec, size=9, elasticity=Elasticity(1, script="./hosts")), PATH)
+        make_plan(with_fields(spec, size=9, elasticity=Elasticity(1, script="./hosts")), PATH)

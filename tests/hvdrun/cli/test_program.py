@@ -17,13 +17,14 @@ from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.orders import OutputStream
 from tests.hvdrun.interpreter import run_python
+from tests.hvdrun.specs import build_spec, read_field
 
 REFUSE = Mock(side_effect=AssertionError("it was launched"))
 
 
 def test_words_become_a_job() -> None:
     options = ["-np", "3", "-H", "a:2,b:2", "--grace", "2s", "--lease", "1m", "--start-timeout", "500ms", "-v"]
-    assert read_spec([*options, "true", "--grace", "9"]) == JobSpec(
+    assert read_spec([*options, "true", "--grace", "9"]) == build_spec(
         command=("true", "--grace", "9"),
         size=3,
         hosts=(Host("a", 2), Host("b", 2)),
@@ -60,7 +61,7 @@ def test_each_spelling_of_an_option_is_read(
     (tmp_path / "listed").write_text("a slots=2")
     monkeypatch.chdir(tmp_path)
     size = [] if name == "size" else ["-np", "1"]
-    assert getattr(read_spec([*size, *words, "true"]), name) == value
+    assert read_field(read_spec([*size, *words, "true"]), name) == value
 
 
 @pytest.mark.parametrize(
@@ -75,15 +76,15 @@ def test_each_spelling_of_an_option_is_read(
     ],
 )
 def test_the_commands_own_words_pass_through_untouched(words: list[str], command: tuple[str, ...]) -> None:
-    assert read_spec(["-np", "1", *words]).command == command
+    assert read_spec(["-np", "1", *words]).workers.command == command
 
 
 def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "7")
-    assert read_spec(["-np", "1", "true"]).start_timeout_seconds == 7.0
-    assert read_spec(["-np", "1", "--start-timeout", "9", "true"]).start_timeout_seconds == 9.0
+    assert read_spec(["-np", "1", "true"]).limits.start_timeout_seconds == 7.0
+    assert read_spec(["-np", "1", "--start-timeout", "9", "true"]).limits.start_timeout_seconds == 9.0
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "")
-    assert read_spec(["-np", "1", "true"]).start_timeout_seconds == 120.0
+    assert read_spec(["-np", "1", "true"]).limits.start_timeout_seconds == 120.0
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "soon")
     with pytest.raises(UsageError, match=r"^\$HOROVOD_START_TIMEOUT"):
         read_spec(["-np", "1", "true"])
@@ -118,7 +119,7 @@ def test_help_is_given_whatever_else_is_asked(words: list[str], capsys: pytest.C
 def test_what_the_launcher_returns_is_the_exit_code() -> None:
     launch = Mock(return_value=33)
     assert main(["-np", "2", "true", "-v"], launch) == 33
-    assert launch.call_args[0][0].command == ("true", "-v")
+    assert launch.call_args[0][0].workers.command == ("true", "-v")
 
 
 def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
@@ -127,7 +128,7 @@ def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
     launch = Mock(return_value=0)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["-np", "1", "-v", "python", "-c", "1"], launch) == 0
-    assert launch.call_args[0][0].command == (sys.executable, "-c", "1")
+    assert launch.call_args[0][0].workers.command == (sys.executable, "-c", "1")
     captured = capfd.readouterr()
     assert captured.err == (f"hvdrun: PATH has no python: the workers use hvdrun's own interpreter, {sys.executable}\n")
     assert main(["-np", "1", "python", "-c", "1"], launch) == 0

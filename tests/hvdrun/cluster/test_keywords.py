@@ -34,7 +34,7 @@ def test_keywords_become_the_words_of_a_command_line(given: dict[str, object], w
 def test_the_environment_goes_by_its_names_since_a_command_line_is_everybodys_to_read() -> None:
     assert make_words({}, {"API_TOKEN": "hush"}) == ["-x", "API_TOKEN"]
     spec = read_job(["-np", "1", "-x", "API_TOKEN", *COMMAND], {"API_TOKEN": "hush"})
-    assert spec.forwarded == {b"API_TOKEN": b"hush"}
+    assert spec.workers.forwarded == {b"API_TOKEN": b"hush"}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_job_that_is_impossible_is_refused_in_the_command_lines_words() -> Non
 def test_a_configuration_file_is_a_keyword_and_may_hold_the_number_of_workers(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("np: 3\ngrace: 9s\n", encoding="utf-8")
     spec = read_job(complete(make_words({"config_file": tmp_path / "job.yaml"})), {})
-    assert (spec.size, spec.grace_seconds) == (3, 9.0)
+    assert (spec.workers.size, spec.limits.grace_seconds) == (3, 9.0)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_without_a_number_all_slots_or_this_machines_accelerators_or_two_workers
 ) -> None:
     monkeypatch.setattr(keywords, "count_accelerators", lambda: devices)
     completed = complete(words)
-    assert read_job(completed, {}).size == size
+    assert read_job(completed, {}).workers.size == size
     assert completed[-len(COMMAND) :] == COMMAND
 
 
@@ -110,5 +110,5 @@ def test_inside_an_allocation_the_schedulers_hosts_and_slots_are_used(
     monkeypatch.setenv("PBS_JOBID", "5")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
     spec = read_job(complete([]), os.environ)
-    assert (spec.size, [host.name for host in spec.hosts]) == (3, ["a", "b"])
-    assert read_job(complete(["-H", "c:4"]), os.environ).size == 4
+    assert (spec.workers.size, [host.name for host in spec.workers.hosts]) == (3, ["a", "b"])
+    assert read_job(complete(["-H", "c:4"]), os.environ).workers.size == 4

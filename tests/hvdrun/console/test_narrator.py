@@ -32,12 +32,13 @@ from rendezvous.core.outcome import (
     succeed,
 )
 from rendezvous.core.state import State
+from tests.hvdrun.specs import build_spec, with_fields
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.transcript import play
 
 ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
-ELASTIC = JobSpec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
-STATIC = replace(ELASTIC, elasticity=None)
+ELASTIC = build_spec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
+STATIC = with_fields(ELASTIC, elasticity=None)
 GIVEN_UP = Log("rank 1 (b:0) did not join the others again within 60 s", Level.WARNING)
 
 
@@ -74,7 +75,7 @@ def make_narrator(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], flo
 
 def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
     """Both workers are members of a generation of this number."""
-    state, _ = membership.step(membership.begin(spec.policy()), HostsChanged(spec.hosts))
+    state, _ = membership.step(membership.begin(spec.policy()), HostsChanged(spec.workers.hosts))
     return replace(state, generation=Generation(number, (ONE, TWO)))
 
 
@@ -234,7 +235,7 @@ def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Pape
 
 
 def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
-    narrator = make_narrator(paper, replace(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
+    narrator = make_narrator(paper, with_fields(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
     narrator.note_hosts((Host("a", 1),))
     narrator.note_hosts((Host("a", 1), Host("b", 2)))
     assert paper.notices[0].startswith("the hosts offer 1 of the 2 slots that the job starts with")

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,13 @@ from hvdrun.hosts.briefing import Briefing
 from hvdrun.hosts.routes import Route
 from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.elasticity import Elasticity
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import BindTo
+from hvdrun.spec.remote import Remote
 from rendezvous.authority import Authority
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Begin
+from tests.hvdrun.specs import build_spec, with_fields
 
 OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
 ROUTE = Route("192.0.2.1", "eth0", Endpoint("192.0.2.250", 4000))
@@ -25,12 +26,12 @@ MASTER = Endpoint("192.0.2.1", 5000)
 @pytest.fixture
 def spec() -> JobSpec:
     """Two workers here, and one on `far`."""
-    return JobSpec(
+    return build_spec(
         command=("/mine/python", "train.py"),
         size=3,
         hosts=(Host("localhost", 2), Host("far", 4)),
         directory=Path("/data"),
-        remote=RemoteSide(frozenset({"far"}), ("/theirs/python", "train.py"), "/theirs/python"),
+        remote=Remote(frozenset({"far"}), ("/theirs/python", "train.py"), "/theirs/python"),
         forwarded={b"SHAPE": b"round"},
         bind_to=BindTo.CORE,
         stdin_rank=1,
@@ -70,7 +71,7 @@ def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> No
 
 @pytest.mark.parametrize("host", ["localhost", "far"])
 def test_all_workers_hear_what_horovod_is_to_mean(spec: JobSpec, host: str) -> None:
-    own = replace(spec, horovod_shim=ShimMode.ON, forwarded={VARIABLE: b"auto"})
+    own = with_fields(spec, horovod_shim=ShimMode.ON, forwarded={VARIABLE: b"auto"})
     assert write(own, host).environment[VARIABLE] == b"on"
 
 
@@ -80,8 +81,11 @@ def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: Jo
     assert said == ["2 workers share localhost: OMP_NUM_THREADS=1, unless you set it"]
     said.clear()
     assert b"OMP_NUM_THREADS" not in write(spec, "far", said.append).environment
-    assert b"OMP_NUM_THREADS" not in write(replace(spec, size=1, stdin_rank=None), "localhost", said.append).environment
-    write(replace(spec, forwarded={b"OMP_NUM_THREADS": b"4"}), "localhost", said.append)
+    assert (
+        b"OMP_NUM_THREADS"
+        not in write(with_fields(spec, size=1, stdin_rank=None), "localhost", said.append).environment
+    )
+    write(with_fields(spec, forwarded={b"OMP_NUM_THREADS": b"4"}), "localhost", said.append)
     assert said == []
 
 
@@ -93,12 +97,12 @@ def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
 
 
 def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
-    elastic = replace(spec, elasticity=Elasticity(1), stdin_rank=None, size=1)
+    elastic = with_fields(spec, elasticity=Elasticity(1), stdin_rank=None, size=1)
     briefing = Briefing(elastic, "job", Authority("job"), lambda _: None, OWN)
     assert briefing.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
     assert briefing.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
     assert b"GROUP_RANK" not in briefing.write("far", ROUTE, None).environment
     assert b"OMP_NUM_THREADS" not in briefing.write("new", ROUTE, None).environment
-    briefing.update(replace(elastic, hosts=(Host("far", 1), Host("new", 2))))
+    briefing.update(with_fields(elastic, hosts=(Host("far", 1), Host("new", 2))))
     assert b"OMP_NUM_THREADS" not in briefing.write("far", ROUTE, None).environment
     assert briefing.write("new", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"

@@ -23,6 +23,7 @@ from hvdrun.spec.jobspec import JobSpec
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 from rendezvous.core.model import Host
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
+from tests.hvdrun.specs import build_spec
 from tests.waiting import wait_until
 
 LIMIT_SECONDS = 10.0
@@ -118,7 +119,7 @@ def test_who_took_over_an_ended_script_s_number_is_not_killed(tmp_path: Path, mo
 
 def make_spec(script: str | None) -> JobSpec:
     hosts = () if script else (Host("a", 1),)
-    return JobSpec(("true",), 1, hosts, Path("/"), Elasticity(1, script=script, slots_per_host=2))
+    return build_spec(("true",), 1, hosts, Path("/"), Elasticity(1, script=script, slots_per_host=2))
 
 
 def test_a_job_s_script_runs_where_hvdrun_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

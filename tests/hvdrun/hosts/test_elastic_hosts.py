@@ -4,7 +4,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
@@ -18,12 +17,14 @@ from hvdrun.hosts.discovery_script import DiscoveryImpossibleError
 from hvdrun.hosts.elastic_hosts import ElasticHosts
 from hvdrun.hosts.fleet import Fleet
 from hvdrun.spec.elasticity import Elasticity
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.remote import Remote
 from rendezvous.authority import Authority
 from rendezvous.core.messages import Dismiss, Event, HostsChanged, IllegalEventError, Lost
 from rendezvous.core.model import Host
 from rendezvous.orders import Begin, Release
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine, PlayedAgent, ignore, refuse
+from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import happen, in_loop
 
 NameHosts = Callable[[str], None]
@@ -83,7 +84,7 @@ class Office:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> JobSpec:
-    return JobSpec(("true",), 1, (Host("localhost", 2), Host("127.0.0.1", 1)), tmp_path, Elasticity(1))
+    return build_spec(("true",), 1, (Host("localhost", 2), Host("127.0.0.1", 1)), tmp_path, Elasticity(1))
 
 
 @asynccontextmanager
@@ -118,7 +119,7 @@ def name_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NameHosts:
 @in_loop
 async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec) -> None:
     async with opened(spec) as office:
-        assert office.events == [HostsChanged(spec.hosts)]
+        assert office.events == [HostsChanged(spec.workers.hosts)]
         assert office.agents == {}
         begin = await office.bring_in("localhost")
         assert (begin.job, begin.master, begin.address) == ("job", None, "127.0.0.1")
@@ -155,7 +156,7 @@ async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: Jo
         office.hosts.dismiss(Dismiss("localhost", "it was lost"))
         assert office.fleet.hosts == ()
         await office.until(lambda: office.agents["localhost"][0].is_abandoned)
-        assert office.events == [HostsChanged(spec.hosts)]
+        assert office.events == [HostsChanged(spec.workers.hosts)]
 
 
 @in_loop
@@ -181,12 +182,12 @@ async def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec
         office.hosts.lose("stranger", "it ended")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert office.events == [HostsChanged(spec.hosts)]
+        assert office.events == [HostsChanged(spec.workers.hosts)]
 
 
 def discover(spec: JobSpec, script: str) -> JobSpec:
-    side = RemoteSide(frozenset(), ("true",), sys.executable)
-    return replace(spec, hosts=(), elasticity=Elasticity(1, script=script), remote=side)
+    side = Remote(frozenset(), ("true",), sys.executable)
+    return with_fields(spec, hosts=(), elasticity=Elasticity(1, script=script), remote=side)
 
 
 @in_loop

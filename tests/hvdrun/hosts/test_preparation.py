@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,8 +14,10 @@ from hvdrun.hosts.preparation import find_remote, find_used, prepare, take_in
 from hvdrun.spec.command import Surroundings
 from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.hosts import HostList
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Host
+from tests.hvdrun.specs import build_spec, with_fields
 
 OWN_PYTHON = sys.executable
 
@@ -39,7 +40,7 @@ def around(tmp_path: Path, python: str) -> Surroundings:
 def spec(tmp_path: Path) -> JobSpec:
     """A job with two workers here and two elsewhere."""
     (tmp_path / "train.py").touch()
-    return JobSpec(("python", "train.py"), 4, (Host("here", 2), Host("there", 2)), tmp_path)
+    return build_spec(("python", "train.py"), 4, (Host("here", 2), Host("there", 2)), tmp_path)
 
 
 def is_here(host: str) -> bool:
@@ -47,15 +48,15 @@ def is_here(host: str) -> bool:
 
 
 def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, around: Surroundings) -> None:
-    local = replace(spec, hosts=(Host("here", 4),))
+    local = with_fields(spec, hosts=(Host("here", 4),))
     assert prepare(local, around, is_here) == (local, ())
 
 
 def test_with_another_host_all_use_this_machines_python(spec: JobSpec, around: Surroundings, python: str) -> None:
     prepared, details = prepare(spec, around, is_here)
-    assert prepared.command == (python, "train.py")
-    assert prepared.remote == RemoteSide(frozenset({"there"}), (python, "train.py"), python)
-    assert prepared.forwarded == {b"PWD": os.fsencode(spec.directory)}
+    assert prepared.workers.command == (python, "train.py")
+    assert prepared.remote == Remote(frozenset({"there"}), (python, "train.py"), python)
+    assert prepared.workers.forwarded == {b"PWD": os.fsencode(spec.workers.directory)}
     assert any(python in detail for detail in details)
 
 
@@ -66,10 +67,10 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     spec: JobSpec, around: Surroundings, python: str, typed: str, there: str
 ) -> None:
     command = typed.format(python=python), "train.py"
-    prepared, _ = prepare(replace(spec, command=command, remote_python="/there/python"), around, is_here)
-    assert prepared.command == (python, "train.py")
+    prepared, _ = prepare(with_fields(spec, command=command, python="/there/python"), around, is_here)
+    assert prepared.workers.command == (python, "train.py")
     remote_command = there.format(python=python), "train.py"
-    assert prepared.remote == RemoteSide(frozenset({"there"}), remote_command, "/there/python")
+    assert prepared.remote == Remote(frozenset({"there"}), remote_command, "/there/python", python="/there/python")
 
 
 @pytest.mark.parametrize(
@@ -84,28 +85,28 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
 def test_what_is_missing_here_matters_only_where_workers_run_here(
     change: dict[str, Any], error: type[Exception], spec: JobSpec, around: Surroundings
 ) -> None:
-    asked = replace(spec, **change)
+    asked = with_fields(spec, **change)
     with pytest.raises(error, match=r"no-such-program|missing"):
         prepare(asked, around, is_here)
-    prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
+    prepare(with_fields(asked, hosts=(Host("there", 4),)), around, is_here)
 
 
 def test_another_user_on_this_machine_is_refused(spec: JobSpec, around: Surroundings) -> None:
     with pytest.raises(OtherUserError, match=r"no-such-user@here is this machine, .* leave no-such-user@ out"):
-        prepare(replace(spec, users={"here": "no-such-user"}), around, is_here)
-    prepare(replace(spec, users={"there": "no-such-user"}), around, is_here)
+        prepare(with_fields(spec, users={"here": "no-such-user"}), around, is_here)
+    prepare(with_fields(spec, users={"there": "no-such-user"}), around, is_here)
 
 
 @pytest.mark.parametrize(("size", "used"), [(1, "a"), (2, "a"), (3, "ab"), (4, "abc"), (5, "abc")])
 def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_up(
     size: int, used: str, spec: JobSpec, around: Surroundings
 ) -> None:
-    small = replace(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
+    small = with_fields(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
     assert find_used(small) == tuple(used)
     look_up = Mock(return_value=True)
     prepare(small, around, look_up)
     assert sorted(call.args[0] for call in look_up.call_args_list) == list(used)
-    assert find_used(replace(small, elasticity=Elasticity(1))) == ("a", "b", "c")
+    assert find_used(with_fields(small, elasticity=Elasticity(1))) == ("a", "b", "c")
 
 
 def test_names_are_looked_up_all_at_once() -> None:
@@ -122,12 +123,12 @@ def test_names_are_looked_up_all_at_once() -> None:
 @pytest.fixture
 def discovered(spec: JobSpec) -> JobSpec:
     """The same job, of which a script names the hosts."""
-    return replace(spec, hosts=(), elasticity=Elasticity(1, script="./hosts"))
+    return with_fields(spec, hosts=(), elasticity=Elasticity(1, script="./hosts"))
 
 
 def test_a_job_of_unknown_hosts_is_ready_for_others(discovered: JobSpec, around: Surroundings, python: str) -> None:
     prepared, details = prepare(discovered, around, is_here)
-    assert prepared.remote == RemoteSide(frozenset(), (python, "train.py"), python)
+    assert prepared.remote == Remote(frozenset(), (python, "train.py"), python)
     assert any("none so far" in detail for detail in details)
 
 
@@ -141,17 +142,17 @@ def test_hosts_that_a_script_names_are_taken_in_and_looked_up_once(discovered: J
     spec, _ = prepare(discovered, around, look_up)
     first = HostList((Host("there", 1), Host("here", 2)), {"there": "me"})
     spec = take_in(spec, first, around, look_up)
-    assert (spec.hosts, spec.users) == (first.hosts, {"there": "me"})
+    assert (spec.workers.hosts, spec.remote.users) == (first.hosts, {"there": "me"})
     assert spec.remote.hosts == {"there"}
     spec = take_in(spec, HostList((Host("other", 1), Host("here", 1)), {}), around, look_up)
     spec = take_in(spec, first, around, look_up)
     assert sorted(asked) == ["here", "other", "there"]
     assert spec.remote.hosts == {"there", "other"}
-    assert spec.users == {"there": "me"}
+    assert spec.remote.users == {"there": "me"}
 
 
 def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobSpec, around: Surroundings) -> None:
-    spec, _ = prepare(replace(discovered, command=("python", "gone.py")), around, is_here)
+    spec, _ = prepare(with_fields(discovered, command=("python", "gone.py")), around, is_here)
     spec = take_in(spec, HostList((Host("there", 1),), {}), around, is_here)
     with pytest.raises(ScriptNotFoundError):
         take_in(spec, HostList((Host("here", 1),), {}), around, is_here)

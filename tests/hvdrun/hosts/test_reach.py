@@ -4,14 +4,14 @@ import asyncio
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hvdrun.hosts.reach import Transports, is_local
-from hvdrun.spec.jobspec import JobSpec, RemoteSide, SshOptions
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.remote import Remote
 from hvdrun.transport.local import LocalTransport
 from hvdrun.transport.ssh.failures import BadSshConfigError, ConnectionRefusedError  # noqa: A004 - see there
 from hvdrun.transport.ssh.reach import SshTransports
@@ -19,6 +19,7 @@ from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.transport import SshTransport
 from rendezvous.core.model import Host
 from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import happen, in_loop
 
 FOREIGN = "192.0.2.1"  # reserved for documentation (RFC 5737)
@@ -61,8 +62,8 @@ def test_a_name_that_nobody_knows_is_not_this_machine(monkeypatch: pytest.Monkey
 
 def make_spec(*remote: str) -> JobSpec:
     hosts = (Host("localhost", 1), *(Host(name, 1) for name in remote))
-    side = RemoteSide(frozenset(remote), ("true",), "/usr/bin/python3")
-    return JobSpec(command=("true",), size=len(hosts), hosts=hosts, directory=Path("/"), remote=side)
+    side = Remote(frozenset(remote), ("true",), "/usr/bin/python3")
+    return build_spec(command=("true",), size=len(hosts), hosts=hosts, directory=Path("/"), remote=side)
 
 
 def test_other_machines_are_reached_over_ssh() -> None:
@@ -76,9 +77,10 @@ def test_a_job_on_this_machine_alone_does_not_wait_for_paramiko() -> None:
 import sys
 from pathlib import Path
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.workers import Workers
 from hvdrun.hosts.reach import Transports
 from rendezvous.core.model import Host
-Transports().make("localhost", JobSpec(("true",), 1, (Host("localhost", 1),), Path("/")))
+Transports().make("localhost", JobSpec(Workers(("true",), 1, (Host("localhost", 1),), Path("/"))))
 sys.exit("paramiko" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", script], timeout=30, check=False).returncode == 0
@@ -108,13 +110,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def spec() -> JobSpec:
-    return JobSpec(
+    return build_spec(
         command=("true",),
         size=2,
         hosts=tuple(Host(name, 1) for name in HOSTS),
         directory=Path("/data"),
-        remote=RemoteSide(frozenset(HOSTS), ("true",), "/usr/bin/python3"),
-        remote_prefix="source env.sh",
+        remote=Remote(frozenset(HOSTS), ("true",), "/usr/bin/python3", prefix="source env.sh"),
     )
 
 
@@ -131,8 +132,9 @@ def test_the_configuration_says_how_to_get_to_a_host(spec: JobSpec) -> None:
 
 def test_the_options_outweigh_it(home: Path, spec: JobSpec) -> None:
     key = home / "key"
-    options = SshOptions(port=2200, identity_file=key, accept_new=True)
-    target = resolve("a", replace(spec, ssh=options, users={"a": "me"}))
+    target = resolve(
+        "a", with_fields(spec, ssh_port=2200, ssh_identity_file=key, ssh_accept_new=True, users={"a": "me"})
+    )
     assert (target.address, target.port, target.user, target.accept_new) == ("192.0.2.1", 2200, "me", True)
     assert target.keys == (key, Path("/another/key"))
 

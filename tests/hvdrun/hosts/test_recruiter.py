@@ -4,7 +4,6 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from hvdrun.spec.elasticity import Elasticity
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import Endpoint, Host
 from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
+from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import happen, in_loop
 
 ROUTE = Route("127.0.0.1", "", Endpoint("127.0.0.1", 1))
@@ -35,8 +35,8 @@ class Office:
         self.begun: list[str] = []
         self.failed: dict[str, LaunchError] = {}
         self.fleet = Fleet({}, ignore, lambda *_: None, refuse)
-        spec = JobSpec(("true",), 1, (Host("a", 1),), Path("/"), Elasticity(1))
-        self._spec = replace(spec, start_timeout_seconds=start_timeout_seconds)
+        spec = build_spec(("true",), 1, (Host("a", 1),), Path("/"), Elasticity(1))
+        self._spec = with_fields(spec, start_timeout_seconds=start_timeout_seconds)
         self.recruiter = Recruiter(
             self.fleet,
             self,

@@ -5,7 +5,6 @@ Their agents report what the test's network lets them prove.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,13 @@ from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, S
 from hvdrun.network.findings import LAUNCHER
 from hvdrun.network.interfaces import list_addresses
 from hvdrun.spec.elasticity import Elasticity
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.remote import Remote
 from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.orders import Found, Hello
 from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore, refuse
+from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import in_loop
 
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}
@@ -61,13 +62,13 @@ async def at_site(**machines: Machine) -> AsyncIterator[Site]:
 def make_spec(
     *hosts: str, remote: bool = True, elastic: bool = True, script: bool = True, interfaces: tuple[str, ...] = ()
 ) -> JobSpec:
-    return JobSpec(
+    return build_spec(
         ("true",),
         1 if elastic else len(hosts),
         tuple(Host(host, 1) for host in hosts),
         Path("/"),
         Elasticity(1, script="./hosts" if script else None) if elastic else None,
-        remote=RemoteSide(frozenset(hosts if remote else ()), ("true",), "/usr/bin/python3"),
+        remote=Remote(frozenset(hosts if remote else ()), ("true",), "/usr/bin/python3"),
         interfaces=interfaces,
     )
 
@@ -223,7 +224,7 @@ async def test_a_host_alone_has_an_address_for_those_who_come_later() -> None:
 )
 @in_loop
 async def test_a_job_that_stays_on_this_machine_is_not_surveyed(spec: JobSpec, *, is_inside: bool) -> None:
-    host = spec.hosts[0].name
+    host = spec.workers.hosts[0].name
     async with at_site(**{host: Machine("192.0.2.1")}) as site:
         (answer,) = (await site.extend(spec, host)).values()
         assert bool(site.machines[host].asked) is not is_inside
@@ -236,7 +237,9 @@ async def test_no_other_host_can_join_workers_that_only_this_machine_reaches() -
     async with at_site(localhost=Machine("192.0.2.1"), b=Machine("192.0.2.2")) as site:
         spec = make_spec("localhost", remote=False)
         await site.extend(spec, "localhost")
-        wider = replace(spec, hosts=(*spec.hosts, Host("b", 1)), remote=RemoteSide(frozenset({"b"}), ("true",), "p"))
+        wider = with_fields(
+            spec, hosts=(*spec.workers.hosts, Host("b", 1)), remote=Remote(frozenset({"b"}), ("true",), "p")
+        )
         answers = await site.extend(wider, "b")
         assert isinstance(answers["b"], InsideOnlyError)
         site.map.forget("localhost")

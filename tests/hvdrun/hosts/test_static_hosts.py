@@ -18,6 +18,7 @@ from rendezvous.core.messages import Event, HostsChanged
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Begin
 from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
+from tests.hvdrun.specs import build_spec
 from tests.waiting import happen, in_loop
 
 MASTER = Endpoint("127.0.0.1", 5000)
@@ -40,21 +41,21 @@ async def hosting(spec: JobSpec, agents: Mapping[str, PlayedAgent], events: list
 
 def make_spec(start_timeout_seconds: float = 60.0) -> JobSpec:
     hosts = (Host("localhost", 1), Host("127.0.0.1", 1))
-    return JobSpec(("true",), 2, hosts, Path("/"), start_timeout_seconds=start_timeout_seconds)
+    return build_spec(("true",), 2, hosts, Path("/"), start_timeout_seconds=start_timeout_seconds)
 
 
 @in_loop
 async def test_the_first_host_reserves_a_port_that_the_others_are_told() -> None:
     spec, events = make_spec(), list[Event]()
-    agents = {host.name: Machine() for host in spec.hosts}
+    agents = {host.name: Machine() for host in spec.workers.hosts}
     async with hosting(spec, agents, events) as hosts:
         running = asyncio.create_task(hosts.run())
         await happen(lambda: bool(agents["localhost"].orders))
-        assert events == [HostsChanged(spec.hosts)]
+        assert events == [HostsChanged(spec.workers.hosts)]
         assert agents["127.0.0.1"].orders == []
         hosts.note_reserved(MASTER)
         await running
-    begins = [agents[host.name].orders[0] for host in spec.hosts]
+    begins = [agents[host.name].orders[0] for host in spec.workers.hosts]
     assert [begin.master for begin in begins if isinstance(begin, Begin)] == [None, MASTER]
 
 

@@ -41,8 +41,13 @@ def test_a_job_that_waits_has_no_hosts_and_leaves_paths_to_them(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     spec = read(*JOB, "--bind", "[::1]:7", "--token-file", "t", "-map-by", "node")
-    assert spec.joining == Joining(Endpoint("::1", 7), tmp_path / "t", MapBy.NODE)
-    assert (spec.hosts, spec.discovers, spec.leaves_paths, spec.stays_inside) == ((), True, True, True)
+    assert spec.remote.joining == Joining(Endpoint("::1", 7), tmp_path / "t", MapBy.NODE)
+    assert (spec.workers.hosts, spec.discovers, spec.remote.leaves_paths, spec.remote.is_inside) == (
+        (),
+        True,
+        True,
+        True,
+    )
     assert choose_joining({"wait_for_agents": False, "bind": None, "token_file": None}, tmp_path) is None
 
 
@@ -78,8 +83,8 @@ def test_a_dry_run_shows_what_agents_would_be_given(capsys: pytest.CaptureFixtur
     assert "  listens    10.9.8.7, on a free port\n" in shown
     assert "  each host  hvdrun agent --join 10.9.8.7:PORT --token-file '/t o'\n" in shown
     spec = read(*JOB)
-    assert spec.joining is not None
-    assert "agents with 2 slots" in describe_joining(spec, spec.joining)
+    assert spec.remote.joining is not None
+    assert "agents with 2 slots" in describe_joining(spec, spec.remote.joining)
 
 
 def test_the_default_address_is_the_way_out_and_never_every_address(monkeypatch: pytest.MonkeyPatch) -> None:

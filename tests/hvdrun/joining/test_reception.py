@@ -46,8 +46,10 @@ async def wait(_: JobSpec, roster: Roster) -> Outcome:
 def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome]:
     """Wait for agents; the token is in `folder`."""
     spec = read("-np", "1", "--wait-for-agents", "--bind", LOOPBACK, "--token-file", str(folder / "token"), *words)
-    assert isinstance(spec.joining, Joining)
-    return asyncio.create_task(reception.receive(spec, spec.joining, cast(hvdrun.console.Console, console), wait))
+    assert isinstance(spec.remote.joining, Joining)
+    return asyncio.create_task(
+        reception.receive(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait)
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from rendezvous.core.model import Host, Policy, Recovery
 
 def test_a_least_number_of_workers_makes_a_job_elastic() -> None:
     spec = read_spec(shlex.split("-np 2 --min-np 1 -H a:2,b:2 true"))
-    assert spec.elasticity == Elasticity(1)
-    assert (spec.hosts, spec.lease_seconds, spec.discovers) == ((Host("a", 2), Host("b", 2)), 5.0, False)
+    assert spec.limits.elasticity == Elasticity(1)
+    assert (spec.workers.hosts, spec.limits.lease_seconds, spec.discovers) == ((Host("a", 2), Host("b", 2)), 5.0, False)
     assert spec.policy() == Policy.elastic(1, None, 2, recovery=Recovery(), lease_seconds=5.0)
-    assert read_spec(shlex.split("-np 2 --min-np 1 true")).hosts == (Host("localhost", 2),)
+    assert read_spec(shlex.split("-np 2 --min-np 1 true")).workers.hosts == (Host("localhost", 2),)
 
 
 def test_so_does_a_script() -> None:
@@ -24,21 +24,21 @@ def test_so_does_a_script() -> None:
         "--reset-limit 0 --blacklist-cooldown-range 2 3m --slot-failures 9 --slot-cooldown 5m --lease 7s true"
     )
     spec = read_spec(shlex.split(line))
-    assert spec.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, 60.0, 0, (2.0, 180.0), 9, 300.0)
-    assert (spec.hosts, spec.lease_seconds, spec.discovers) == ((), 7.0, True)
+    assert spec.limits.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, 60.0, 0, (2.0, 180.0), 9, 300.0)
+    assert (spec.workers.hosts, spec.limits.lease_seconds, spec.discovers) == ((), 7.0, True)
 
 
 def test_the_workers_are_told_of_which_kind_the_job_is() -> None:
     words = ["-np", "2", "-x", "HOROVOD_ELASTIC=7"]
     spec = read_spec([*words, "true"])
-    assert (spec.elasticity, spec.lease_seconds, spec.is_elastic) == (None, 30.0, False)
+    assert (spec.limits.elasticity, spec.limits.lease_seconds, spec.is_elastic) == (None, 30.0, False)
     assert spec.variables[b"HOROVOD_ELASTIC"] == b"0"
     assert read_spec([*words, "--min-np", "1", "true"]).variables[b"HOROVOD_ELASTIC"] == b"1"
 
 
 def test_the_timeout_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "90")
-    elasticity = read_spec(["-np", "2", "--min-np", "1", "true"]).elasticity
+    elasticity = read_spec(["-np", "2", "--min-np", "1", "true"]).limits.elasticity
     assert elasticity is not None
     assert elasticity.timeout_seconds == 90.0
     assert not read_spec(["-np", "2", "true"]).is_elastic

@@ -8,22 +8,23 @@ import pytest
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
 from hvdrun.options.request import explain_mca
-from hvdrun.spec.jobspec import JobSpec, SshOptions
+from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Host
+from tests.hvdrun.specs import build_spec
 
 
 def test_the_words_of_mpirun_become_a_job(capfd: pytest.CaptureFixture[str]) -> None:
     spec = read_spec(shlex.split("-np 4 -H localhost:4 -bind-to none -map-by slot python train.py"))
-    assert spec == JobSpec(("python", "train.py"), 4, (Host("localhost", 4),), Path.cwd())
+    assert spec == build_spec(("python", "train.py"), 4, (Host("localhost", 4),), Path.cwd())
     line = (
         "-np 8 -H server1:4,server2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib "
         "-x A=1 python train.py"
     )
     spec = read_spec(shlex.split(line))
-    assert (spec.command, spec.size) == (("python", "train.py"), 8)
-    assert spec.hosts == (Host("server1", 4), Host("server2", 4))
-    assert spec.forwarded == {b"NCCL_DEBUG": b"INFO", b"A": b"1"}
-    assert [sentence.startswith("-mca has no effect") for sentence in spec.remarks] == [True]
+    assert (spec.workers.command, spec.workers.size) == (("python", "train.py"), 8)
+    assert spec.workers.hosts == (Host("server1", 4), Host("server2", 4))
+    assert spec.workers.forwarded == {b"NCCL_DEBUG": b"INFO", b"A": b"1"}
+    assert [sentence.startswith("-mca has no effect") for sentence in spec.display.remarks] == [True]
     assert capfd.readouterr().err == ""
 
 
@@ -35,9 +36,16 @@ def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(
     options = "-np 1 -H me@a:2 -p 2222 -i key --ssh-accept-new --nics eth0 --network-interface ib0,eth0 -bind-to socket"
     remote = ["--remote-python", "/there/python", "--remote-prefix", "source env.sh"]
     spec = read_spec([*options.split(), *remote, "true"])
-    assert spec.ssh == SshOptions(port=2222, identity_file=tmp_path / "key", accept_new=True)
-    assert (spec.users, spec.interfaces, spec.bind_to) == ({"a": "me"}, ("eth0", "ib0"), "socket")
-    assert (spec.remote_python, spec.remote_prefix) == ("/there/python", "source env.sh")
+    assert spec.workers.bind_to == "socket"
+    assert spec.remote == Remote(
+        python="/there/python",
+        prefix="source env.sh",
+        ssh_port=2222,
+        ssh_identity_file=tmp_path / "key",
+        ssh_accept_new=True,
+        users={"a": "me"},
+        interfaces=("eth0", "ib0"),
+    )
 
 
 def test_files_of_the_job_are_looked_for_from_where_hvdrun_was_called(
@@ -45,7 +53,7 @@ def test_files_of_the_job_are_looked_for_from_where_hvdrun_was_called(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     spec = read_spec(["-np", "1", "--wdir", "/", "--checkpoint", "run1", "--output-filename", "logs", "true"])
-    assert (spec.checkpoint, spec.output_folder) == (tmp_path / "run1", tmp_path / "logs")
+    assert (spec.workers.checkpoint, spec.display.output_folder) == (tmp_path / "run1", tmp_path / "logs")
 
 
 @pytest.mark.parametrize(
@@ -70,18 +78,23 @@ def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str
 
 def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert read_spec(["-np", "1", "--wdir", "runs/1", "true"]).directory == tmp_path / "runs" / "1"
+    assert read_spec(["-np", "1", "--wdir", "runs/1", "true"]).workers.directory == tmp_path / "runs" / "1"
     elsewhere = read_spec(["-np", "1", "-wdir", "/elsewhere", "true"])
-    assert elsewhere.directory == Path("/elsewhere")
-    assert elsewhere.forwarded == {b"PWD": b"/elsewhere"}
-    assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).forwarded == {b"PWD": b"mine"}
+    assert elsewhere.workers.directory == Path("/elsewhere")
+    assert elsewhere.workers.forwarded == {b"PWD": b"/elsewhere"}
+    assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).workers.forwarded == {
+        b"PWD": b"mine"
+    }
 
 
 def test_mapping_decides_how_many_slots_are_used() -> None:
     words = ["-np", "4", "-H", "a:3,b:3"]
-    assert read_spec([*words, "true"]).hosts == (Host("a", 3), Host("b", 3))
-    assert read_spec(["-np", "4", "-H", "a:1,b:1", "--oversubscribe", "true"]).hosts == (Host("a", 2), Host("b", 2))
-    assert read_spec([*words, "-map-by", "node", "true"]).hosts == (Host("a", 2), Host("b", 2))
+    assert read_spec([*words, "true"]).workers.hosts == (Host("a", 3), Host("b", 3))
+    assert read_spec(["-np", "4", "-H", "a:1,b:1", "--oversubscribe", "true"]).workers.hosts == (
+        Host("a", 2),
+        Host("b", 2),
+    )
+    assert read_spec([*words, "-map-by", "node", "true"]).workers.hosts == (Host("a", 2), Host("b", 2))
 
 
 def test_settings_of_open_mpi_that_have_an_option_here_are_told() -> None:

@@ -1,23 +1,24 @@
 """A job that exists is a job that is possible."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.spec.elasticity import Elasticity
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.limits import Limits
+from hvdrun.spec.remote import Remote
+from hvdrun.spec.workers import Workers
 from rendezvous.backend import Backend
 from rendezvous.core.model import Host, Policy, Recovery
+from tests.hvdrun.specs import with_fields
 
-SPEC = JobSpec(
-    command=("python", "train.py"), size=2, hosts=(Host("localhost", 2),), directory=Path("/work"), grace_seconds=1.0
-)
+SPEC = JobSpec(Workers(("python", "train.py"), 2, (Host("localhost", 2),), Path("/work")), Limits(grace_seconds=1.0))
 
 
 def test_the_policy_is_static_and_has_the_limits() -> None:
-    spec = replace(SPEC, start_timeout_seconds=7.0, lease_seconds=8.0, grace_seconds=0.0)
+    spec = with_fields(SPEC, start_timeout_seconds=7.0, lease_seconds=8.0, grace_seconds=0.0)
     assert spec.policy() == Policy(
         min_size=2, max_size=2, failures_allowed=0, start_timeout_seconds=7.0, lease_seconds=8.0, grace_seconds=0.0
     )
@@ -32,28 +33,28 @@ def test_more_workers_than_slots_are_refused_with_all_remedies() -> None:
     with pytest.raises(
         NotEnoughSlotsError, match=r"5 workers .* 3 slots .*a 2, b 1.*: offer more slots.* -np 3.* --oversubscribe"
     ):
-        replace(SPEC, size=5, hosts=(Host("a", 2), Host("b", 1)))
+        with_fields(SPEC, size=5, hosts=(Host("a", 2), Host("b", 1)))
 
 
 def test_of_very_many_hosts_only_some_are_named() -> None:
     with pytest.raises(NotEnoughSlotsError, match=r"and 92 more\)") as caught:
-        replace(SPEC, size=200, hosts=tuple(Host(f"h{number}", 1) for number in range(100)))
+        with_fields(SPEC, size=200, hosts=tuple(Host(f"h{number}", 1) for number in range(100)))
     assert len(str(caught.value)) < 200
 
 
 def test_a_host_that_is_not_this_machine_may_have_a_command_of_its_own() -> None:
-    spec = replace(SPEC, remote=RemoteSide(frozenset({"a"}), ("/there/python", "train.py"), "/there/python"))
+    spec = with_fields(SPEC, remote=Remote(frozenset({"a"}), ("/there/python", "train.py"), "/there/python"))
     assert (spec.is_remote("a"), spec.command_on("a")) == (True, ("/there/python", "train.py"))
     assert (spec.is_remote("localhost"), spec.command_on("localhost")) == (False, ("python", "train.py"))
 
 
 def test_a_job_that_is_shown_does_not_show_the_variables_that_it_forwards() -> None:
-    assert "hunter2" not in repr(replace(SPEC, forwarded={b"API_KEY": b"hunter2"}))
+    assert "hunter2" not in repr(with_fields(SPEC, forwarded={b"API_KEY": b"hunter2"}))
 
 
 def test_a_backend_and_a_folder_of_checkpoints_reach_all_workers_whatever_else_was_forwarded() -> None:
     assert not {b"HVD_BACKEND", b"HVD_CHECKPOINT"} & SPEC.variables.keys()
-    spec = replace(SPEC, backend=Backend.UCC, checkpoint=Path("/shared/run 1"), forwarded={b"HVD_BACKEND": b"nccl"})
+    spec = with_fields(SPEC, backend=Backend.UCC, checkpoint=Path("/shared/run 1"), forwarded={b"HVD_BACKEND": b"nccl"})
     assert (spec.variables[b"HVD_BACKEND"], spec.variables[b"HVD_CHECKPOINT"]) == (b"ucc", b"/shared/run 1")
 
 
@@ -83,4 +84,4 @@ def test_a_backend_and_a_folder_of_checkpoints_reach_all_workers_whatever_else_w
 )
 def test_an_impossible_job_cannot_be_made(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        replace(SPEC, **change)  # type: ignore[arg-type]  # the cases change different fields
+        with_fields(SPEC, **change)

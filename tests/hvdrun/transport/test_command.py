@@ -3,7 +3,6 @@
 import shlex
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ from hvdrun.cli import program as cli
 from hvdrun.hosts.reach import Transports, fill_words
 from hvdrun.options.request import make_job
 from hvdrun.spec.allocation import Allocation
-from hvdrun.spec.jobspec import JobSpec, RemoteSide
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.remote import Remote
 from hvdrun.transport import command
 from hvdrun.transport.command import CommandTransport
 from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
@@ -20,6 +20,7 @@ from hvdrun.transport.start import RemoteAgent, last_words
 from rendezvous.core.model import Host
 from rendezvous.orders import Hello
 from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.specs import build_spec, with_fields
 from tests.hvdrun.transport.ssh.agents import write_agent, write_script, write_silent
 from tests.waiting import happen, in_loop
 
@@ -31,8 +32,8 @@ def make(agent: RemoteAgent, *words: str, start_seconds: float = 60.0) -> Comman
 
 
 def make_spec(host: str, **changes: object) -> JobSpec:
-    side = RemoteSide(frozenset({host}), ("true",), sys.executable)
-    return replace(JobSpec(("true",), 1, (Host(host, 1),), Path("/"), remote=side), **changes)  # type: ignore[arg-type]  # a test's
+    side = Remote(frozenset({host}), ("true",), sys.executable)
+    return with_fields(build_spec(("true",), 1, (Host(host, 1),), Path("/"), remote=side), **changes)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, f
 def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.MonkeyPatch, way: str, found: str) -> None:
     monkeypatch.setattr("hvdrun.options.request.find_directory", lambda: Path("/work"))
     typed, command = cli.parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
-    assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").rsh) == found
+    assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").remote.rsh) == found
 
 
 @in_loop
@@ -87,9 +88,7 @@ async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) 
     write_script(tmp_path / "apptainer", program)
     (tmp_path / "an image.sif").write_text("up")
     spec = make_spec("localhost", directory=tmp_path, agent_prefix=("./apptainer", "an image.sif"))
-    transport = Transports().make(
-        "localhost", replace(spec, remote=replace(spec.remote, here=frozenset({"localhost"})))
-    )
+    transport = Transports().make("localhost", with_fields(spec, here=frozenset({"localhost"})))
     try:
         await transport.open()
         assert isinstance(await anext(transport.tellings()), Hello)

@@ -23,7 +23,7 @@ EVENTS = (
 @pytest.fixture
 def communicator(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """The runtime as a sampler sees it; a test sets its `engine`."""
-    runtime = SimpleNamespace(engine=Communicator.create(0, 1))
+    runtime = SimpleNamespace(engine=Communicator.take(0, 1))
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
@@ -32,7 +32,7 @@ def deal(runtime: SimpleNamespace, size: int, count: int, **options: object) -> 
     """The indices that each rank gets."""
     dealt = []
     for rank in range(size):
-        runtime.engine = Communicator.create(rank, size)
+        runtime.engine = Communicator.take(rank, size)
         sampler = ElasticSampler(range(count), **options)  # type: ignore[arg-type]  # the options are given by the tests
         dealt.append(list(sampler))
         assert len(sampler) == len(dealt[-1]) == sampler.num_samples
@@ -71,12 +71,12 @@ def test_the_order_is_that_of_pythons_generator_seeded_with_seed_and_epoch(commu
 
 
 def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(communicator: SimpleNamespace) -> None:
-    communicator.engine = Communicator.create(0, 2)
+    communicator.engine = Communicator.take(0, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.record_batch(0, 2)
     state = sampler.state_dict()
     assert state == {"epoch": 0, "processed_num": 4, "ledger": ((2, ((2, ()),)),)}
-    communicator.engine = Communicator.create(1, 3)
+    communicator.engine = Communicator.take(1, 3)
     sampler.reset()
     assert (sampler.remaining_indices, list(sampler)) == ([4, 5, 6, 7, 8, 9], [5, 8])
     assert sampler.state_dict() == state
@@ -89,7 +89,7 @@ def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(commun
 
 
 def test_a_state_of_horovods_means_the_first_samples(communicator: SimpleNamespace) -> None:
-    communicator.engine = Communicator.create(1, 2)
+    communicator.engine = Communicator.take(1, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.load_state_dict({"epoch": 3, "processed_num": 5})
     assert (sampler.epoch, sampler.processed_num, list(sampler)) == (3, 5, [6, 8, 5])
@@ -104,7 +104,7 @@ def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) 
     c: a step is committed, from now on without these ranks. l: their loss is heard of. b: a batch of this size.
     s: its state is asked for.
     """
-    communicator = runtime.engine = Communicator.create(rank, size)
+    communicator = runtime.engine = Communicator.take(rank, size)
     sampler = ElasticSampler(range(count), shuffle=False)
     for act, *numbers in acts.split():
         ranks = tuple(map(int, numbers))
@@ -195,7 +195,7 @@ def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(
 
 
 def test_what_waits_is_of_its_epoch(communicator: SimpleNamespace) -> None:
-    communicator.engine = Communicator.create(0, 2)
+    communicator.engine = Communicator.take(0, 2)
     sampler = ElasticSampler(range(8), shuffle=False)
     state = sampler.state_dict()
     sampler.record_batch(0, 1)
@@ -210,7 +210,7 @@ def test_what_waits_is_of_its_epoch(communicator: SimpleNamespace) -> None:
 def test_samples_that_an_epoch_leaves_are_warned_of_once(
     communicator: SimpleNamespace, origin: int, warned: list[str]
 ) -> None:
-    engine = communicator.engine = Communicator.create(origin, 3)
+    engine = communicator.engine = Communicator.take(origin, 3)
     sampler = ElasticSampler(range(9), shuffle=False)
     engine.commit(1)
     sampler.record_batch(0, 3)
@@ -224,7 +224,7 @@ def test_samples_that_an_epoch_leaves_are_warned_of_once(
 
 
 def test_who_is_alone_gets_all(communicator: SimpleNamespace) -> None:
-    engine = communicator.engine = Communicator.create(1, 2)
+    engine = communicator.engine = Communicator.take(1, 2)
     engine.steps.lineage = (1,)
     sampler = ElasticSampler(range(4), shuffle=False)
     assert (list(sampler), sampler.rank, sampler.num_replicas) == ([0, 1, 2, 3], 0, 1)

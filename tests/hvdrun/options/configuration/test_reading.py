@@ -51,7 +51,7 @@ def test_toml_gives_the_same(tmp_path: Path) -> None:
         "grace_seconds": "1.5",
         "forwarded": ("A=1",),
         "mca": (("pml", "ob1"),),
-        "no_prefix": True,
+        "marks_ranks": True,
         "dry_run": False,
     }
 
@@ -68,7 +68,7 @@ def test_toml_gives_the_same(tmp_path: Path) -> None:
 def test_the_files_command_is_run_where_none_is_typed(
     tmp_path: Path, text: str, typed: list[str], command: tuple[str, ...]
 ) -> None:
-    assert read_spec(["--config-file", write(tmp_path, f"np: 2\n{text}"), *typed]).command == command
+    assert read_spec(["--config-file", write(tmp_path, f"np: 2\n{text}"), *typed]).workers.command == command
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])

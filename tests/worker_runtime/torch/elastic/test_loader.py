@@ -20,7 +20,7 @@ COUNT = 12
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Of rank 0 of 2."""
-    runtime = SimpleNamespace(engine=Communicator.create(0, 2))
+    runtime = SimpleNamespace(engine=Communicator.take(0, 2))
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
@@ -92,16 +92,16 @@ def test_training_that_begins_again_goes_on_in_the_same_epoch(runtime: SimpleNam
         next(batches)
         runtime.engine.commit()
     assert not loader.sampler.is_outdated  # as a state asks that looks for changes of the job
-    runtime.engine = Communicator.create(0, 1)  # of one worker now
+    runtime.engine = Communicator.take(0, 1)  # of one worker now
     loader.sampler.reset()
     assert (read(loader, runtime), loader.sampler.epoch) == ([[8, 9], [10, 11]], 0)
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == (list(range(COUNT)), 1)
 
 
 def test_the_first_pass_of_a_loader_is_dealt_among_the_workers_that_there_are_by_then(runtime: SimpleNamespace) -> None:
-    runtime.engine = Communicator.create(0, 1)  # a worker that has not joined the others yet
+    runtime.engine = Communicator.take(0, 1)  # a worker that has not joined the others yet
     loader = make_loader()
-    runtime.engine = Communicator.create(1, 2)
+    runtime.engine = Communicator.take(1, 2)
     assert read(loader, runtime) == [[1, 3], [5, 7], [9, 11]]
 
 
