@@ -28,8 +28,7 @@ from targets import Target
 
 import worker_runtime.mxnet as hvd_mxnet
 import worker_runtime.torch as hvd_torch
-from worker_runtime.mxnet.arrays import view_for_writing
-from worker_runtime.mxnet.engine import await_writable
+from worker_runtime.mxnet.arrays import await_writable, view_for_writing
 
 TORCH = "torch's grouped_allreduce_, MXNet's update"
 WHOLLY_TORCH = "torch, DistributedOptimizer.step"

@@ -6,10 +6,9 @@ equally many on all ranks.
 Threads: the caller's.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from worker_runtime.engine import objects
 from worker_runtime.errors import WrongArgumentError
@@ -86,56 +85,39 @@ class NoDeviceError(ValueError):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """Which of the steps are made."""
-
-    pin_device: bool
-    scale_lr: bool
-    wrap_optimizer: bool
-    broadcast: bool
-    split_data: bool
-
-
-class Framework(Protocol):
-    """How each step is made in one framework."""
-
-    def pin(self, model: Any) -> None:  # noqa: ANN401 - of the framework
-        """Let this worker use its own device."""
-
-    def scale(self, optimizer: Any) -> None:  # noqa: ANN401 - of the framework
-        """Multiply the learning rate by the number of workers."""
-
-    def wrap(self, model: Any, optimizer: Any) -> Any:  # noqa: ANN401 - of the framework
-        """An optimizer that averages gradients."""
-
-    def broadcast(self, model: Any, optimizer: Any) -> None:  # noqa: ANN401 - of the framework
-        """Give all ranks the parameters of rank 0 and, where there is an optimizer, its state."""
-
-    def split(self, data: Any) -> Any:  # noqa: ANN401 - of the framework
-        """A loader that gives each rank its share of the data."""
-
-
-def run_steps(framework: Framework, switches: Switches, model: Any, optimizer: Any, data: Any) -> Any:  # noqa: ANN401 - of the framework
+def run_steps(
+    model: Any,  # noqa: ANN401 - of the framework
+    optimizer: Any,  # noqa: ANN401 - of the framework
+    data: Any,  # noqa: ANN401 - of the framework
+    *,
+    split: Callable[[Any], Any] | None,
+    pin: Callable[[Any], object] | None,
+    scale: Callable[[Any], None] | None,
+    wrap: Callable[[Any, Any], Any] | None,
+    broadcast: Callable[[Any, Any], None] | None,
+) -> Any:  # noqa: ANN401 - of the framework
     """Make the steps, in a job that was joined, and return what was given: one object, or a tuple in that order.
 
     Args:
-        framework: makes the steps.
-        switches: which of them.
         model: what is trained.
         optimizer: None where there is none.
         data: its loader; None where there is none.
+        split: gives a loader of which each rank gets its share of the data; None, as all steps, to leave it out.
+        pin: lets this worker use its own device.
+        scale: multiplies the learning rate by the number of workers.
+        wrap: gives an optimizer of the model that averages gradients.
+        broadcast: gives all ranks the parameters of rank 0 and, where there is an optimizer, its state.
     """
-    if data is not None and switches.split_data:
-        data = framework.split(data)  # first, since it may refuse: nothing has changed by then
-    if switches.pin_device:
-        framework.pin(model)
-    if optimizer is not None and switches.scale_lr:
-        framework.scale(optimizer)
-    if optimizer is not None and switches.wrap_optimizer:
-        optimizer = framework.wrap(model, optimizer)
-    if switches.broadcast:
-        framework.broadcast(model, optimizer)
+    if data is not None and split is not None:
+        data = split(data)  # first, since it may refuse: nothing has changed by then
+    if pin is not None:
+        pin(model)
+    if optimizer is not None and scale is not None:
+        scale(optimizer)
+    if optimizer is not None and wrap is not None:
+        optimizer = wrap(model, optimizer)
+    if broadcast is not None:
+        broadcast(model, optimizer)
     prepared = tuple(each for each in (model, optimizer, data) if each is not None)
     return prepared if len(prepared) > 1 else model
 

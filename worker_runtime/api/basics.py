@@ -15,8 +15,8 @@ from worker_runtime.api.process_set import ProcessSet, add_process_set, read_ran
 from worker_runtime.collectives.combination import choose_reduction
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import MpiWorldError, NotInitializedError
+from worker_runtime.membership.launchers import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.membership.worlds import join_mpi_world
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:

@@ -25,7 +25,7 @@ CONNECT_LIMIT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class GenerationFailed:
     """This worker has noticed that the generation cannot go on."""
 
     generation: int
@@ -61,20 +61,20 @@ class Closed:
     """This worker leaves the job."""
 
 
-FormationNews: TypeAlias = Joined | Connected | Failed
-News: TypeAlias = Trouble | Interrupted | ResizeOffered | FormationNews | Closed
+FormationEvent: TypeAlias = Joined | Connected | Failed
+Event: TypeAlias = GenerationFailed | Interrupted | ResizeOffered | FormationEvent | Closed
 
 
 class Formation:
-    """Begins with `start()`; tells of each step, in its thread, until it was abandoned.
+    """Begins with `start()`; reports each step, in its thread, until it was abandoned.
 
     Args:
         client: of the rendezvous; others may use it meanwhile.
         address: on which the other members reach this worker.
         choice: through which backends tensors travel.
         after: the last generation that this worker was a member of.
-        report: what it tells of itself.
-        tell: is told of each step.
+        report: what this worker says of itself.
+        on_event: is called with each step.
     """
 
     def __init__(  # noqa: PLR0917 - each is needed once, in one place
@@ -84,7 +84,7 @@ class Formation:
         choice: Choice,
         after: int,
         report: Report,
-        tell: Callable[[FormationNews], None],
+        on_event: Callable[[FormationEvent], None],
     ) -> None:
         self.report = report
         self.membership: Membership | None = None
@@ -92,7 +92,7 @@ class Formation:
         self._address = address
         self._choice = choice
         self._after = after
-        self._follow = tell
+        self._on_event = on_event
         self._lock = threading.Lock()
         self._is_abandoned = False
         self._cancellation = Cancellation()
@@ -103,7 +103,7 @@ class Formation:
         """Begin."""
         self._thread.start()
 
-    def take(self) -> tuple[Group | None, Link | None]:
+    def release(self) -> tuple[Group | None, Link | None]:
         """What was formed, which the caller owns from now on; nothing in a world of one."""
         with self._lock:
             formed, self._formed = self._formed, None
@@ -130,7 +130,7 @@ class Formation:
         try:
             membership = client.join(self._after, self.report)
             self.membership = membership
-            self._tell(Joined(self, membership))
+            self._report(Joined(self, membership))
             group = form(
                 membership,
                 client.await_sequencer,
@@ -143,28 +143,28 @@ class Formation:
         except (RendezvousError, InitializationError) as error:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
-            self._tell(Failed(self, failure, is_final))
+            self._report(Failed(self, failure, is_final))
         except BaseException as error:  # a fault of ours: nobody may wait for this thread
             fault = InitializationError(f"this worker cannot connect ({error!r})")
-            self._tell(Failed(self, fault, is_final=True))
+            self._report(Failed(self, fault, is_final=True))
             raise
         else:
             if group is not None and link is not None:
                 with self._lock:
                     self._formed = group, link
-            if not self._tell(Connected(self)):
+            if not self._report(Connected(self)):
                 self._close_formed()
 
-    def _tell(self, news: FormationNews) -> bool:
-        """Tell of a step, unless this was abandoned; whether it did."""
+    def _report(self, event: FormationEvent) -> bool:
+        """Report a step, unless this was abandoned; whether it did."""
         with self._lock:
             if self._is_abandoned:
                 return False
-        self._follow(news)
+        self._on_event(event)
         return True
 
     def _close_formed(self) -> None:
-        group, link = self.take()
+        group, link = self.release()
         if link is not None:
             link.close()
         if group is not None:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,12 @@ from worker_runtime.membership.formation import (
     CONNECT_LIMIT,
     Closed,
     Connected,
+    Event,
     Failed,
     Formation,
-    FormationNews,
+    FormationEvent,
+    GenerationFailed,
     Joined,
-    News,
-    Trouble,
 )
 from worker_runtime.rendezvous import (
     Assignment,
@@ -66,13 +66,7 @@ _JOIN_SECONDS = 5.0  # for a thread of ours to end
 _LOOK_SECONDS = 0.5  # between two looks of who waits for a generation; it is woken, so this is a second chance
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A generation as the program enters it."""
-
-    assignment: Assignment
-    engine: Engine
-    verdict: Verdict
+Entered = tuple[Assignment, Engine, Verdict]  # a generation as the program enters it
 
 
 class Recovery:
@@ -114,11 +108,11 @@ class Recovery:
         self._commits = 0  # of the program's state
         self._states = 0  # functions under way that begin again after an exception
         self._changed = threading.Condition()
-        self._news: SimpleQueue[News] = SimpleQueue()
+        self._events: SimpleQueue[Event] = SimpleQueue()
         self._client = connect(bootstrap)
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
-            for target, name in ((self._control, "hvd-recovery"), (self._listen, "hvd-notices"))
+            for target, name in ((self._control, "hvd-recovery"), (self._follow, "hvd-notices"))
         ]
         for thread in self._threads:
             thread.start()
@@ -128,7 +122,7 @@ class Recovery:
         """The newest that this worker was a member of."""
         return self._generation
 
-    def enter(self, wish: Wish, trouble: str = "") -> Entry:
+    def enter(self, wish: Wish, trouble: str = "") -> Entered:
         """Become a member of the next generation, in the program's own time; waits for it.
 
         Args:
@@ -145,7 +139,7 @@ class Recovery:
                 if self._end is not None:
                     raise self._end
                 if self._formation is not None:
-                    return self._take()
+                    return self._enter()
                 # There is none under way, or one in which what was pending has gone on: the program has left that.
                 succession, self._succession = self._succession, None
                 self._left = self._generation  # so that nobody else begins a formation
@@ -185,7 +179,7 @@ class Recovery:
 
     def close(self) -> None:
         """End the threads; the engine is its owner's."""
-        self._news.put(Closed())
+        self._events.put(Closed())
         self._client.close()
         with self._changed:
             formation, self._formation = self._formation, None
@@ -208,9 +202,9 @@ class Recovery:
 
     def note_trouble(self, generation: int, reason: str) -> None:
         """A generation cannot go on."""
-        self._news.put(Trouble(generation, reason))
+        self._events.put(GenerationFailed(generation, reason))
 
-    def _listen(self) -> None:
+    def _follow(self) -> None:
         """Hear what the rendezvous has to say, until the client is closed.
 
         How others have ended is told to the engine from here: the other thread may be waiting for them in it.
@@ -221,10 +215,10 @@ class Recovery:
                     case Departed():
                         self._note_departed(notice)
                     case Interrupted(generation, reason) if (succession := self._succession) is not None:
-                        self._news.put(notice)
+                        self._events.put(notice)
                         succession.note_interrupted(generation, reason)
                     case Interrupted() | ResizeOffered():
-                        self._news.put(notice)
+                        self._events.put(notice)
         except RendezvousError as error:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
         except BaseException as error:  # a fault of ours: nobody may wait for what this thread would have heard
@@ -240,30 +234,30 @@ class Recovery:
 
     def _control(self) -> None:
         try:
-            while not isinstance(news := self._news.get(), Closed):
-                self._heed(news)
+            while not isinstance(event := self._events.get(), Closed):
+                self._handle(event)
         except StuckError as error:
             _end_process(str(error))
         except BaseException as error:  # a fault of ours: nobody may wait for this thread
             self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
             raise
 
-    def _heed(self, news: News) -> None:
-        match news:
+    def _handle(self, event: Event) -> None:
+        match event:
             case Joined(formation) | Connected(formation) | Failed(formation):
                 if formation is self._formation:  # else it was abandoned meanwhile
-                    self._hear_of_formation(news)
+                    self._handle_formation(event)
             case ResizeOffered(generation):
                 if generation > self._left:  # else it was made to those who are there no more
-                    self._note_offer(news)
+                    self._note_offer(event)
             case Interrupted(generation, reason):
-                self._interrupted = max(self._interrupted, news, key=lambda each: each.generation)
+                self._interrupted = max(self._interrupted, event, key=lambda each: each.generation)
                 self._leave(generation, reason)
-            case Trouble(generation, reason):
+            case GenerationFailed(generation, reason):
                 self._leave(generation, reason, trouble=reason)
 
-    def _hear_of_formation(self, news: FormationNews) -> None:
-        match news:
+    def _handle_formation(self, event: FormationEvent) -> None:
+        match event:
             case Joined(_, membership):
                 self._join(membership)
             case Connected(formation):
@@ -276,9 +270,9 @@ class Recovery:
     def _leave(self, generation: int, reason: str, trouble: str = "") -> None:
         """That generation cannot go on: ask for another, unless that was done."""
         if generation == self._generation > self._left:
-            self._start_over(reason, trouble)
+            self._recover(reason, trouble)
 
-    def _start_over(self, reason: str, trouble: str) -> None:
+    def _recover(self, reason: str, trouble: str) -> None:
         """The present generation cannot go on: ask for another."""
         succession = self._succession
         self._left = self._generation
@@ -300,7 +294,9 @@ class Recovery:
         """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
         report = replace(report, has_state=bool(self._states), is_blank=self._is_blank, commits=self._commits)
         self._is_ready = False
-        self._formation = Formation(self._client, self._address, self._choice, self._generation, report, self._news.put)
+        self._formation = Formation(
+            self._client, self._address, self._choice, self._generation, report, self._events.put
+        )
         self._formations = [each for each in self._formations if each.is_under_way] + [self._formation]
         self._formation.start()
 
@@ -330,7 +326,7 @@ class Recovery:
         if formation.membership is not None:  # before anything is done with them that the program waits for
             self._note_assignment(formation.membership.assignment)
         try:
-            succession.resume(*formation.take())
+            succession.resume(*formation.release())
         except HorovodInternalError as error:
             self._leave(self._generation, str(error), trouble=str(error))
             return
@@ -339,18 +335,18 @@ class Recovery:
             self._changed.notify_all()
         _LOG.debug("resumed: generation %d", self._generation)
 
-    def _take(self) -> Entry:
+    def _enter(self) -> Entered:
         """Let the program have what was formed; the caller holds the lock."""
         formation, self._formation = self._formation, None
         if formation is None or formation.membership is None:
             raise AssertionError("there is a formation with a membership")
         numbers = formation.membership.assignment
         retry = Retry(self.note_trouble)
-        engine = Engine(*formation.take(), retry, self._lease_seconds, self._generation)
+        engine = Engine(*formation.release(), retry, self._lease_seconds, self._generation)
         self._succession = succession = Succession(engine, retry)
         for notice in self._departed:
             succession.note_departed(notice.generation, notice.rank)
-        return Entry(numbers, engine, formation.membership.verdict)
+        return numbers, engine, formation.membership.verdict
 
     def _give_up(self, error: Exception) -> None:
         """There will be no further generation for this worker."""

@@ -21,10 +21,10 @@ from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import Choice, Features, choose
 from worker_runtime.membership.agent import AgentWatch, FailureNotice, StopNotice
 from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
-from worker_runtime.membership.meeting import Meeting, join_world, meet
+from worker_runtime.membership.foreign import ForeignJob, join_job, open_job
+from worker_runtime.membership.launchers import World, find_world
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import Recovery
-from worker_runtime.membership.worlds import World, find_world
 from worker_runtime.rendezvous import (
     Assignment,
     Backend,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's world to meet; torch's default is as long
+WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's job to come; torch's default is as long
 DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
 
 
@@ -68,7 +68,7 @@ class Runtime:
         self._lock = threading.RLock()
         self.world: _World | None = None  # while this process is a member; each collective looks here first
         self._generation = 0
-        self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
+        self._foreign: ForeignJob | None = None  # of another launcher; kept for a second init()
         self._is_registered = False
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
@@ -139,11 +139,11 @@ class Runtime:
                 return None
             self.world = None
             try:
-                entry = recovery.enter(wish, trouble)
+                assignment, engine, verdict = recovery.enter(wish, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self.world = _World(entry.assignment, entry.engine)
-            return entry.verdict
+            self.world = _World(assignment, engine)
+            return verdict
 
     def join_late(self) -> bool:
         """Join the others, where they train already; whether that was still to be done.
@@ -226,11 +226,11 @@ class Runtime:
             bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
         )
         try:
-            entry = recovery.enter(Wish.BEGIN)
+            assignment, engine, _ = recovery.enter(Wish.BEGIN)
         except BaseException:
             self._close_recovery()
             raise
-        return entry.assignment, entry.engine
+        return assignment, engine
 
     def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a new generation.
@@ -257,10 +257,10 @@ class Runtime:
 
     def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a world that another launcher made."""
-        if self._meeting is None:
-            self._meeting = meet(world, WORLD_LIMIT)
+        if self._foreign is None:
+            self._foreign = open_job(world, WORLD_LIMIT)
         self._generation += 1
-        return join_world(world, self._meeting, self._generation, WORLD_LIMIT, choice)
+        return join_job(world, self._foreign, self._generation, WORLD_LIMIT, choice)
 
     def _leave(self, end: str = "") -> None:
         with self._lock:
@@ -289,8 +289,8 @@ class Runtime:
     def _end(self) -> None:
         """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
         self._leave(describe_end(self._failure_notice.returncode))
-        if self._meeting is not None:
-            self._meeting.close()
+        if self._foreign is not None:
+            self._foreign.close()
 
     def _abandon(self) -> None:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
@@ -300,9 +300,9 @@ class Runtime:
         if self._recovery is not None:
             self._recovery.abandon()
             self._recovery = None
-        if self._meeting is not None:
-            self._meeting.abandon()
-            self._meeting = None
+        if self._foreign is not None:
+            self._foreign.abandon()
+            self._foreign = None
         if self.world is not None and not self._is_forked:
             self._is_forked = True
             self.world.engine.abandon()

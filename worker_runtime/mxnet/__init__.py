@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from worker_runtime.mxnet import installation  # noqa: F401 - first: it says what is missing
+from worker_runtime.mxnet import errors  # noqa: F401 - first: it says what is missing
 
 # isort: split
 from worker_runtime.api import names
@@ -16,8 +16,7 @@ from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
 
 if TYPE_CHECKING:
-    from worker_runtime.mxnet.loaders import split_data
-    from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate
+    from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate, split_data
 else:
 
     def __getattr__(name: str) -> object:
@@ -31,7 +30,7 @@ _LATE = {
     "pin_device": "worker_runtime.mxnet.preparation",
     "prepare": "worker_runtime.mxnet.preparation",
     "scale_learning_rate": "worker_runtime.mxnet.preparation",
-    "split_data": "worker_runtime.mxnet.loaders",
+    "split_data": "worker_runtime.mxnet.preparation",
 }
 
 __all__ = [

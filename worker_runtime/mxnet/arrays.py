@@ -8,6 +8,11 @@ must be left alone, which the blocking operations see to by themselves.
 
 A view holds the array's memory: the array itself may go. To make one takes some microseconds, and copies nothing.
 
+To write to an array past the engine, one must wait for what was enqueued and reads it. MXNet offers that for one array
+at a time, each by an operation of the engine's that does nothing and takes its turn: two changes of threads, in the
+same queue as backward's operations. In `await_writable` one such operation stands for all the arrays, in the queue for
+urgent ones.
+
 There are views of the host's memory alone. An array on any other context is *foreign*: it is copied to the host, and
 where it is to be overwritten, back. MXNet's engine orders these copies as all else that reads and writes the array.
 """
@@ -58,17 +63,17 @@ class Views:
         """See `view_for_reading` and `view_for_writing`."""
         if not in_place:
             return list(map(view_for_reading, arrays))
-        self._homes = list(map(bring_home, arrays))
+        self._homes = list(map(to_host, arrays))
         return list(map(view_for_writing, self._homes))
 
     def wrap(
         self, results: Sequence[torch.Tensor], arrays: Sequence[mx.nd.NDArray], *, in_place: bool
     ) -> Sequence[mx.nd.NDArray]:
-        """See `make_array` and `take_back`."""
+        """See `make_array` and `copy_back`."""
         if not in_place:
             return list(map(make_array, results, [*arrays, *self._more]))
         for home, array in zip(self._homes, arrays, strict=True):
-            take_back(home, array)
+            copy_back(home, array)
         return arrays
 
 
@@ -90,7 +95,7 @@ def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
         ValueError: it is sparse, or of another dtype.
         MXNetError: what the array was to be computed by has failed.
     """
-    home = bring_home(array)
+    home = to_host(array)
     home.wait_to_read()
     return _view(home)
 
@@ -102,7 +107,7 @@ def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
     enqueued that reads or writes it; what is enqueued afterwards sees what was written.
 
     Args:
-        array: as in `view_for_reading`, but not foreign: see `bring_home`.
+        array: as in `view_for_reading`, but not foreign: see `to_host`.
 
     Returns:
         A tensor of the same shape, on the CPU, row-major.
@@ -117,7 +122,7 @@ def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
     return _view(array)
 
 
-def bring_home(array: mx.nd.NDArray) -> mx.nd.NDArray:
+def to_host(array: mx.nd.NDArray) -> mx.nd.NDArray:
     """The array itself, or of a foreign one a copy on the host; enqueued, not waited for.
 
     Raises:
@@ -131,7 +136,7 @@ def bring_home(array: mx.nd.NDArray) -> mx.nd.NDArray:
         return array.copyto(_HOME)
 
 
-def take_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
+def copy_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
     """Give a foreign array the values of its copy; enqueued, so that what is enqueued afterwards sees them."""
     if home is not array:
         with mx.autograd.pause():
@@ -215,9 +220,55 @@ def _view(array: mx.nd.NDArray) -> torch.Tensor:
     except MXNetError:
         # oneDNN has left it in a layout of its own, such as the weights of a convolution after inference: asking for
         # the address puts it in order.
-        check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
+        find_address(array)
         return from_dlpack(array.to_dlpack_for_read())
 
 
 def _make_dense(array: mx.nd.NDArray) -> mx.nd.NDArray:
     return array if array.stype == "default" else array.tostype("default")
+
+
+class _CpuContext(ctypes.Structure):
+    """MXNet's `Context` of the first CPU."""
+
+    _fields_ = (("device_type", ctypes.c_int), ("device_id", ctypes.c_int32))
+
+
+_CPU = _CpuContext(1, 0)
+_URGENT = ctypes.c_int(3)  # FnProperty::kCPUPrioritized
+# What runs when the arrays are free: a function that does nothing, and needs neither arguments nor Python's lock.
+_NOTHING = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p)
+
+
+def await_writable(arrays: Sequence[mx.nd.NDArray]) -> None:
+    """Wait until what was enqueued and reads any of the arrays is done.
+
+    Args:
+        arrays: that are computed, on the CPU.
+    """
+    if not arrays:
+        return
+    handles = (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
+    check_call(
+        _LIB.MXEnginePushSyncND(
+            _NOTHING,
+            None,
+            None,
+            ctypes.byref(_CPU),
+            None,
+            0,
+            handles,
+            len(arrays),
+            ctypes.byref(_URGENT),
+            0,
+            b"await_writable",
+        )
+    )
+    arrays[0].wait_to_read()  # which stands for all
+
+
+def find_address(array: mx.nd.NDArray) -> int | None:
+    """Where the elements of a dense array that is computed lie, in row-major order: oneDNN's own order is undone."""
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return address.value

@@ -10,9 +10,8 @@ import mxnet as mx
 import numpy as np
 import torch
 
-from worker_runtime.api.arguments import NoneCompressor
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
-from worker_runtime.reduction.settings import Compressor
+from worker_runtime.reduction.settings import Compressor, NoneCompressor
 
 
 class FP16Compressor:

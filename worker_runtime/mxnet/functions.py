@@ -11,9 +11,9 @@ from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
-from worker_runtime.mxnet.arrays import bring_home, check_array, view_for_reading, view_for_writing
-from worker_runtime.mxnet.boundary import raises_mxnet_errors
+from worker_runtime.mxnet.arrays import check_array, to_host, view_for_reading, view_for_writing
 from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
+from worker_runtime.mxnet.errors import raises_mxnet_errors
 
 _TITLE = "broadcast_parameters"
 
@@ -119,7 +119,7 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
                 settle(value)
         lists = [_list_arrays(value) for value in values]
         make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
-        homes = [bring_home(arrays[0]) for arrays in lists]
+        homes = [to_host(arrays[0]) for arrays in lists]
         views = list(map(make_view, homes))
         operation = Broadcast(views, root_rank, call.among, call.name, views)
     call.engine.run(operation)

@@ -19,10 +19,17 @@ import torch
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_back, view_for_reading
-from worker_runtime.mxnet.boundary import raises_mxnet_errors
+from worker_runtime.mxnet.arrays import (
+    DTYPES,
+    await_writable,
+    check_array,
+    copy_back,
+    find_address,
+    to_host,
+    view_for_reading,
+)
 from worker_runtime.mxnet.compression import Compression, TensorCompressor
-from worker_runtime.mxnet.engine import await_writable, find_address
+from worker_runtime.mxnet.errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.settings import Compressor
@@ -110,10 +117,10 @@ class ArrayReducer:
         """
         arrays = [gradient.array for gradient in gradients]
         with self.preparing():
-            homes = list(map(bring_home, arrays))
+            homes = list(map(to_host, arrays))
             self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
         for home, array in zip(homes, arrays, strict=True):
-            take_back(home, array)
+            copy_back(home, array)
 
     def preparing(self) -> AbstractContextManager[None]:
         """While a step's gradients are made for `reduce`: if that fails, the other ranks' step does, too."""
@@ -131,7 +138,7 @@ class ArrayReducer:
                 entry = entries.get(stand_in.tensor)
                 if entry is None:
                     continue
-                if entry.bucket is not None and entry.bucket.missing == 1:
+                if self._reducer.completes_bucket(entry):
                     await_writable(ready)
                     ready.clear()
                 self._reducer.record_gradient(entry)

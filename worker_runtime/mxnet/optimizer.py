@@ -6,27 +6,35 @@ called reaches that one, so that what a Trainer or a Module sets on it (`rescale
 MXNet hands an optimizer its gradients in small portions, first layer first: the worst way to average them. As many as
 it says it can update at once (`aggregate_num`), though, it gets in one call. So it says that it can update all,
 averages them in one go, last layer first, and then updates in the portions that the user's optimizer wants.
+
+MXNet saves the momenta of a trainer together with its optimizer, and lets the one that it loads take the place of its
+own. A distributed one would so get into trainers that are to have none, and be lost where one must be. One class of
+MXNet's does all of the saving and loading, the `Updater`, for trainers, modules and key-value stores alike. So two of
+its methods are replaced, when the first distributed optimizer is made: others may replace them too, before or after.
+They do as before where no distributed one is concerned; where one is, it stays what and where it is, and the optimizer
+in it is saved and loaded.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import mxnet as mx
+from mxnet.optimizer import Updater
 
-from worker_runtime.api.arguments import read_group_count, read_predivide
 from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.mxnet.arrays import bring_home, fill_parts, sum_parts, take_back, view_for_writing
-from worker_runtime.mxnet.boundary import raises_mxnet_errors
+from worker_runtime.mxnet.arrays import copy_back, fill_parts, sum_parts, to_host, view_for_writing
+from worker_runtime.mxnet.errors import raises_mxnet_errors
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
+from worker_runtime.reduction.settings import read_group_count, read_predivide
 
 Many = (list, tuple)
 _TITLE = "DistributedOptimizer"
 
 
-class DistributedOptimizer(Wrapper):
+class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxnet has no types
     """Lets `optimizer` update with the average of the workers' gradients.
 
     For `gluon.Trainer(params, hvd.DistributedOptimizer(opt), kvstore=None)` and for
@@ -92,14 +100,6 @@ class DistributedOptimizer(Wrapper):
     def __reduce__(self) -> tuple[type["DistributedOptimizer"], tuple[object, ...]]:
         return type(self), (self._optimizer, self._gradient_predivide_factor, self._num_groups, self._process_set)
 
-    def find_wrapped(self) -> mx.optimizer.Optimizer:
-        """The user's own optimizer."""
-        return self._optimizer
-
-    def replace_wrapped(self, optimizer: mx.optimizer.Optimizer) -> None:
-        """Let another one, that comes out of a file, update with the averages."""
-        vars_of(self)["_optimizer"] = optimizer
-
     @property
     def aggregate_num(self) -> int:
         """How many weights one call updates: all that there are."""
@@ -131,12 +131,12 @@ class DistributedOptimizer(Wrapper):
         call = begin_call("allreduce", name, self._process_set)
         with call.preparing():
             total = sum_parts([grad])
-            home = bring_home(total)
+            home = to_host(total)
             view = view_for_writing(home)
             how = make_settings(self._gradient_predivide_factor).how
             operation = make_allreduce(call, [view], how, [view])
         call.engine.run(operation)
-        take_back(home, total)
+        copy_back(home, total)
         fill_parts(total, [grad])
 
     def _average_many(self, names: Sequence[str], grads: Sequence[mx.nd.NDArray]) -> None:
@@ -202,3 +202,46 @@ def vars_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
     """The wrapper's own attributes."""
     found: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
     return found
+
+
+def unwrap(optimizer: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
+    """The user's own optimizer, whether it is distributed or not."""
+    return vars_of(optimizer)["_optimizer"] if isinstance(optimizer, DistributedOptimizer) else optimizer
+
+
+@cache
+def keep_wrappers() -> None:
+    """Let wrappers stay in their places and out of files, from now on and in all of MXNet."""
+    Updater.get_states = _make_getter(Updater.get_states)
+    Updater.set_states = _make_setter(Updater.set_states)
+
+
+def _make_getter(get: Callable[[Any, bool], bytes]) -> Callable[[Any, bool], bytes]:
+    """In place of `Updater.get_states`: with what is wrapped."""
+
+    def get_states(updater: Any, dump_optimizer: bool = False) -> bytes:  # noqa: ANN401, FBT001, FBT002 - MXNet's signature
+        own = updater.optimizer
+        updater.optimizer = unwrap(own)
+        try:
+            return get(updater, dump_optimizer)
+        finally:
+            updater.optimizer = own
+
+    return get_states
+
+
+def _make_setter(put: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]:
+    """In place of `Updater.set_states`: what is loaded is wrapped as the one before was, or not at all."""
+
+    def set_states(updater: Any, states: bytes) -> None:  # noqa: ANN401 - an Updater
+        own = updater.optimizer
+        put(updater, states)
+        loaded = updater.optimizer
+        if loaded is own:  # the states have come without one
+            return
+        updater.optimizer = unwrap(loaded)
+        if isinstance(own, DistributedOptimizer):
+            vars_of(own)["_optimizer"] = updater.optimizer
+            updater.optimizer = own
+
+    return set_states

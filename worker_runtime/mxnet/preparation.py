@@ -3,21 +3,31 @@
 from typing import Any, TypeVar, overload
 
 import mxnet as mx
+from mxnet.gluon.data import BatchSampler, DataLoader, FilterSampler, RandomSampler, Sampler, SequentialSampler
 
 from worker_runtime.api.basics import init, local_rank, size
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.mxnet.functions import broadcast_optimizer_state, broadcast_parameters
-from worker_runtime.mxnet.loaders import split_data as split
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
-from worker_runtime.preparation import SchedulerExistsError, Switches, choose_device, run_steps
+from worker_runtime.preparation import (
+    DataNotSplitError,
+    RankOrder,
+    SchedulerExistsError,
+    choose_device,
+    run_steps,
+)
 
-__all__ = ["pin_device", "prepare", "scale_learning_rate"]
+__all__ = ["pin_device", "prepare", "scale_learning_rate", "split_data"]
 
 NetT = TypeVar("NetT")
 TrainerT = TypeVar("TrainerT")
 DataT = TypeVar("DataT")
+
+_OWN = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which know of no ranks
+
+_KEPT = ("batchify_fn", "num_workers", "pin_memory", "pin_device_id", "prefetch", "thread_pool", "timeout")
 
 
 def pin_device() -> mx.Context:
@@ -50,6 +60,55 @@ def scale_learning_rate(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> N
     if optimizer.lr_scheduler is not None:
         raise SchedulerExistsError("make the scheduler with base_lr multiplied by hvd.size(), and leave scale_lr out")
     optimizer.set_learning_rate(optimizer.lr * size())
+
+
+class RankSampler(RankOrder, Sampler):  # type: ignore[misc]  # mxnet has no types
+    """Any sampler's order, of which each rank gets its share; see `preparation.RankOrder`."""
+
+
+def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
+    """Give each rank its share of a Gluon DataLoader's data: every size-th sample, and as many on all ranks.
+
+    The loader that is given stays as it is; the new one has all else of it, its own worker processes too. The order is
+    that of rank 0's sampler, so that `np.random.seed()` on rank 0 repeats it; it is another one in each pass if the
+    loader shuffles. All ranks begin each pass together. `batch_size` counts for one worker.
+
+    Args:
+        data: a `gluon.data.DataLoader`; or a sampler of your own that knows of no ranks, to make a DataLoader with.
+
+    Raises:
+        ValueError: it is neither, or has a batch sampler or a sampler of its own; the sentence says what to write by
+            hand.
+    """
+    if isinstance(data, Sampler):
+        return RankSampler(data)
+    if type(data) is not DataLoader:
+        raise DataNotSplitError(
+            f"it is a {type(data).__name__}, not a gluon.data.DataLoader",
+            "give each rank its part by hand (rows [hvd.rank()::hvd.size()] of arrays, or num_parts=hvd.size() and "
+            "part_index=hvd.rank() of an mx.io iterator), and pass split_data=False to hvd.prepare()",
+        )
+    own = vars(data)
+    batches = own["_batch_sampler"]
+    if type(batches) is not BatchSampler:
+        raise DataNotSplitError(
+            f"its batch sampler is a {type(batches).__name__}",
+            "let it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
+        )
+    sampler, batch_size, last_batch = (vars(batches)[name] for name in ("_sampler", "_batch_size", "_last_batch"))
+    if isinstance(sampler, RankSampler):
+        return data
+    if type(sampler) not in _OWN:
+        raise DataNotSplitError(
+            f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
+            "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler)",
+        )
+    kept = {name: own[f"_{name}"] for name in _KEPT}
+    shared = BatchSampler(RankSampler(sampler), batch_size, last_batch)
+    return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
+
+
+_split = split_data  # prepare has an argument of that name
 
 
 @overload
@@ -126,49 +185,43 @@ def prepare(
         raise WrongArgumentError(
             f"prepare: a gluon.Trainer or an optimizer was expected second, not {type(trainer).__name__}"
         )
-    switches = Switches(
-        pin_device=pin_device,
-        scale_lr=scale_lr,
-        wrap_optimizer=wrap_optimizer,
-        broadcast=broadcast,
-        split_data=split_data,
-    )
     init()
-    return run_steps(_Gluon(), switches, net, trainer, data)
+    return run_steps(
+        net,
+        trainer,
+        data,
+        split=_split if split_data else None,
+        pin=_pin if pin_device else None,
+        scale=scale_learning_rate if scale_lr else None,
+        wrap=_wrap if wrap_optimizer else None,
+        broadcast=_broadcast if broadcast else None,
+    )
 
 
-class _Gluon:
-    """The steps of `preparation.run_steps`."""
+def _pin(net: mx.gluon.Block) -> None:
+    context = pin_device()
+    if context.device_type != "gpu":
+        return
+    for parameter in net.collect_params().values():
+        contexts = parameter.list_ctx()
+        if len(contexts) == 1 and contexts[0].device_type == "gpu" and contexts[0] != context:
+            parameter.reset_ctx(context)
 
-    def pin(self, net: mx.gluon.Block) -> None:
-        context = pin_device()
-        if context.device_type != "gpu":
-            return
-        for parameter in net.collect_params().values():
-            contexts = parameter.list_ctx()
-            if len(contexts) == 1 and contexts[0].device_type == "gpu" and contexts[0] != context:
-                parameter.reset_ctx(context)
 
-    def scale(self, trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> None:
-        scale_learning_rate(trainer)
+def _wrap(_: mx.gluon.Block, trainer: Any) -> Any:  # noqa: ANN401 - mxnet has no types
+    optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
+    if isinstance(trainer, DistributedTrainer) or isinstance(optimizer, DistributedOptimizer):
+        return trainer
+    return DistributedOptimizer(trainer) if trainer is optimizer else _distribute(trainer)
 
-    def wrap(self, net: mx.gluon.Block, trainer: Any) -> Any:  # noqa: ANN401 - mxnet has no types
-        del net
-        optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
-        if isinstance(trainer, DistributedTrainer) or isinstance(optimizer, DistributedOptimizer):
-            return trainer
-        return DistributedOptimizer(trainer) if trainer is optimizer else _distribute(trainer)
 
-    def broadcast(self, net: mx.gluon.Block, trainer: Any) -> None:  # noqa: ANN401 - as above
-        broadcast_parameters(net.collect_params(), root_rank=0)
-        if not isinstance(trainer, mx.gluon.Trainer) or trainer._update_on_kvstore:  # noqa: SLF001 - where its states are
-            return
-        has_states = any(updater.states for updater in trainer._updaters)  # noqa: SLF001 - the same
-        if broadcast_object(has_states, root_rank=0, name="prepare.states"):
-            broadcast_optimizer_state(trainer, root_rank=0)
-
-    def split(self, data: Any) -> Any:  # noqa: ANN401 - as above
-        return split(data)
+def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:  # noqa: ANN401 - as above
+    broadcast_parameters(net.collect_params(), root_rank=0)
+    if not isinstance(trainer, mx.gluon.Trainer) or trainer._update_on_kvstore:  # noqa: SLF001 - where its states are
+        return
+    has_states = any(updater.states for updater in trainer._updaters)  # noqa: SLF001 - the same
+    if broadcast_object(has_states, root_rank=0, name="prepare.states"):
+        broadcast_optimizer_state(trainer, root_rank=0)
 
 
 def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:

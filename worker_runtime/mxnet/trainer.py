@@ -6,14 +6,12 @@ from typing import Any
 
 import mxnet as mx
 
-from worker_runtime.api.arguments import check_compression, read_group_count, read_predivide
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet.arrays import fill_parts, sum_parts
 from worker_runtime.mxnet.compression import Compression
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.mxnet.optimizer import DistributedOptimizer
-from worker_runtime.mxnet.states import unwrap
-from worker_runtime.reduction.settings import Compressor
+from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
+from worker_runtime.reduction.settings import Compressor, check_compression, read_group_count, read_predivide
 
 _TITLE = "DistributedTrainer"
 _FRESHNESS = "ignore_stale_grad=True"  # the exchange that it makes

@@ -10,7 +10,7 @@ from worker_runtime.engine.engine import Engine
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """This rank's place among those that average the same gradients.
+    """The ranks that average the same gradients, seen from one of them.
 
     name: that no other optimizer has; the same on all ranks, which make those of one label in the same order.
     is_elastic: the job outlives its workers: local gradients are kept until their step is committed.
@@ -22,8 +22,8 @@ class Communicator:
     is_elastic: bool
 
     @classmethod
-    def take(cls, engine: Engine, process_set: int, label: str = "") -> "Communicator | None":
-        """A place under a new name; None where there is nobody to communicate with: this rank is alone, or no member.
+    def create(cls, engine: Engine, process_set: int, label: str = "") -> "Communicator | None":
+        """One under a new name; None where this rank is alone in the set, or no member.
 
         Raises:
             ValueError: there is no such process set.
@@ -43,8 +43,8 @@ class Communicator:
         """Have the others' next operation of a kind and name refused, since this rank's has failed."""
         self.engine.fail(self.members.number, part.format(self.name), error, is_of_step=True)
 
-    def move(self) -> "Communicator | None":
-        """The same place in the generation that the engine has gone on to; None where nobody else is left.
+    def rebind(self) -> "Communicator | None":
+        """The same in the generation that the engine has continued with; None where no other rank is left.
 
         Raises:
             SetLostError: the process set has lost a member.
@@ -74,7 +74,7 @@ def commit_alone(engine: Engine, find_set: Callable[[], int]) -> None:
 
     Args:
         engine: of the present generation.
-        find_set: the number of the process set of whoever has stepped.
+        find_set: the number of the process set that steps.
     """
     if engine.is_elastic and engine.size == 1 and find_set() == GLOBAL_SET:
         engine.commit(engine.find_members(GLOBAL_SET, "DistributedOptimizer"))

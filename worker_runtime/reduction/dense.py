@@ -1,85 +1,153 @@
-"""A bucket of dense gradients: one flat tensor, or one for each dtype, reduced in place.
+"""A bucket of dense gradients: one flat tensor, or one for each dtype, reduced in place; and its memory.
 
 A large gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average:
-then nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place at once,
+then nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place,
 and autograd's own tensor is dropped. In one that outlives them the local gradient stays as it was until the step is
 committed, since it may have to be reduced again.
 
 Small gradients are packed: one call of torch copies all of a bucket, when the last one is there, and one call copies
 the results back. For them a call costs more than a copy.
 
-Another framework's gradients have their places in its own memory, and no tensor of ours can take one. So the large ones
-are handed to the group as they are, and only small ones are packed. In a job that outlives its workers the results are
-new tensors, which whoever drives the reducer copies to their places afterwards.
+A gradient that a user sees shares a part of the flat tensor, as a tensor of its own: what a program does with that
+tensor (gives it other memory, another shape, lets it require gradients) happens to it alone, as in plain torch, where
+each step's gradient is new. So whether a gradient lies in its part is looked up each time, in the tensor itself.
+
+Memory is used again in the next step only if nothing else holds it: a program that has kept `p.grad`, or a view of it,
+keeps its values, as it does in plain torch.
+
+The elements of a gradient lie in the order of its parameter's own memory. A parameter in another memory format
+(channels_last) then has a gradient in that format, which is what optimizers are fastest with, and both copies run
+through memory in order. All ranks must have it so: it is part of the description that they compare.
+
+Long because a bucket and its memory share one story.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.errors import GradientShapeError
-from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator
-from worker_runtime.reduction.memory import Memory, Part, is_dense, lies_in
 from worker_runtime.reduction.settings import Settings
 
 PACKED_BYTES = 16 * 1024  # gradients that are smaller in the mean are packed
 
 
-class InPlaceBucket(Bucket):
-    """Dense gradients that travel in their own dtype.
+def find_strides(parameter: torch.Tensor) -> tuple[int, ...]:
+    """The parameter's own strides where its elements fill its memory without gaps; else those of row-major order."""
+    if is_dense(parameter):
+        return parameter.stride()
+    strides = []
+    step = 1
+    for extent in reversed(parameter.shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
 
-    Args:
-        entries, number, note: as for every bucket.
-        settings: how to combine.
-        comm: among whom.
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Its elements lie one after the other in some order of the dimensions, each at a place of its own."""
+    if tensor.is_contiguous():
+        return True
+    step = 1
+    for stride, extent in sorted(
+        (stride, extent) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1
+    ):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def describe_order(parameter: torch.Tensor) -> tuple[int, ...]:
+    """In which order the elements travel, in numbers that are alike where the order is."""
+    strides = find_strides(parameter)
+    return tuple(stride for stride, extent in zip(strides, parameter.shape, strict=True) if extent > 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where one parameter's gradient lies.
+
+    dtype: as what it travels.
     """
 
-    def __init__(
-        self, entries: Sequence[Entry], number: int, note: str, settings: Settings, comm: Communicator
-    ) -> None:
-        super().__init__(entries, number, note)
-        reduction = settings.how.reduction
-        factors = settings.find_factors(comm.members.size)
-        self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction, *factors)
-        self._keeps = comm.is_elastic
-        self._results: list[torch.Tensor] = []
-
-    def take(self, entry: Entry) -> None:
-        """It travels when all are there."""
-        entry.kept = entry.parameter.grad
-
-    def refuse_changes(self) -> None:
-        """They change while they travel."""
-
-    def _give(self) -> None:
-        """Let the results be the gradients; most of them are already."""
-        for entry, result in zip(self.entries, self._results, strict=True):
-            parameter = entry.parameter
-            if parameter.grad is not result and (parameter.requires_grad or parameter.grad is not None):
-                parameter.grad = result
-
-    def reset(self) -> None:
-        """Forget the step."""
-        super().reset()
-        self._results = []
-
-    def _make_operation(self, comm: Communicator, name: str) -> Operation[list[torch.Tensor]]:
-        gradients = [_find_gradient(entry.parameter) for entry in self.entries]
-        return Allreduce(gradients, self._how, comm.members, name, None if self._keeps else gradients)
-
-    def _receive(self, result: list[torch.Tensor]) -> None:
-        self._results = result
+    parameter: torch.Tensor
+    dtype: torch.dtype
 
 
-def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """The parameter's gradient, or zeros."""
-    gradient = parameter.grad
+class Memory:
+    """Flat tensors, one for each kind (dtype and device) of gradient, and their views.
+
+    flats: what travels.
+    views: of each part, in its parameter's shape. They are never handed to a program.
+    """
+
+    __slots__ = ("_own_holders", "_parts", "flats", "views")
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+        self.flats, self.views = _allocate(parts)
+        self._own_holders = self._count_holders()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody else would see it change: a gradient in its place in a parameter does not count."""
+        others = self._count_holders() - self._own_holders
+        return others > 0 and others > self._count_gradients()
+
+    @property
+    def holds_gradients(self) -> bool:
+        """Whether a parameter's present gradient lies in it."""
+        return self._count_holders() > self._own_holders and self._count_gradients() > 0
+
+    def show(self, place: int) -> torch.Tensor:
+        """A tensor for the user that shares the part at `place`. It is new, and no view as autograd knows them."""
+        return self.views[place].data
+
+    def _count_holders(self) -> int:
+        """How many tensors and other objects share the flat tensors' memory."""
+        return sum(
+            torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # noqa: SLF001 - torch's only way to tell
+            for flat in self.flats
+        )
+
+    def _count_gradients(self) -> int:
+        return sum(lies_in(part.parameter.grad, view) for part, view in zip(self._parts, self.views, strict=True))
+
+
+def lies_in(gradient: torch.Tensor | None, view: torch.Tensor) -> bool:
+    """Whether a gradient has the elements of `view`, in the same memory and order."""
     return (
-        torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device) if gradient is None else gradient
+        gradient is not None
+        and gradient.layout is torch.strided
+        and gradient.dtype is view.dtype
+        and gradient.is_set_to(view)
+        and gradient.is_conj() == view.is_conj()
+        and gradient.is_neg() == view.is_neg()
     )
+
+
+def _allocate(parts: Sequence[Part]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The flat tensors, and the view of each part."""
+    kinds: dict[Hashable, list[int]] = {}
+    for index, part in enumerate(parts):
+        kinds.setdefault((part.dtype, part.parameter.device), []).append(index)
+    flats: list[torch.Tensor] = []
+    views: dict[int, torch.Tensor] = {}
+    for indices in kinds.values():
+        parameters = [parts[index].parameter for index in indices]
+        offsets = list(accumulate((parameter.numel() for parameter in parameters), initial=0))
+        flat = torch.zeros(offsets[-1], dtype=parts[indices[0]].dtype, device=parameters[0].device)
+        flats.append(flat)
+        for index, parameter, offset in zip(indices, parameters, offsets, strict=False):
+            views[index] = flat.as_strided(parameter.shape, find_strides(parameter), offset)
+    return flats, [views[index] for index in range(len(parts))]
 
 
 class DenseBucket(Bucket):
@@ -112,34 +180,31 @@ class DenseBucket(Bucket):
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
         self._packs = _are_small(self._parts)
-        self._packed: list[tuple[Entry, torch.Tensor, torch.Tensor]] = []  # with gradient and view
-        self._agreed_dims = tuple(sparse_dims)
-        self._sparse_dims = list(sparse_dims)
+        self._sparse_dims = tuple(sparse_dims)
         self._memory: Memory | None = None
         self._spare: Memory | None = None
-        self._is_open = False
 
-    def take(self, entry: Entry) -> None:
+    def copy_in(self, step: Step, entry: Entry) -> None:
         """Bring its gradient, or zeros, into the flat tensor; a small one travels when all are there.
 
         Raises:
             GradientShapeError: the gradient is not of the shape that its parameter had when the bucket was planned.
         """
         if self._packs:
-            entry.kept = entry.parameter.grad
+            step.local[entry] = entry.parameter.grad
         else:
-            self._bring(entry, self._before)
+            self._bring(step, entry, self._before)
 
-    def _bring(self, entry: Entry, factor: torch.Tensor | None) -> None:
-        """Bring a gradient, multiplied by a factor, into the flat tensor; see `take`."""
-        memory = self._open()
+    def _bring(self, step: Step, entry: Entry, factor: torch.Tensor | None) -> None:
+        """Bring a gradient, multiplied by a factor, into the flat tensor; see `copy_in`."""
+        memory = self._open(step)
         place = self._places[entry]
         parameter = entry.parameter
         view, gradient = memory.views[place], parameter.grad
         if gradient is None:
             view.zero_()
             return
-        entry.kept = gradient
+        step.local[entry] = gradient
         if lies_in(gradient, view):  # autograd has added to the result of an earlier step
             if factor is not None:
                 view.mul_(factor)
@@ -148,7 +213,7 @@ class DenseBucket(Bucket):
         has_graph = gradient.requires_grad  # of backward(create_graph=True): the user needs it as it is
         source = gradient.detach() if has_graph else gradient
         if not is_strided:
-            self._sparse_dims[place] = gradient.sparse_dim()
+            step.sparse_dims[entry] = gradient.sparse_dim()
             source = source.to_dense()
         if source.shape != view.shape:
             raise GradientShapeError(entry.name, source.shape, view.shape)
@@ -157,42 +222,44 @@ class DenseBucket(Bucket):
         else:
             torch.mul(source, factor, out=view)
         if is_strided and not (self._keeps or has_graph or view.dtype is not parameter.dtype):
-            entry.kept = parameter.grad = memory.show(place)
+            step.local[entry] = parameter.grad = memory.show(place)
 
-    def _pack(self, memory: Memory) -> None:
-        """Bring all gradients that were taken into the flat tensors, and zeros for those that are missing."""
+    def _pack(self, step: Step, memory: Memory) -> None:
+        """Bring all gradients that were copied in into the flat tensors, and zeros for those that are missing."""
+        packed: list[tuple[Entry, torch.Tensor, torch.Tensor]] = []  # with gradient and view
         for entry, view in zip(self.entries, memory.views, strict=True):
-            gradient = entry.kept
+            gradient = step.local.get(entry)
             if gradient is None:
                 view.zero_()
             elif _may_be_overwritten(gradient, view):
-                self._packed.append((entry, gradient, view))
+                packed.append((entry, gradient, view))
             else:
-                self._bring(entry, None)
-        if self._packed:
-            _, gradients, views = zip(*self._packed, strict=True)
+                self._bring(step, entry, None)
+        if packed:
+            _, gradients, views = zip(*packed, strict=True)
             torch._foreach_copy_(views, gradients)
         if self._before is not None:
             for flat in memory.flats:
                 flat.mul_(self._before)
+        step.contexts[self] = packed
 
-    def _unpack(self) -> Collection[Entry]:
+    def _unpack(self, step: Step) -> Collection[Entry]:
         """Bring results to the gradients that were packed, and are still there; to which."""
-        packed = [found for found in self._packed if found[0].parameter.grad is found[1]]
+        packed = [found for found in step.contexts.get(self, ()) if found[0].parameter.grad is found[1]]
         if self._keeps or not packed:
             return ()
         entries, gradients, views = zip(*packed, strict=True)
         torch._foreach_copy_(gradients, views)
         return frozenset(entries)
 
-    def _give(self) -> None:
+    def install(self, step: Step) -> None:
         """Let each gradient be its part of the flat tensor, or have its values.
 
         Raises:
             GradientShapeError: the parameter has got another shape in the meantime.
         """
-        memory = self._open()
-        unpacked = self._unpack()
+        memory: Memory = step.memories[self]
+        unpacked = self._unpack(step)
         for place, entry in enumerate(self.entries) if len(unpacked) < len(self.entries) else ():
             if entry in unpacked:
                 continue
@@ -204,8 +271,8 @@ class DenseBucket(Bucket):
                 continue
             if parameter.shape != view.shape:
                 raise GradientShapeError(entry.name, view.shape, parameter.shape)
-            if self._sparse_dims[place]:
-                parameter.grad = view.to(parameter.dtype).to_sparse(self._sparse_dims[place])
+            if sparse_dims := step.sparse_dims.get(entry, self._sparse_dims[place]):
+                parameter.grad = view.to(parameter.dtype).to_sparse(sparse_dims)
             elif view.dtype is parameter.dtype and view.device == parameter.device:
                 parameter.grad = memory.show(place)
             elif self._keeps or gradient is None or not _may_be_overwritten(gradient, parameter):
@@ -213,32 +280,26 @@ class DenseBucket(Bucket):
             else:
                 gradient.copy_(view)
 
-    def reset(self) -> None:
-        """Forget the step."""
-        super().reset()
-        self._is_open = False
-        self._packed = []
-        self._sparse_dims = list(self._agreed_dims)
+    def finish(self, comm: Communicator, step: Step) -> None:
+        """Wait for the operation, and multiply."""
+        super().finish(comm, step)
+        if self._after != 1.0:
+            for flat in step.memories[self].flats:
+                flat.mul_(self._after)
 
-    def _make_operation(self, comm: Communicator, name: str) -> Operation[list[torch.Tensor]]:
-        memory = self._open()
+    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
+        memory = self._open(step)
         if self._packs:
-            self._pack(memory)
+            self._pack(step, memory)
         flats = memory.flats
         return Allreduce(flats, self._how, comm.members, name, flats)
 
-    def _receive(self, result: list[torch.Tensor]) -> None:
-        if self._after != 1.0:
-            for flat in result:
-                flat.mul_(self._after)
-
-    def _open(self) -> Memory:
+    def _open(self, step: Step) -> Memory:
         """The step's memory: that of the last one, unless it must not change any more; then two take turns."""
-        memory = self._memory
-        if memory is not None and self._is_open:
+        memory: Memory | None = step.memories.get(self)
+        if memory is not None:
             return memory
-        self._is_open = True
-        spare = None
+        memory, spare = self._memory, None
         if memory is not None and self._is_in_use(memory):
             memory, spare = self._spare, memory
             if memory is not None and self._is_in_use(memory):
@@ -246,6 +307,7 @@ class DenseBucket(Bucket):
         if memory is None:
             memory = Memory(self._parts)
         self._memory, self._spare = memory, spare
+        step.memories[self] = memory
         return memory
 
     def _is_in_use(self, memory: Memory) -> bool:

@@ -3,18 +3,18 @@
 Each bucket is one operation, asked for as soon as its gradients are complete on this rank; the sequencer finds the
 order. A parameter that got no gradient here counts as zeros, since another rank may have one for it.
 
-**Cautious and eager.** In its first steps an optimizer is cautious: nothing is asked for before `synchronize()`, and a
+**Warm-up and overlap.** In its first steps an optimizer warms up: it asks for nothing before `synchronize()`, and a
 negotiation of the ranks comes first. It tells which gradients are sparse and in which order they became ready; the
-buckets are planned anew, and from then on the optimizer is eager.
+buckets are planned anew, and from then on the optimizer overlaps.
 
 **Gradients that are thrown away** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator)
-cost nothing while the optimizer is cautious. An eager one has asked for some of them, perhaps for others on other
-ranks: all its buckets are completed on all ranks, and the optimizer is cautious for a while, so that in a GAN what is
+cost nothing in the warm-up. Later the optimizer has asked for some of them, perhaps for others on other
+ranks: all its buckets are completed on all ranks, and the optimizer warms up again, so that in a GAN what is
 thrown away every time is soon not sent at all. A rank that uses what another throws away asks for its next bucket,
 where that one asks for a negotiation: they wait for each other, which all ranks are told.
 
 **Failures.** Every rank asks for each operation of a step once, whatever happens: one whose step fails says FAIL for
-what it has not asked for, so that the others' step fails too, and all are in step. Then all are cautious. While the
+what it has not asked for, so that the others' step fails too, and all are in step. Then all warm up again. While the
 gradients are made in a closure, the last bucket is held back, so that there is something to fail.
 
 Long because one step is one story.
@@ -23,7 +23,6 @@ Long because one step is one story.
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -39,38 +38,24 @@ from worker_runtime.errors import (
     SupersededError,
     UnfinishedStepError,
 )
-from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator, commit_alone
-from worker_runtime.reduction.negotiation import PLAN, Negotiation, ask_negotiation, read_negotiation
-from worker_runtime.reduction.plan import describe, make_buckets
+from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
+from worker_runtime.reduction.plan import (
+    PLAN,
+    Negotiation,
+    ask_negotiation,
+    describe,
+    make_buckets,
+    read_negotiation,
+)
 from worker_runtime.reduction.replicas import ReplicaCheck
-from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.settings import Settings
 
-# For how many steps an optimizer stays cautious after gradients were thrown away: one that does so regularly for good.
-_CAUTION_STEPS = 100
+# For how many steps an optimizer warms up after gradients were thrown away: one that does so regularly, for good.
+_WARM_UP_STEPS = 100
 
 Course = tuple[int, tuple[int, ...] | None]  # for how many steps nothing was thrown away, and the order of readiness
-
-
-@dataclass(slots=True)
-class Step:
-    """How far a step has come; for each there is another one.
-
-    ready: gradients that are complete, in the order of readiness.
-    latest: the bucket's that was asked for last, during backward.
-    asked: the negotiation of a cautious step, once it was asked for.
-    negotiation: that negotiation, once it is known.
-    has_begun: a backward pass has reached one of the parameters.
-    follows_reduced: the step before it was reduced.
-    """
-
-    ready: list[Entry] = field(default_factory=list)
-    latest: Handle[Any] | None = None
-    asked: Handle[Any] | None = None
-    negotiation: Negotiation | None = None
-    has_begun: bool = False
-    follows_reduced: bool = False
 
 
 class GradientReducer:
@@ -103,7 +88,7 @@ class GradientReducer:
         self._get_engine = get_engine
         self._settings = settings or Settings()
         self._passes = passes
-        self._roster = Roster(list_parameters, {} if groups is None else groups, self)
+        self._tracked = TrackedParameters(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
         self._label = label
         self._check = check
@@ -112,11 +97,13 @@ class GradientReducer:
         self._generation = 0
         self._communicator: Communicator | None = None
         self._buckets: list[Bucket] = []
-        self._planned: object = None  # what the buckets of a cautious step were planned from
-        self._sparse_dims: dict[Entry, int] = {}  # other than none, with which an eager step's buckets were planned
+        self._planned: object = None  # what the buckets of a warm-up step were planned from
+        self._sparse_dims: dict[
+            Entry, int
+        ] = {}  # other than none, with which an overlapped step's buckets were planned
         self._step = Step()
-        self._is_eager = False
-        self._calm = 0
+        self._is_overlapped = False
+        self._steps_since_discard = 0
         self._order: tuple[int, ...] | None = None  # in which gradients become ready, once that is known
         self._preparations = 0  # within which gradients are made at present
         self._failures = 0  # steps that have failed here, of which the others were told
@@ -124,7 +111,7 @@ class GradientReducer:
         self._has_reduced = False  # some step, with the present engine
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
-        self._roster.update(self._passes)
+        self._tracked.update()
 
     @property
     def passes(self) -> int:
@@ -133,8 +120,8 @@ class GradientReducer:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The parameters whose gradients are reduced, and how far each is."""
-        return tuple(self._roster.entries)
+        """The parameters whose gradients are reduced."""
+        return tuple(self._tracked.entries)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -142,25 +129,35 @@ class GradientReducer:
         return tuple(self._buckets)
 
     @property
+    def handles(self) -> dict[torch.Tensor, Handle[Any]]:
+        """What is in flight, by parameter."""
+        return {entry.parameter: handle for bucket, handle in self._step.handles.items() for entry in bucket.entries}
+
+    def completes_bucket(self, entry: Entry) -> bool:
+        """Whether the gradient of `entry` is the last one that its bucket lacks."""
+        bucket = entry.bucket
+        return bucket is not None and self._step.missing.get(bucket, len(bucket.entries)) == 1
+
+    @property
     def is_reduced(self) -> bool:
         """Whether this rank's gradients are what `synchronize()` made: none was added to, or taken away, since then."""
         is_between = self._step.follows_reduced and not self._step.has_begun
         return is_between and not any(
-            entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
+            entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._tracked.entries
         )
 
     @property
     def course(self) -> Course:
         """How gradients travel in the next step: of two jobs, alike only where this is."""
-        return self._calm, self._order
+        return self._steps_since_discard, self._order
 
     def resume(self, course: Course) -> None:
         """Begin as another job has gone on, so that sums are made in the same order; the same on all ranks."""
         self.discard()
         with self._lock:
-            calm, order = course
-            is_fitting = order is not None and len(order) == len(self._roster.entries)
-            self._become_cautious(calm)
+            steps, order = course
+            is_fitting = order is not None and len(order) == len(self._tracked.entries)
+            self._begin_warm_up(steps)
             self._order = order if is_fitting else None
 
     def are_all_reduced(self) -> bool:
@@ -186,7 +183,7 @@ class GradientReducer:
         """
         with self._lock, torch.no_grad():
             ready = self._step.ready
-            if self._is_eager and ready and all(entry.parameter.grad is None for entry in ready):
+            if self._is_overlapped and ready and all(entry.parameter.grad is None for entry in ready):
                 self.discard()  # what was taken during backward the program has thrown away, and made nothing since
             while (comm := self._enter()) is not None:
                 try:
@@ -213,7 +210,7 @@ class GradientReducer:
             is_over = self._get_engine() is not self._engine
             comm = None if is_over else self._enter()
             if comm is not None and self._step.ready:
-                if self._is_eager:
+                if self._is_overlapped:
                     try:
                         with self._completing(comm):
                             is_of_all = self._complete(comm, takes=False)
@@ -221,9 +218,9 @@ class GradientReducer:
                         self._enter()
                         is_of_all = True
                     if is_of_all:
-                        self._become_cautious(-_CAUTION_STEPS)
+                        self._begin_warm_up(-_WARM_UP_STEPS)
                 else:
-                    self._calm = -_CAUTION_STEPS
+                    self._steps_since_discard = -_WARM_UP_STEPS
             self._end_step()
 
     @contextmanager
@@ -274,9 +271,6 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
         with self._lock:
-            for entry in self._roster.entries:
-                if entry.passes_left == self._passes:
-                    entry.passes_left = passes
             self._passes = passes
 
     def supersede(self, name: str) -> None:
@@ -287,15 +281,15 @@ class GradientReducer:
         """
         with self._lock, torch.no_grad():
             if self._superseded is None:
-                for entry in self._roster.entries:
+                for entry in self._tracked.entries:
                     gradient = entry.parameter.grad
-                    if entry.kept is not None and gradient is entry.kept and gradient.count_nonzero():
+                    if gradient is not None and gradient is self._step.local.get(entry) and gradient.count_nonzero():
                         raise UnfinishedStepError(entry.name)
                 with suppress(HorovodInternalError):
                     self.discard()
                 self._superseded = name
-                self._roster.detach()
-                self._become_cautious(0)
+                self._tracked.detach()
+                self._begin_warm_up(0)
 
     def record_gradient(self, entry: Entry) -> None:
         """A backward pass has accumulated into the gradient of `entry`.
@@ -309,28 +303,28 @@ class GradientReducer:
                 return
             if not self._step.has_begun:
                 self._begin(comm)
-            if entry.passes_left <= 0:
+            if entry in self._step.ready:
                 self._restart(entry)
-            entry.passes_left -= 1
-            if entry.passes_left > 0:
-                return
             step, bucket = self._step, entry.bucket
-            step.ready.append(entry)
+            if self._passes > 1 or step.passes_left:
+                passes_left = step.passes_left[entry] = step.passes_left.get(entry, self._passes) - 1
+                if passes_left > 0:
+                    return
+            step.ready[entry] = entry.find_version()
             if bucket is None:
-                entry.note_version()
                 return
             if torch.is_grad_enabled():
                 with torch.no_grad():
-                    bucket.take(entry)
+                    bucket.copy_in(step, entry)
             else:
-                bucket.take(entry)
-            entry.note_version()
-            bucket.missing -= 1
+                bucket.copy_in(step, entry)
+            step.ready[entry] = entry.find_version()
+            missing = step.missing[bucket] = step.missing.get(bucket, len(bucket.entries)) - 1
             is_last = bucket is self._buckets[-1]
-            if not (bucket.missing or (is_last and self._preparations)):
-                with suppress(StepRevokedError):  # whoever comes next enters the new generation
-                    bucket.ask(comm, at_once=True, is_awaited=is_last)  # the step is near, and wakes nobody for it
-                step.latest = bucket.handle
+            if not (missing or (is_last and self._preparations)):
+                with suppress(StepRevokedError):  # whatever comes next enters the new generation
+                    bucket.submit(comm, step, at_once=True, is_awaited=is_last)  # the step is near; no thread wakes
+                step.latest = step.handles.get(bucket)
             elif step.latest is not None and step.latest.terms is None:
                 comm.engine.progress()
 
@@ -343,56 +337,60 @@ class GradientReducer:
         engine = self._get_engine()
         if engine is not self._engine:
             self._engine, self._generation = engine, engine.generation
-            self._communicator = Communicator.take(engine, self._find_set(), self._label)
+            self._communicator = Communicator.create(engine, self._find_set(), self._label)
             self._has_reduced = False
             self._end_step()
             if self._check is not None:
                 self._check.begin()
-            self._become_cautious(0)
+            self._begin_warm_up(0)
         elif self._generation != engine.generation:
             self._generation = engine.generation
-            self._communicator = None if self._communicator is None else self._communicator.move()
-            for bucket in self._buckets:
-                bucket.take_back()
-                bucket.reset()
-            self._step.latest = self._step.asked = self._step.negotiation = None
+            self._communicator = None if self._communicator is None else self._communicator.rebind()
+            if self._step.is_installed:  # the results do not count
+                for entry in (entry for bucket in self._buckets for entry in bucket.entries):
+                    entry.parameter.grad = self._step.local.get(entry)
+            self._step = self._step.restart()
             if self._check is not None:
                 self._check.withdraw()
-            self._become_cautious(0)
+            self._begin_warm_up(0)
         return self._communicator
 
     def _reduce(self, comm: Communicator) -> None:
         """Complete the step; see `synchronize`."""
-        was_eager = self._is_eager
+        was_overlapped = self._is_overlapped
         self._adapt(comm)
         with self._completing(comm):
             if self._superseded is None:
-                self._has_changed |= self._roster.update(self._passes)
+                self._has_changed |= self._tracked.update()
             self._refuse_superseded()
             if self._check is not None:
                 self._check.ask(comm)
-            if not was_eager:
+            if not was_overlapped:
                 self._explore(comm)
             elif self._has_changed:
                 self._extend(comm)
             self._complete(comm)
             if self._check is not None:
                 self._check.finish(comm)
+            step = self._step
             for bucket in self._buckets:
-                bucket.give()
-            comm.commit(max((bucket.index for bucket in self._buckets), default=-1))
-        has_changed, negotiation = self._has_changed, self._step.negotiation
+                bucket.install(step)
+            step.is_installed = True
+            indices = (-1 if handle.terms is None else handle.terms.index for handle in step.handles.values())
+            comm.commit(max(indices, default=-1))
+        negotiation: Negotiation | None = step.negotiation
+        has_changed = self._has_changed
         self._has_changed = False
         self._end_step()
-        self._calm += 1
+        self._steps_since_discard += 1
         if has_changed:
-            self._become_cautious(0)
-        elif negotiation is not None and negotiation.is_of_all and negotiation.calm > 0:
-            self._become_eager(comm, negotiation)
+            self._begin_warm_up(0)
+        elif negotiation is not None and negotiation.is_of_all and negotiation.steps_since_discard > 0:
+            self._begin_overlap(comm, negotiation)
 
     def _refuse_superseded(self) -> None:
         if self._superseded is not None:
-            self._roster.detach()
+            self._tracked.detach()
             raise SupersededError(self._superseded)
 
     def _begin(self, comm: Communicator) -> None:
@@ -406,15 +404,15 @@ class GradientReducer:
         All ranks do so before they ask for anything of the step; those that have not the same are told. A program that
         changes a form later finds its gradients in the new form, and is heard in the next step.
         """
-        if self._is_under_way() or not self._roster.update_forms() or not self._is_eager:
+        if self._is_under_way() or not self._tracked.update_forms() or not self._is_overlapped:
             return
         entries = [entry for bucket in self._buckets for entry in bucket.entries]
         dims = [self._sparse_dims.get(entry, 0) for entry in entries]
-        self._plan_eagerly(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
+        self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
 
     def _is_under_way(self) -> bool:
         """Whether gradients were asked for, or have been brought where they travel."""
-        return (self._is_eager and bool(self._step.ready)) or any(bucket.handle is not None for bucket in self._buckets)
+        return (self._is_overlapped and bool(self._step.ready)) or bool(self._step.handles)
 
     @contextmanager
     def _completing(self, comm: Communicator) -> Iterator[None]:
@@ -432,36 +430,35 @@ class GradientReducer:
         self._failures += 1
         if not isinstance(error, DeadlockError):  # else nothing is pending on any rank, and all begin anew
             self._tell(comm, error)
-        handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
-        for handle in handles if isinstance(error, Exception) else ():  # else whoever interrupts is not to wait
+        for handle in self._step.handles.values() if isinstance(error, Exception) else ():  # an interrupt does not wait
             with suppress(Exception):
                 comm.engine.wait(handle)  # so that nothing is written to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
-        self._become_cautious(0)
+        self._begin_warm_up(0)
         self._end_step()
 
     def _tell(self, comm: Communicator, error: BaseException) -> None:
         """Fail all that the others ask for in this step, and this rank has not asked for."""
         if self._check is not None:
             self._check.fail(comm, error)
-        if self._is_eager and self._superseded is None:
+        if self._is_overlapped and self._superseded is None:
             with suppress(Exception):  # the failure that was first is told
                 self._adapt(comm)
-                self._roster.update(self._passes)
+                self._tracked.update()
                 self._extend(comm)  # the others ask for parameters that are new as well
-        if not self._is_eager and self._step.asked is None:
+        if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
-        for bucket in self._buckets if self._is_eager or self._step.negotiation is not None else ():
-            if bucket.handle is None:
+        for bucket in self._buckets if self._is_overlapped or self._step.negotiation is not None else ():
+            if bucket not in self._step.handles:
                 comm.fail(bucket.part, error)
 
     def _explore(self, comm: Communicator) -> None:
-        """In a cautious step: find out what all have, and plan accordingly."""
-        entries = tuple(self._roster.entries)
+        """In a warm-up step: find out what all have, and plan accordingly."""
+        entries = tuple(self._tracked.entries)
         note = f"{self._settings.describe()}, {describe(entries)}"
         step = self._step
-        step.asked = ask_negotiation(comm, entries, step.ready, self._calm, note)
+        step.asked = ask_negotiation(comm, entries, step.ready, self._steps_since_discard, note)
         step.negotiation = negotiation = read_negotiation(comm, step.asked, len(entries))
         planned = (comm, entries, tuple(entry.form for entry in entries), negotiation.sparse_dims)
         if planned != self._planned:
@@ -470,8 +467,8 @@ class GradientReducer:
             self._planned = planned
 
     def _extend(self, comm: Communicator) -> None:
-        """In an eager step: let parameters that are new travel, too."""
-        new = [entry for entry in self._roster.entries if entry.bucket is None]
+        """In an overlapped step: let parameters that are new travel, too."""
+        new = [entry for entry in self._tracked.entries if entry.bucket is None]
         if new:
             self._buckets += make_buckets(new, self._settings, comm, first_number=len(self._buckets))
 
@@ -483,72 +480,67 @@ class GradientReducer:
             takes: the gradients that were not taken are; else they do not matter, and are left alone.
         """
         for bucket in self._buckets if takes else ():
-            bucket.refuse_changes()
+            bucket.refuse_changes(self._step)
         self._ask_rest(comm, takes=takes)
         if not self._buckets:
             return True
-        last = self._buckets[-1]
-        if last.handle is not None:
-            comm.engine.await_answer(
-                last.handle
-            )  # before any data: its question leaves now, and it runs beside the others
+        last = self._step.handles[self._buckets[-1]]
+        comm.engine.await_answer(last)  # before any data: its question leaves now, and it runs beside the others
         failures = []
         for bucket in self._buckets:
             try:
-                bucket.finish(comm)
+                bucket.finish(comm, self._step)
             except HorovodInternalError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
-        return last.handle is None or last.handle.terms is None or not last.handle.terms.joined
+        return last.terms is None or not last.terms.joined
 
     def _ask_rest(self, comm: Communicator, *, takes: bool) -> None:
         """Ask for the buckets that were not asked for during backward."""
+        step = self._step
         for bucket in self._buckets:
-            if bucket.handle is None:
+            if bucket not in step.handles:
                 for entry in bucket.entries if takes else ():
-                    if entry.bucket is None or not entry.is_ready:
-                        bucket.take(entry)
-                bucket.ask(comm, is_awaited=bucket is self._buckets[-1])
+                    if entry.bucket is None or entry not in step.ready:
+                        bucket.copy_in(step, entry)
+                bucket.submit(comm, step, is_awaited=bucket is self._buckets[-1])
 
     def _restart(self, entry: Entry) -> None:
         """A gradient was complete, and backward has made another: all is well if the first one was thrown away."""
         gradient = entry.parameter.grad
         if entry.bucket is None:
             # Autograd adds to a gradient in place, so that its version grows; that of a new one begins at 0.
-            is_new = gradient is None or gradient._version <= entry.version  # noqa: SLF001 - as above
+            is_new = gradient is None or gradient._version <= self._step.ready[entry]  # noqa: SLF001 - as above
         else:
-            is_new = gradient is not entry.kept
+            is_new = gradient is not self._step.local.get(entry)
         if not is_new:
             raise ExcessBackwardError(entry.name, self._passes)
         self.discard()
         if self._communicator is not None:
             self._begin(self._communicator)
 
-    def _become_eager(self, comm: Communicator, negotiation: Negotiation) -> None:
+    def _begin_overlap(self, comm: Communicator, negotiation: Negotiation) -> None:
         """Ask during backward from now on, in buckets that are complete as early as can be."""
-        self._is_eager, self._planned = True, None
-        entries, dims = self._roster.entries, negotiation.sparse_dims
+        self._is_overlapped, self._planned = True, None
+        entries, dims = self._tracked.entries, negotiation.sparse_dims
         self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
         self._order = self._order or negotiation.order
-        self._plan_eagerly(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
+        self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
 
-    def _plan_eagerly(self, buckets: list[Bucket]) -> None:
+    def _plan_overlap(self, buckets: list[Bucket]) -> None:
         self._buckets = buckets
         for bucket in buckets:
             for entry in bucket.entries:
                 entry.bucket = bucket
 
-    def _become_cautious(self, calm: int) -> None:
-        self._is_eager, self._calm, self._order = False, calm, None
+    def _begin_warm_up(self, steps_since_discard: int) -> None:
+        self._is_overlapped, self._steps_since_discard, self._order = False, steps_since_discard, None
         self._buckets, self._planned = [], None
         self._sparse_dims = {}
-        for entry in self._roster.entries:
+        for entry in self._tracked.entries:
             entry.bucket = None
 
     def _end_step(self) -> None:
         """The next step begins anew."""
         self._step = Step()
-        for bucket in self._buckets:
-            bucket.reset()
-        self._roster.begin_step(self._passes)

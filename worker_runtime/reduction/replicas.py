@@ -14,7 +14,7 @@ from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.communicator import Communicator
-from worker_runtime.reduction.roster import NamedParameters
+from worker_runtime.reduction.parameters import NamedParameters
 
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"
 REPLICAS = "allreduce.{}.replicas"  # the operation's name, but for the optimizer's

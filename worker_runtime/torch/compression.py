@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from worker_runtime.api.arguments import NoneCompressor, check_compression
 from worker_runtime.collectives.tensor_operation import check_tensor
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.reduction.settings import Compressor
+from worker_runtime.reduction.settings import Compressor, NoneCompressor, check_compression
 
 
 class Compressed:

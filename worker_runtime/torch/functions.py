@@ -17,8 +17,7 @@ from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.torch.facade import check_optimizer
-from worker_runtime.torch.optimizer import unwrap
+from worker_runtime.torch.proxies import check_optimizer, unwrap
 
 _PAIR = 2
 

@@ -17,7 +17,7 @@ from worker_runtime.collectives import Reduction, SparseAllreduce
 from worker_runtime.collectives.alltoall import Splits
 from worker_runtime.collectives.combination import choose, choose_for_scatter, choose_reduction
 from worker_runtime.reduction.settings import Compressor
-from worker_runtime.torch.autograd.groups import run_differentiably
+from worker_runtime.torch.autograd.functions import run_differentiably
 from worker_runtime.torch.compression import Compressed, Compression
 from worker_runtime.torch.graphs import run_in_graph
 

@@ -1,6 +1,6 @@
 """`hvd.prepare`: all that distributes a training script, in one call; and the steps that have no other name."""
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import torch
@@ -8,12 +8,12 @@ from torch.utils.data import DataLoader
 
 from worker_runtime.api.basics import init, local_rank, size
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.preparation import SchedulerExistsError, Switches, choose_device, run_steps
+from worker_runtime.preparation import SchedulerExistsError, choose_device, run_steps
 from worker_runtime.torch.elastic import ElasticSampler, TorchState
-from worker_runtime.torch.facade import Facade, check_optimizer
 from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_state
 from worker_runtime.torch.loaders import split_data as split
 from worker_runtime.torch.optimizer import DistributedOptimizer
+from worker_runtime.torch.proxies import OptimizerProxy, check_optimizer
 
 __all__ = ["pin_device", "prepare", "scale_learning_rate"]
 
@@ -166,53 +166,43 @@ def prepare(
         raise WrongArgumentError(
             "prepare: the loader follows the state's epoch, which it lacks; give state=hvd.elastic.TorchState(epoch=0)"
         )
-    switches = Switches(
-        pin_device=pin_device,
-        scale_lr=scale_lr,
-        wrap_optimizer=wrap_optimizer,
-        broadcast=broadcast,
-        split_data=split_data,
-    )
     init()
-    prepared = run_steps(_Torch(seed, state), switches, model, optimizer, loader)
+    prepared = run_steps(
+        model,
+        optimizer,
+        loader,
+        split=partial(split, seed=seed, state=state) if split_data else None,
+        pin=_pin if pin_device else None,
+        scale=scale_learning_rate if scale_lr else None,
+        wrap=_wrap if wrap_optimizer else None,
+        broadcast=_broadcast if broadcast else None,
+    )
     if state is not None:
         _register(state, prepared if isinstance(prepared, tuple) else (prepared,), scale_lr=scale_lr)
     return prepared
 
 
-@dataclass(frozen=True, slots=True)
-class _Torch:
-    """The steps of `preparation.run_steps`; the arguments are those of `prepare`."""
+def _pin(_: torch.nn.Module) -> None:
+    pin_device()
 
-    seed: int
-    state: TorchState | None
 
-    def pin(self, model: torch.nn.Module) -> None:
-        del model
-        pin_device()
+def _wrap(model: torch.nn.Module, optimizer: Any) -> Any:  # noqa: ANN401 - of the optimizer's own class
+    if isinstance(optimizer, OptimizerProxy):
+        return optimizer
+    known = set(model.parameters())
+    others = sum(parameter not in known for group in optimizer.param_groups for parameter in group["params"])
+    if others:
+        raise WrongArgumentError(
+            f"prepare: {others} of the optimizer's parameters are not the model's; make the optimizer from "
+            "model.parameters(), or give prepare one torch.nn.ModuleList of all that the optimizer trains"
+        )
+    return DistributedOptimizer(optimizer, model.named_parameters())
 
-    def scale(self, optimizer: torch.optim.Optimizer) -> None:
-        scale_learning_rate(optimizer)
 
-    def wrap(self, model: torch.nn.Module, optimizer: Any) -> Any:  # noqa: ANN401 - of the optimizer's own class
-        if isinstance(optimizer, Facade):
-            return optimizer
-        known = set(model.parameters())
-        others = sum(parameter not in known for group in optimizer.param_groups for parameter in group["params"])
-        if others:
-            raise WrongArgumentError(
-                f"prepare: {others} of the optimizer's parameters are not the model's; make the optimizer from "
-                "model.parameters(), or give prepare one torch.nn.ModuleList of all that the optimizer trains"
-            )
-        return DistributedOptimizer(optimizer, model.named_parameters())
-
-    def broadcast(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-        broadcast_model(model, root_rank=0)
-        if optimizer is not None:
-            broadcast_optimizer_state(optimizer, root_rank=0)
-
-    def split(self, data: LoaderT) -> LoaderT:
-        return split(data, seed=self.seed, state=self.state)
+def _broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    broadcast_model(model, root_rank=0)
+    if optimizer is not None:
+        broadcast_optimizer_state(optimizer, root_rank=0)
 
 
 def _register(state: TorchState, prepared: tuple[Any, ...], *, scale_lr: bool) -> None:

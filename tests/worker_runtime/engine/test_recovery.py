@@ -553,7 +553,7 @@ def answer_one(
     if "bucket" in name:
         generation.release(number, payload=payload)
     elif name.endswith(".plan"):
-        generation.release(number, payload=struct.pack("3q", 0, 1, 0))  # no calm step, the only place, nothing sparse
+        generation.release(number, payload=struct.pack("3q", 0, 1, 0))  # a new one, the only place, nothing sparse
     elif is_committed:
         generation.release(number)
     return name, asked

@@ -16,7 +16,7 @@ from worker_runtime.coordination import group as group_module
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
-from worker_runtime.membership.formation import Connected, Failed, Formation, FormationNews, Joined
+from worker_runtime.membership.formation import Connected, Failed, Formation, FormationEvent, Joined
 from worker_runtime.rendezvous import Decision, Endpoint, RendezvousError, Report, Wish
 
 
@@ -39,7 +39,7 @@ class Scene:
         """Let it be a member of the generation 4."""
         self.registrar.read().answer(publish(4, Decision.RETRY, (0, 2)[:size], size=size))
 
-    def hear(self, news: FormationNews) -> None:
+    def hear(self, news: FormationEvent) -> None:
         """Note each step in words."""
         match news:
             case Joined(formation, membership):
@@ -86,8 +86,8 @@ def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> 
     assert scene.read_told(1) == ["joined 4"]
     scene.generation.gate.set()
     assert scene.read_told(2) == ["joined 4", "connected"]
-    assert scene.formation.take() == (scene.generation.group, scene.generation.link)
-    assert scene.formation.take() == (None, None)
+    assert scene.formation.release() == (scene.generation.group, scene.generation.link)
+    assert scene.formation.release() == (None, None)
     assert not scene.generation.is_closed
 
 

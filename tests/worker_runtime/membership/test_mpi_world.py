@@ -13,7 +13,7 @@ import pytest
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.core.model import Assignment, Slot, Worker
 from worker_runtime.errors import MpiWorldError
-from worker_runtime.membership.worlds import join_mpi_world
+from worker_runtime.membership.launchers import join_mpi_world
 
 ROOT = Path(__file__).parents[3]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

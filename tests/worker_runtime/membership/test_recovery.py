@@ -28,7 +28,7 @@ from worker_runtime.engine.succession import Succession
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
-from worker_runtime.membership.recovery import Entry, Recovery
+from worker_runtime.membership.recovery import Entered, Recovery
 from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
@@ -74,7 +74,7 @@ class Stage:
         """In gloo's place."""
         return self.generations[membership.generation].form(membership)
 
-    def enter(self, wish: Wish, trouble: str = "") -> "Future[Entry]":
+    def enter(self, wish: Wish, trouble: str = "") -> "Future[Entered]":
         """In a thread of its own, as the program does."""
         return self.pool.submit(self.recovery.enter, wish, trouble)
 
@@ -85,7 +85,7 @@ class Stage:
         call = self.registrar.read()
         assert (call.after, call.report.wish) == (0, Wish.BEGIN)
         call.answer(publish(5, Decision.BEGIN, size=size))
-        self._engines.append(entering.result(LIMIT_SECONDS).engine)
+        self._engines.append(entering.result(LIMIT_SECONDS)[1])
         return self._engines[-1]
 
     def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
@@ -198,7 +198,7 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
     assert stage.registrar.calls.empty()
 
 
-def test_news_of_an_earlier_generation_are_not_heeded(stage: Stage) -> None:
+def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
     stage.begin()
     stage.registrar.tell(Interrupted(4, "long ago"))
     stage.recovery.note_trouble(4, "long ago")
@@ -254,7 +254,7 @@ def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: 
     again = stage.interrupt()
     assert (again.after, again.report.wish, again.report.pending) == (5, Wish.FORM, ())
     again.answer(publish(6, Decision.BEGIN))
-    assert entering.result(LIMIT_SECONDS).engine.generation == 6
+    assert entering.result(LIMIT_SECONDS)[1].generation == 6
     wait_until_closed(stage.generations[5])
 
 
@@ -274,9 +274,9 @@ def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generat
     stage.interrupt().answer(publish(6, decision))
     with pytest.raises(raised, match=words):
         engine.wait(handle)
-    entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
-    assert entry.engine is not engine
-    assert (entry.engine.generation, entry.verdict.decision) == (6, decision)
+    _, entered, verdict = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+    assert entered is not engine
+    assert (entered.generation, verdict.decision) == (6, decision)
     assert stage.registrar.calls.empty()
 
 
@@ -288,7 +288,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
     assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.RESTORE, "allreduce 'x': shapes differ")
     assert call.report.has_state
     call.answer(publish(6, Decision.RESTORE))
-    assert entering.result(LIMIT_SECONDS).engine is not engine
+    assert entering.result(LIMIT_SECONDS)[1] is not engine
     with pytest.raises(HorovodInternalError, match="not been initialized"):
         submit(engine)
 
@@ -304,7 +304,7 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
     entering = stage.enter(Wish.RESTORE, "it broke")
     call = stage.registrar.read()
     call.answer(publish(6, Decision.RESTORE))
-    entering.result(LIMIT_SECONDS).engine.close()
+    entering.result(LIMIT_SECONDS)[1].close()
     completed = (CompletedOperation((0, 1, 2), "commit", 7, 1),)
     assert call.report == Report(Wish.RESTORE, "it broke", completed=completed, seen=7, commits=1)
     assert generation.is_closed
@@ -319,7 +319,7 @@ def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation
     again = stage.registrar.read()
     assert (again.after, again.report.wish) == (6, Wish.RESIZE)
     again.answer(publish(7, Decision.RESIZE))
-    assert entering.result(LIMIT_SECONDS).engine.generation == 7
+    assert entering.result(LIMIT_SECONDS)[1].generation == 7
 
 
 def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
@@ -350,7 +350,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
     if is_own:  # the test goes on where the process would not
         stage.registrar.read().answer(publish(6, Decision.RESTORE))
-        entering.result(LIMIT_SECONDS).engine.close()
+        entering.result(LIMIT_SECONDS)[1].close()
     else:
         assert stage.registrar.calls.empty()
 

@@ -11,15 +11,16 @@ from tests.worker_runtime.mxnet.networks import begin_long, make_spoilt
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.arrays import (
     DTYPES,
+    await_writable,
     check_array,
     fill_parts,
+    find_address,
     is_foreign,
     make_array,
     sum_parts,
     view_for_reading,
     view_for_writing,
 )
-from worker_runtime.mxnet.engine import await_writable, find_address
 
 CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
 VIEWS = [view_for_reading, view_for_writing]

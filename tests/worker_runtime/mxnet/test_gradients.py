@@ -90,7 +90,7 @@ def test_integers_have_no_gradients(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize("group_count", [0, 2])
 @pytest.mark.parametrize("place", [0, 1])  # 1: before anything was asked for; 0: after, where there are several buckets
-@pytest.mark.parametrize("steps", [0, 3], ids=["cautious", "eager"])
+@pytest.mark.parametrize("steps", [0, 3], ids=["warm-up", "overlap"])
 def test_a_gradient_that_could_not_be_computed_ends_the_step_on_all_ranks_and_no_other(
     ranks: RankPool, steps: int, place: int, group_count: int
 ) -> None:

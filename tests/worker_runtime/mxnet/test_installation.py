@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.sources import ROOT
-from worker_runtime.mxnet.installation import MXNetMissingError
+from worker_runtime.mxnet.errors import MXNetMissingError
 
 LIMIT_SECONDS = 60
 NUMPY = "module 'numpy' has no attribute 'bool'"

@@ -26,7 +26,7 @@ from tests.worker_runtime.mxnet.training import (
     subtract,
 )
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.states import unwrap
+from worker_runtime.mxnet.optimizer import unwrap
 
 ROUNDS = 20
 

@@ -21,7 +21,7 @@ from tests.worker_runtime.mxnet.training import (
     read,
 )
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.states import keep_wrappers
+from worker_runtime.mxnet.optimizer import keep_wrappers
 
 KINDS = {"plain": make_plain, **MAKERS}
 

@@ -10,7 +10,7 @@ from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.replicas import ReplicaCheck
 
 SMALL = (16, 16)  # bytes: each parameter of four floats has a bucket of its own
-cautious_and_eager = pytest.mark.parametrize("is_warm", [False, True], ids=["cautious", "eager"])
+warm_up_and_overlap = pytest.mark.parametrize("is_warm", [False, True], ids=["warm-up", "overlap"])
 
 
 def make_parameters(count: int = 3) -> list[torch.Tensor]:

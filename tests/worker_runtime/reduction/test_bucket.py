@@ -5,15 +5,20 @@ import torch
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import Settings
-from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator
-from worker_runtime.reduction.negotiation import Negotiation, ask_negotiation, read_negotiation
-from worker_runtime.reduction.plan import describe, make_buckets
+from worker_runtime.reduction.plan import (
+    Negotiation,
+    ask_negotiation,
+    describe,
+    make_buckets,
+    read_negotiation,
+)
 
 
 def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet() -> None:
     parameter = torch.nn.UninitializedParameter()
-    entry = Entry(parameter, "p", 1)
+    entry = Entry(parameter, "p")
     assert entry.form is None
     parameter.materialize((2, 3))
     assert entry.find_form() == (torch.float32, torch.device("cpu"), (2, 3), (3, 1))
@@ -21,30 +26,33 @@ def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet(
     assert entry.find_form()[0] == torch.float64
 
 
-def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
+def test_order_is_the_first_ranks_sparseness_that_of_any_and_steps_since_discard_the_least(world: World) -> None:
     def body(engine: ThreadEngine) -> Negotiation:
-        entries = [Entry(parameter, "", 1) for parameter in make_parameters(4)]
+        entries = [Entry(parameter, "") for parameter in make_parameters(4)]
         ready = [entries[2], entries[0]] if engine.rank == 0 else entries
         if engine.rank == 1:
             entries[3].parameter.grad = torch.ones(4).to_sparse()
-        comm = Communicator.take(engine, 0)
+        comm = Communicator.create(engine, 0)
         return read_negotiation(comm, ask_negotiation(comm, entries, ready, 3 - 10 * engine.rank, ""), 4)
 
-    expected = Negotiation(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
+    expected = Negotiation(steps_since_discard=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
 
 
 def test_a_negotiation_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
-        entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
+        entries = [Entry(parameter, "") for parameter in make_parameters(2)]
         negotiations = []
         if engine.rank == 1:
-            comm = Communicator.take(engine, 0)
+            comm = Communicator.create(engine, 0)
             negotiations.append(read_negotiation(comm, ask_negotiation(comm, entries, entries, 3, ""), 2))
         engine.join()
         return negotiations
 
-    assert world.run(body) == [[], [Negotiation(calm=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)]]
+    assert world.run(body) == [
+        [],
+        [Negotiation(steps_since_discard=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)],
+    ]
 
 
 def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
@@ -76,11 +84,11 @@ def test_buckets_follow_the_order_of_readiness_on_the_first_rank(world: World) -
 
 
 def make_entries(count: int = 3) -> list[Entry]:
-    return [Entry(parameter, f"p{index}", 1) for index, parameter in enumerate(make_parameters(count))]
+    return [Entry(parameter, f"p{index}") for index, parameter in enumerate(make_parameters(count))]
 
 
 def test_a_sparse_gradient_has_a_bucket_of_its_own_unless_it_shall_travel_as_dense() -> None:
-    comm = Communicator.take(World(2).engines[0], 0)
+    comm = Communicator.create(World(2).engines[0], 0)
     for as_dense, expected in ((False, [["p2", "p0"], ["p1"]]), (True, [["p2", "p1", "p0"]])):
         settings = Settings(sparse_as_dense=as_dense)
         buckets = make_buckets(make_entries(), settings, comm, sparse_dims=[0, 1, 0])
@@ -89,17 +97,17 @@ def test_a_sparse_gradient_has_a_bucket_of_its_own_unless_it_shall_travel_as_den
 
 def test_a_description_differs_with_everything_that_ranks_must_have_alike() -> None:
     shapes = [torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(2, 3).double(), torch.zeros(3, 2).t()]
-    texts = {describe([Entry(shape, "p", 1)]) for shape in shapes} | {describe([Entry(shapes[0], "q", 1)])}
+    texts = {describe([Entry(shape, "p")]) for shape in shapes} | {describe([Entry(shapes[0], "q")])}
     assert len(texts) == 5
-    assert describe([Entry(shapes[0], "p", 1)]) == describe([Entry(torch.ones(2, 3), "p", 1)])
+    assert describe([Entry(shapes[0], "p")]) == describe([Entry(torch.ones(2, 3), "p")])
     assert describe(make_entries()).startswith("3 gradients from 'p0' [4] to 'p2' [4] with 12 elements (")
     assert describe(make_entries(1)).startswith("gradient 'p0' [4] (")
     assert describe([]) == "no gradients"
 
 
 def make_bucket(engine: ThreadEngine) -> tuple[Communicator, Bucket]:
-    entries = [Entry(parameter, f"p{index}", 1) for index, parameter in enumerate(make_parameters(2))]
-    comm = Communicator.take(engine, 0)
+    entries = [Entry(parameter, f"p{index}") for index, parameter in enumerate(make_parameters(2))]
+    comm = Communicator.create(engine, 0)
     (bucket,) = make_buckets(entries, Settings(), comm, first_number=4)
     for entry in entries:
         entry.parameter.grad = torch.full((4,), engine.rank + 1.0)
@@ -110,16 +118,13 @@ def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_ag
     def body(engine: ThreadEngine) -> object:
         comm, bucket = make_bucket(engine)
         for _ in range(2):
-            assert bucket.handle is None
-            assert bucket.finish(comm) is None
+            step = Step()
             for entry in bucket.entries:
-                bucket.take(entry)
-                bucket.missing -= 1
-            bucket.ask(comm)
-            terms = bucket.finish(comm)
-            bucket.give()
-            bucket.reset()
-            assert bucket.missing == 2
+                bucket.copy_in(step, entry)
+            bucket.submit(comm, step)
+            bucket.finish(comm, step)
+            bucket.install(step)
+        terms = step.handles[bucket].terms
         return engine.asked, terms.members, bucket.entries[0].parameter.grad.tolist(), engine.notes[0]
 
     for asked, members, gradient, note in world.run(body):

@@ -6,17 +6,18 @@ import torch
 from tests.worker_runtime.reduction.gradients import (
     backward,
     begin,
-    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
     train,
     warm_up,
+    warm_up_and_overlap,
 )
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction import dense
+from worker_runtime.reduction.bucket import Step
 from worker_runtime.reduction.dense import PACKED_BYTES
 
 
@@ -101,11 +102,11 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
         reducer, parameters = begin(engine, 2, is_warm=True)
         sum((parameter * (engine.rank + 1)).sum() for parameter in parameters).backward()
         local = [parameter.grad for parameter in parameters]
-        kept = [entry.kept for entry in reducer.entries]
+        kept = [reducer._step.local[entry] for entry in reducer.entries]
         assert all(mine is theirs for mine, theirs in zip(local, kept, strict=True))
         reducer.synchronize()
         assert [grad[0].item() for grad in local] == [engine.rank + 1] * 2
-        assert [entry.kept for entry in reducer.entries] == [None] * 2
+        assert not reducer._step.local
         return engine.asked[-1], list_gradients(parameters)
 
     assert world.run(body) == [("commit", [[1.5] * 4] * 2)] * 2
@@ -160,7 +161,7 @@ def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) ->
         for _ in range(4):
             train(reducer, parameters, 1.0 + engine.rank / 512)
         gradients = [parameter.grad for parameter in parameters]
-        assert reducer.buckets[0]._make_operation(reducer._communicator, "x").tensors[0].dtype == torch.bfloat16
+        assert reducer.buckets[0]._make_operation(reducer._communicator, Step(), "x").tensors[0].dtype == torch.bfloat16
         return [(gradient.dtype, gradient.tolist()) for gradient in gradients]
 
     assert world.run(body) == [[(torch.float32, [1.0] * 4)] * 2] * 2
@@ -178,7 +179,7 @@ def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World)
     assert world.run(body) == [[0.5, 0.5, 0.0, 0.0]] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 1, is_warm=is_warm)

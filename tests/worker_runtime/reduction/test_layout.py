@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from worker_runtime.reduction.memory import describe_order, find_strides, is_dense
+from worker_runtime.reduction.dense import describe_order, find_strides, is_dense
 
 TENSORS = {
     "contiguous": (torch.zeros(2, 3), True, (3, 1)),

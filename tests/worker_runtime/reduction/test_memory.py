@@ -8,8 +8,7 @@ import torch
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import dense
-from worker_runtime.reduction.dense import PACKED_BYTES
-from worker_runtime.reduction.memory import Memory, Part, lies_in
+from worker_runtime.reduction.dense import PACKED_BYTES, Memory, Part, lies_in
 
 
 @pytest.fixture(params=[0, PACKED_BYTES], ids=["each", "packed"], autouse=True)

@@ -11,12 +11,12 @@ import torch
 from tests.worker_runtime.reduction.gradients import (
     backward,
     begin,
-    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
     train,
     warm_up,
+    warm_up_and_overlap,
 )
 from tests.worker_runtime.reduction.programs import make_metric, make_program
 from tests.worker_runtime.threads import ThreadEngine, World
@@ -92,7 +92,7 @@ def test_several_passes_are_summed_locally_before_one_reduction(world: World) ->
     assert world.run(body) == [([0, 0, 2], [[4.5] * 4] * 2)] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 1, is_warm=is_warm, passes=3)
@@ -113,7 +113,7 @@ def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
     assert world.run(body) == [[[3.0] * 4]] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> None:
         reducer, parameters = begin(engine, 1, is_warm=is_warm)
@@ -144,7 +144,7 @@ def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, numbe
     assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=is_warm)
@@ -160,7 +160,7 @@ def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World
     assert world.run(body) == [([[1.5] * 4] * 3, [two] * 3, two, 2)] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=is_warm)
@@ -225,7 +225,7 @@ def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_
     assert World(2).run(body) == [[[1.5] * 4] * 2] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=is_warm)
@@ -280,7 +280,7 @@ def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
     assert world.run(body) == [(1.5, 3.0)] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_next_is_as_ever(
     world: World, *, is_warm: bool
 ) -> None:

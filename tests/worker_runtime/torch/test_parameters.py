@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from worker_runtime.torch.parameters import read_groups, read_names
+from worker_runtime.torch.optimizer import read_groups, read_names
 
 
 def make_parameters(count: int = 5) -> list[torch.nn.Parameter]:

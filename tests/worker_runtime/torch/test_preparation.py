@@ -14,8 +14,8 @@ import worker_runtime.torch as hvd
 from tests.house.sources import ROOT
 from tests.worker_runtime.ranks import RankPool
 from tests.worker_runtime.torch.training import make_model
-from worker_runtime.torch.facade import Facade
 from worker_runtime.torch.loaders import PassSampler
+from worker_runtime.torch.proxies import OptimizerProxy
 
 EXAMPLES = ROOT / "examples"
 EPOCHS = 5
@@ -148,7 +148,7 @@ def test_each_step_can_be_left_out(ranks: RankPool, off: str | None) -> None:
             before = model.weight.item()
             model, optimizer, loader = hvd.prepare(model, optimizer, loader, **({off: False} if off else {}))
         is_roots = (model.weight.item() == before, optimizer.param_groups[0]["momentum"])
-        return pinned, isinstance(optimizer, Facade), is_roots, isinstance(loader.sampler, PassSampler)
+        return pinned, isinstance(optimizer, OptimizerProxy), is_roots, isinstance(loader.sampler, PassSampler)
 
     for rank, (pinned, is_wrapped, is_roots, is_split) in enumerate(ranks.run(body)):
         assert pinned == ([] if off == "pin_device" else [rank])

@@ -19,7 +19,8 @@ from worker_runtime.torch.functions import (
     broadcast_optimizer_state,
     load_optimizer_state,
 )
-from worker_runtime.torch.optimizer import find_reducer, unwrap
+from worker_runtime.torch.optimizer import find_reducer
+from worker_runtime.torch.proxies import unwrap
 
 
 class StateHandler(ABC):

@@ -12,7 +12,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import call
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.autograd import horovod
+from worker_runtime.torch.autograd import functions as horovod
 
 ROWS = 6  # of each rank: they can be divided among one, two and three
 REDUCTIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {

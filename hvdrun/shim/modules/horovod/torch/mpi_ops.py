@@ -22,7 +22,7 @@ _FUNCTIONS = (  # torch.autograd's
 )
 _TABLE = {
     "worker_runtime.torch": OPERATIONS,
-    "worker_runtime.torch.autograd.horovod": _FUNCTIONS,
+    "worker_runtime.torch.autograd.functions": _FUNCTIONS,
     "worker_runtime.api.basics": ("is_homogeneous", "handle_average_backwards_compatibility", "_basics"),
     "worker_runtime.api.functions": ("_handle_map",),
     "worker_runtime.errors": ("HorovodInternalError",),

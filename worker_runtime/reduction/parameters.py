@@ -15,7 +15,7 @@ NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
 
 class Recorder(Protocol):
-    """Who hears of gradients."""
+    """What gradients are reported to."""
 
     def record_gradient(self, entry: Entry) -> None:
         """A backward pass has accumulated into the gradient of `entry`."""
@@ -24,15 +24,15 @@ class Recorder(Protocol):
         """A newer recorder has taken the parameter of this name over: let go of all, and step no more."""
 
 
-class Roster:
-    """The entries of an optimizer's parameters, and the hooks that tell of their gradients.
+class TrackedParameters:
+    """The entries of an optimizer's parameters, and the hooks that report their gradients.
 
-    A parameter has one roster: the newest takes it over from the others.
+    One optimizer tracks a parameter: the newest takes it over from the others.
 
     Args:
         list_parameters: those of the optimizer at present, named.
         groups: the group of some of them; looked up when one is new.
-        recorder: told of gradients as long as it lives: an optimizer that was dropped no longer averages.
+        recorder: gradients are reported to it as long as it lives: an optimizer that was dropped no longer averages.
     """
 
     def __init__(
@@ -48,12 +48,8 @@ class Roster:
         self.entries: list[Entry] = []
         self._parameters: frozenset[torch.Tensor] = frozenset()  # of the entries
 
-    def update(self, passes: int) -> bool:
-        """Take in what was added or unfrozen, let go of what is gone, or frozen without a gradient; whether any was.
-
-        Args:
-            passes: how many backward passes a new one waits for.
-        """
+    def update(self) -> bool:
+        """Take in what was added or unfrozen, let go of what is gone, or frozen without a gradient; whether any was."""
         listed = [
             (name, parameter)
             for name, parameter in self._list_parameters()
@@ -67,8 +63,7 @@ class Roster:
             return False
         known = {entry.parameter: entry for entry in present}
         self.entries = [
-            known.pop(parameter) if parameter in known else self._enter(name, parameter, passes)
-            for name, parameter in listed
+            known.pop(parameter) if parameter in known else self._track(name, parameter) for name, parameter in listed
         ]
         for entry in known.values():
             entry.detach()
@@ -85,19 +80,13 @@ class Roster:
                 has_changed = True
         return has_changed
 
-    def begin_step(self, passes: int) -> None:
-        """All gradients are to come."""
-        for entry in self.entries:
-            entry.passes_left = passes
-            entry.kept = None
-
     def detach(self) -> None:
         """Leave the parameters alone from now on."""
         for entry in self.entries:
             entry.detach()
 
-    def _enter(self, name: str, parameter: torch.Tensor, passes: int) -> Entry:
-        entry = Entry(parameter, name, passes, self._groups.get(parameter))
+    def _track(self, name: str, parameter: torch.Tensor) -> Entry:
+        entry = Entry(parameter, name, self._groups.get(parameter))
         hook = _Hook(self._recorder, weakref.ref(entry), self._made)
         others: dict[int, object] = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001 - torch's only way to ask
         for other in list(others.values()):
@@ -111,7 +100,7 @@ class Roster:
 class _Hook:
     """A parameter's hook. It keeps nothing alive: torch holds it where the garbage collector cannot see it.
 
-    made: when the roster was that it belongs to.
+    made: when its optimizer began to track parameters.
     """
 
     find_recorder: Callable[[], Recorder | None]
@@ -126,7 +115,7 @@ class _Hook:
             recorder.record_gradient(entry)
 
     def supersede(self) -> None:
-        """Another roster has the parameter now."""
+        """Another optimizer has the parameter now."""
         recorder, entry = self.find_recorder(), self.find_entry()
         if recorder is not None and entry is not None:
             recorder.supersede(entry.name)

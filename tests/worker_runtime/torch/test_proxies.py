@@ -13,7 +13,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.facade import list_parameters, unwrap
+from worker_runtime.torch.proxies import list_parameters, unwrap
 
 
 @pytest.fixture(autouse=True)

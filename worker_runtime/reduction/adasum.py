@@ -14,8 +14,8 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.communicator import Communicator, commit_alone
+from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
 from worker_runtime.reduction.replicas import ReplicaCheck
-from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.settings import Compressor
 
 ResultT = TypeVar("ResultT")
@@ -24,7 +24,7 @@ _ADASUM = Combination(Reduction.ADASUM)
 _STEP = "allreduce.{}.step"  # the operation's name, but for the optimizer's
 
 
-class DeltaReducer:
+class AdasumReducer:
     """Combines the ranks' steps by Adasum, each parameter's by itself.
 
     Args:
@@ -43,7 +43,7 @@ class DeltaReducer:
         compressor: Compressor | None = None,
         check: ReplicaCheck | None = None,
     ) -> None:
-        self._roster = Roster(list_parameters, {}, self)
+        self._tracked = TrackedParameters(list_parameters, {}, self)
         self._superseded: str | None = None
         self._check = check
         self._get_engine = get_engine
@@ -55,7 +55,7 @@ class DeltaReducer:
         self._index = -1  # of the release of this step's operation
         self._has_asked = False  # for it
         self._enter()
-        self._roster.update(1)
+        self._tracked.update()
 
     def record_gradient(self, entry: Entry) -> None:
         """See `Recorder`: gradients are each rank's own."""
@@ -63,7 +63,7 @@ class DeltaReducer:
     def supersede(self, name: str) -> None:
         """See `Recorder`."""
         self._superseded = name
-        self._roster.detach()
+        self._tracked.detach()
 
     def step(self, move: Callable[[], ResultT]) -> ResultT:
         """Let this rank's optimizer move the parameters, and combine its movement with those of the others.
@@ -80,8 +80,8 @@ class DeltaReducer:
             Exception: whatever `move` raises; the other ranks' step fails then, too. Whenever this raises, the
                 parameters are where they were before.
         """
-        self._roster.update(1)
-        parameters = [entry.parameter for entry in self._roster.entries]
+        self._tracked.update()
+        parameters = [entry.parameter for entry in self._tracked.entries]
         comm = self._enter()
         if comm is None or not parameters:
             result = move()
@@ -171,12 +171,12 @@ class DeltaReducer:
         engine = self._get_engine()
         if engine is not self._engine:
             self._engine, self._generation = engine, engine.generation
-            self._communicator = Communicator.take(engine, self._find_set())
+            self._communicator = Communicator.create(engine, self._find_set())
             if self._check is not None:
                 self._check.begin()
         elif self._generation != engine.generation:
             self._generation = engine.generation
-            self._communicator = None if self._communicator is None else self._communicator.move()
+            self._communicator = None if self._communicator is None else self._communicator.rebind()
             if self._check is not None:
                 self._check.withdraw()
         return self._communicator

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import worker_runtime.torch as hvd
-from worker_runtime.api.arguments import check_compression, read_group_count, read_predivide
+from worker_runtime.reduction.settings import check_compression, read_group_count, read_predivide
 
 TITLE = "DistributedTrainer"
 

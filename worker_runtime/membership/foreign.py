@@ -1,8 +1,8 @@
-"""How the members of a world that another launcher made find each other, and then form a group as any other members.
+"""A job of another launcher: its members find each other over a store, and then form a group as any other members.
 
-torch's own store (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes as
-soon as the group stands. Either only says where the sequencer is and what the generation's key is, so that a second
-`init()` meets in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
+The store is torch's own (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes
+as soon as the group stands. Either only says where the sequencer is and what the generation's key is, so that a second
+`init()` works in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
 open to everybody who can reach it.
 
 There is no agent here that could own a sequencer, so rank 0 has one as its child, for all generations.
@@ -28,7 +28,7 @@ from worker_runtime.engine import objects
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import MeetingError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.membership.worlds import Master, OneHost, World
+from worker_runtime.membership.launchers import Master, OneHost, World
 from worker_runtime.rendezvous import Assignment, Endpoint, Membership, SequencerStartError, Slot, rank
 
 LOOPBACK = "127.0.0.1"
@@ -36,22 +36,22 @@ _POLL_SECONDS = 0.02
 _NONE = "none: "  # before a sentence, where there is no sequencer
 
 
-class Place(Protocol):
-    """Where rank 0 says something to all members; address is where they reach this host."""
+class Store(Protocol):
+    """What rank 0 tells all members through; address is where they reach this host."""
 
     address: str
 
-    def say(self, name: str, text: str) -> None:
-        """As rank 0: hang up a text under this name."""
+    def set(self, name: str, text: str) -> None:
+        """As rank 0: keep a text under this name."""
 
-    def hear(self, name: str) -> str:
+    def get(self, name: str) -> str:
         """Wait for the text of this name; raises when it does not come."""
 
     def clear(self) -> None:
-        """As rank 0: take down what was said; all have heard it."""
+        """As rank 0: remove what was set; all have read it."""
 
 
-class StorePlace:
+class TorchStore:
     """The store that torch's own rendezvous finds; its address is where this host is reached from there."""
 
     def __init__(self, world: World, master: Master, limit: timedelta) -> None:
@@ -64,12 +64,12 @@ class StorePlace:
             raise MeetingError(world.launcher, str(master), str(error)) from None
         self.address = find_own_address(master)
 
-    def say(self, name: str, text: str) -> None:
-        """See `Place`."""
+    def set(self, name: str, text: str) -> None:
+        """See `Store`."""
         self._store.set(f"hvd/{name}", text)
 
-    def hear(self, name: str) -> str:
-        """See `Place`."""
+    def get(self, name: str) -> str:
+        """See `Store`."""
         try:
             return str(self._store.get(f"hvd/{name}"), "utf-8")
         except RuntimeError as error:
@@ -79,26 +79,26 @@ class StorePlace:
         """Nothing is to be removed: the store is the launcher's."""
 
 
-class FilePlace:
+class FileStore:
     """Files of this user's on the one host of all members."""
 
     address = LOOPBACK
 
-    def __init__(self, world: World, place: OneHost, limit: timedelta) -> None:
-        name = re.sub(r"[^A-Za-z0-9.-]", "_", place.job)
+    def __init__(self, world: World, one_host: OneHost, limit: timedelta) -> None:
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", one_host.job)
         self._path = Path(tempfile.gettempdir(), f"hvd-{os.getuid()}-{name}")
         self._world = world
         self._limit = limit
-        self._said: list[Path] = []
+        self._files: list[Path] = []
 
-    def say(self, name: str, text: str) -> None:
-        """See `Place`."""
+    def set(self, name: str, text: str) -> None:
+        """See `Store`."""
         with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=self._path.name, delete=False) as file:
             file.write(text)
-        self._said.append(Path(file.name).replace(self._find(name)))
+        self._files.append(Path(file.name).replace(self._find(name)))
 
-    def hear(self, name: str) -> str:
-        """See `Place`."""
+    def get(self, name: str) -> str:
+        """See `Store`."""
         path = self._find(name)
         deadline = time.monotonic() + self._limit.total_seconds()
         while time.monotonic() < deadline:
@@ -109,30 +109,30 @@ class FilePlace:
         raise MeetingError(self._world.launcher, str(path), f"rank 0 did not come in {self._limit.total_seconds():g} s")
 
     def clear(self) -> None:
-        """See `Place`."""
-        while self._said:
-            self._said.pop().unlink(missing_ok=True)
+        """See `Store`."""
+        while self._files:
+            self._files.pop().unlink(missing_ok=True)
 
     def _find(self, name: str) -> Path:
         return self._path.with_name(f"{self._path.name}-{name.replace('/', '-')}")
 
 
-class Meeting:
-    """What the members of one world say to each other before they have a group; kept for a second `init()`.
+class ForeignJob:
+    """What the members of one world exchange before they have a group; kept for a second `init()`.
 
     On rank 0 it owns the world's sequencer; `close` it when the process leaves for good.
     """
 
-    def __init__(self, world: World, place: Place, limit: timedelta) -> None:
+    def __init__(self, world: World, store: Store, limit: timedelta) -> None:
         self._world = world
-        self._place = place
+        self._store = store
         self._limit = limit
-        self._sequencer = SequencerProcess(place.address)
+        self._sequencer = SequencerProcess(store.address)
 
     @property
     def address(self) -> str:
         """Where the other members reach this host."""
-        return self._place.address
+        return self._store.address
 
     def share_key(self, generation: int) -> bytes:
         """The generation's key; rank 0 makes it, and has the sequencer serve the generation.
@@ -142,9 +142,9 @@ class Meeting:
             SequencerStartError: the sequencer could not be started.
         """
         if self._world.rank != 0:
-            return bytes.fromhex(self._place.hear(f"{generation}/key"))
+            return bytes.fromhex(self._store.get(f"{generation}/key"))
         key = secrets.token_bytes(KEY_BYTES)
-        self._place.say(f"{generation}/key", key.hex())
+        self._store.set(f"{generation}/key", key.hex())
         self._sequencer.activate(generation, self._world.size, key)
         return key
 
@@ -157,7 +157,7 @@ class Meeting:
         """
         name = f"{generation}/sequencer"
         if self._world.rank != 0:
-            told = self._place.hear(name)
+            told = self._store.get(name)
             if told.startswith(_NONE):
                 raise SequencerStartError(told.removeprefix(_NONE))
             port, _, address = told.partition(" ")
@@ -165,15 +165,15 @@ class Meeting:
         try:
             endpoint = self._sequencer.await_endpoint(self._limit)
         except SequencerStartError as error:
-            self._place.say(name, f"{_NONE}{error.reason}")  # else the others would wait
+            self._store.set(name, f"{_NONE}{error.reason}")  # else the others would wait
             raise
-        self._place.say(name, f"{endpoint.port} {endpoint.address}")
+        self._store.set(name, f"{endpoint.port} {endpoint.address}")
         return endpoint
 
     def end(self) -> None:
         """The group stands: what led to it is not needed any more."""
         if self._world.rank == 0:
-            self._place.clear()
+            self._store.clear()
 
     def close(self) -> None:
         """End the sequencer; a later `share_key` starts another."""
@@ -184,23 +184,23 @@ class Meeting:
         self._sequencer.abandon()
 
 
-def meet(world: World, limit: timedelta) -> Meeting:
-    """The place where the members of a world meet.
+def open_job(world: World, limit: timedelta) -> ForeignJob:
+    """The job that the members of a world form.
 
     Raises:
-        MeetingError: it was not reached in time.
+        MeetingError: its store was not reached in time.
     """
-    place: Place
-    match world.meeting:
+    store: Store
+    match world.store:
         case Master() as master:
-            place = StorePlace(world, master, limit)
+            store = TorchStore(world, master, limit)
         case OneHost() as host:
-            place = FilePlace(world, host, limit)
-    return Meeting(world, place, limit)
+            store = FileStore(world, host, limit)
+    return ForeignJob(world, store, limit)
 
 
-def join_world(
-    world: World, meeting: Meeting, generation: int, limit: timedelta, choice: Choice = GLOO_ALONE
+def join_job(
+    world: World, job: ForeignJob, generation: int, limit: timedelta, choice: Choice = GLOO_ALONE
 ) -> tuple[Assignment, Engine]:
     """Form a group with all members, and find the numbers that depend on who shares a host.
 
@@ -209,11 +209,11 @@ def join_world(
         SequencerStartError: there is no sequencer.
     """
     unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-    membership = Membership(generation, unknown, meeting.share_key(generation))
-    group = form(membership, meeting.await_sequencer, meeting.address, limit, choice=choice)
+    membership = Membership(generation, unknown, job.share_key(generation))
+    group = form(membership, job.await_sequencer, job.address, limit, choice=choice)
     engine = Engine.connect(group, limit)
     hosts = objects.allgather_object(engine, socket.gethostname(), "hosts")
-    meeting.end()
+    job.end()
     return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], engine
 
 

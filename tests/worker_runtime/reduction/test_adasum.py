@@ -6,12 +6,12 @@ import torch
 from tests.worker_runtime.reduction.gradients import make_parameters
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import HorovodInternalError
-from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reduction.adasum import AdasumReducer
 
 
-def make_reducer(engine: ThreadEngine, parameters: list[torch.Tensor]) -> DeltaReducer:
+def make_reducer(engine: ThreadEngine, parameters: list[torch.Tensor]) -> AdasumReducer:
     named = [(f"p{index}", parameter) for index, parameter in enumerate(parameters)]
-    return DeltaReducer(lambda: named, lambda: engine, lambda: 0)
+    return AdasumReducer(lambda: named, lambda: engine, lambda: 0)
 
 
 def move(parameters: list[torch.Tensor], by: float) -> str:

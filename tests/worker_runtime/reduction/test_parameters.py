@@ -10,20 +10,20 @@ import torch
 from tests.worker_runtime.reduction.gradients import (
     backward,
     begin,
-    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
     train,
     warm_up,
+    warm_up_and_overlap,
 )
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction.bucket import Entry
-from worker_runtime.reduction.roster import Roster
+from worker_runtime.reduction.parameters import TrackedParameters
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
@@ -80,54 +80,54 @@ def test_hooks_come_and_go_with_the_parameters_that_require_gradients() -> None:
     parameters[2].requires_grad_(requires_grad=False)
     listed = [("a", parameters[0]), ("b", parameters[1]), ("c", parameters[2])]
     listener = Listener()
-    roster = Roster(lambda: listed, {parameters[2]: 7}, listener)
-    assert roster.update(2)
-    assert not roster.update(2)
-    entries = list(roster.entries)
+    tracked = TrackedParameters(lambda: listed, {parameters[2]: 7}, listener)
+    assert tracked.update()
+    assert not tracked.update()
+    entries = list(tracked.entries)
     assert [entry.name for entry in entries] == ["a", "b"]
     parameters[2].requires_grad_()
     parameters[1].requires_grad_(requires_grad=False)
-    assert roster.update(3)
-    assert [(entry.name, entry.passes_left, entry.group) for entry in roster.entries] == [("a", 2, None), ("c", 3, 7)]
-    assert roster.entries[0] is entries[0]
+    assert tracked.update()
+    assert [(entry.name, entry.group) for entry in tracked.entries] == [("a", None), ("c", 7)]
+    assert tracked.entries[0] is entries[0]
     parameters[1].requires_grad_()
     sum(parameter.sum() for parameter in parameters).backward()
     assert sorted(listener.heard) == ["a", "c"]
-    roster.begin_step(5)
-    assert [entry.passes_left for entry in roster.entries] == [5, 5]
-    roster.detach()
+    tracked.detach()
     sum(parameter.sum() for parameter in parameters).backward()
     assert len(listener.heard) == 2
 
 
-def test_the_newest_roster_takes_a_parameter_over_even_if_it_comes_to_it_later() -> None:
+def test_the_newest_optimizer_takes_a_parameter_over_even_if_it_comes_to_it_later() -> None:
     (shared,) = make_parameters(1)
     listeners = [Listener(), Listener()]
-    older, newer = (Roster(lambda: [("a", shared)], {}, listener) for listener in listeners)
-    newer.update(1)
-    older.update(1)
+    older, newer = (TrackedParameters(lambda: [("a", shared)], {}, listener) for listener in listeners)
+    newer.update()
+    older.update()
     assert [listener.lost for listener in listeners] == [["a"], []]
     newest = Listener()
-    Roster(lambda: [("a", shared)], {}, newest).update(1)
+    TrackedParameters(lambda: [("a", shared)], {}, newest).update()
     assert ([listener.lost[-1:] for listener in listeners], newest.lost) == ([["a"], ["a"]], [])
 
 
 def test_a_parameter_that_has_got_another_form_is_told_once() -> None:
     parameters = [torch.zeros(2, 3, 4, 4, requires_grad=True), torch.zeros(2, requires_grad=True)]
-    roster = Roster(lambda: [(str(index), parameter) for index, parameter in enumerate(parameters)], {}, Listener())
-    roster.update(1)
-    assert roster.update_forms()
-    assert not roster.update_forms()
+    tracked = TrackedParameters(
+        lambda: [(str(index), parameter) for index, parameter in enumerate(parameters)], {}, Listener()
+    )
+    tracked.update()
+    assert tracked.update_forms()
+    assert not tracked.update_forms()
     for change in (
         lambda data: data.double(),
         lambda data: data.to(memory_format=torch.channels_last),
         lambda data: torch.cat([data, data]),
     ):
         parameters[0].data = change(parameters[0].data)
-        assert roster.update_forms()
-        assert not roster.update_forms()
+        assert tracked.update_forms()
+        assert not tracked.update_forms()
     parameters[0].data = torch.empty_like(parameters[0].data)
-    assert not roster.update_forms()
+    assert not tracked.update_forms()
 
 
 def double(parameters: list[torch.Tensor]) -> None:
@@ -182,8 +182,8 @@ def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_
             assert all(parameter.grad.stride() == parameter.stride() for parameter in parameters)
             seen.append([parameter.grad.unique().tolist() for parameter in parameters])
         assert all(parameter.grad.dtype == parameter.dtype for parameter in parameters)
-        is_eager = all(entry.bucket is not None for entry in reducer.entries)
-        return seen, is_eager
+        is_overlapped = all(entry.bucket is not None for entry in reducer.entries)
+        return seen, is_overlapped
 
     after = 1.5 + (2.0**-30 if change in {double, swap} else 0.0)
     assert world.run(body) == [([[[1.5]] * 3] * steps + [[[after]] * 3] * 4, True)] * 2
@@ -228,7 +228,7 @@ def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
     assert world.run(body) == [[[1.5]] * 3] * 2
 
 
-@cautious_and_eager
+@warm_up_and_overlap
 def test_a_hook_keeps_neither_its_parameter_nor_its_gradients(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> list["weakref.ref[torch.Tensor]"]:
         reducer, parameters = begin(engine, 2, is_warm=is_warm)

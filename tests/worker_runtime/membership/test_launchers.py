@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from worker_runtime.errors import ForeignRankError, ForeignWorldError, MeetingError
-from worker_runtime.membership.meeting import FilePlace, Meeting, find_own_address
-from worker_runtime.membership.worlds import Master, OneHost, World, find_world
+from worker_runtime.membership.foreign import FileStore, ForeignJob, find_own_address
+from worker_runtime.membership.launchers import Master, OneHost, World, find_world
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
 MPIRUN = {
@@ -165,16 +165,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def meeting_as(rank: int, limit: timedelta = LIMIT) -> Iterator[Meeting]:
+def job_as(rank: int, limit: timedelta = LIMIT) -> Iterator[ForeignJob]:
     """A member of a world of two, both on this host, as this one process plays them."""
     home = OneHost("mpirun-a/b")
     world = World("mpirun", rank, 2, home)
-    with closing(Meeting(world, FilePlace(world, home, limit), limit)) as meeting:
-        yield meeting
+    with closing(ForeignJob(world, FileStore(world, home, limit), limit)) as job:
+        yield job
 
 
 def test_a_member_may_come_before_rank_0(place: Path) -> None:
-    with ThreadPoolExecutor() as threads, meeting_as(0) as first, meeting_as(1) as other:
+    with ThreadPoolExecutor() as threads, job_as(0) as first, job_as(1) as other:
         early = threads.submit(other.await_sequencer, 1)
         early_key = threads.submit(other.share_key, 1)
         key = first.share_key(1)
@@ -190,7 +190,7 @@ def test_a_member_may_come_before_rank_0(place: Path) -> None:
 
 @pytest.mark.usefixtures("place")
 def test_every_generation_has_its_own_key_and_the_same_sequencer() -> None:
-    with meeting_as(0) as first:
+    with job_as(0) as first:
         keys, sequencers = [], []
         for generation in (1, 2):
             keys.append(first.share_key(generation))
@@ -204,7 +204,7 @@ def test_every_generation_has_its_own_key_and_the_same_sequencer() -> None:
 @pytest.mark.usefixtures("place")
 def test_a_rank_0_that_never_comes_is_named() -> None:
     with (
-        meeting_as(1, timedelta(seconds=0.1)) as other,
+        job_as(1, timedelta(seconds=0.1)) as other,
         pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"),
     ):
         other.await_sequencer(1)
@@ -212,7 +212,7 @@ def test_a_rank_0_that_never_comes_is_named() -> None:
 
 @pytest.mark.usefixtures("place")
 def test_generations_do_not_read_each_others_files() -> None:
-    with meeting_as(0) as first, meeting_as(1, timedelta(seconds=0.1)) as other:
+    with job_as(0) as first, job_as(1, timedelta(seconds=0.1)) as other:
         first.share_key(1)
         first.await_sequencer(1)
         with pytest.raises(MeetingError):

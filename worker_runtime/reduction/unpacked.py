@@ -1,0 +1,149 @@
+"""Buckets that are not packed into flat tensors: gradients that travel where they lie, compressed, or sparse.
+
+Another framework's gradients have their places in its own memory, and no tensor of ours can take one. So the large ones
+are handed to the group as they are, and only small ones are packed. In a job that outlives its workers the results are
+new tensors, which the caller of the reducer copies to their places afterwards.
+
+What a user's compressor makes is known only when it has run, so there is no memory to prepare: its tensors travel as
+one operation, and the results are decompressed one by one.
+
+The elements of a sparse gradient are gathered, so that what travels is as large as what was used of the parameter.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from worker_runtime.collectives import Allreduce, Combination, Reduction, SparseAllreduce
+from worker_runtime.coordination.operation import Operation
+from worker_runtime.reduction.bucket import Bucket, Entry, Step
+from worker_runtime.reduction.communicator import Communicator
+from worker_runtime.reduction.settings import Compressor, Settings
+
+
+class InPlaceBucket(Bucket):
+    """Dense gradients that travel in their own dtype.
+
+    Args:
+        entries, number, note: as for every bucket.
+        settings: how to combine.
+        comm: among whom.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], number: int, note: str, settings: Settings, comm: Communicator
+    ) -> None:
+        super().__init__(entries, number, note)
+        reduction = settings.how.reduction
+        factors = settings.find_factors(comm.members.size)
+        self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction, *factors)
+        self._keeps = comm.is_elastic
+
+    def refuse_changes(self, step: Step) -> None:
+        """They change while they travel."""
+
+    def install(self, step: Step) -> None:
+        """Let the results be the gradients; most of them are already."""
+        for entry, result in zip(self.entries, step.results[self], strict=True):
+            parameter = entry.parameter
+            if parameter.grad is not result and (parameter.requires_grad or parameter.grad is not None):
+                parameter.grad = result
+
+    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
+        del step
+        gradients = [_find_gradient(entry.parameter) for entry in self.entries]
+        return Allreduce(gradients, self._how, comm.members, name, None if self._keeps else gradients)
+
+
+def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """The parameter's gradient, or zeros."""
+    gradient = parameter.grad
+    return (
+        torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device) if gradient is None else gradient
+    )
+
+
+class CompressedBucket(Bucket):
+    """Gradients that travel as a compressor makes them; sparse ones are made dense first, and sparse again at the end.
+
+    Args:
+        entries, number, note: as for every bucket.
+        settings: how to combine what the compressor makes.
+        compressor: the user's.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], number: int, note: str, settings: Settings, compressor: Compressor
+    ) -> None:
+        super().__init__(entries, number, note)
+        self._how = settings.how
+        self._compressor = compressor
+
+    def install(self, step: Step) -> None:
+        """Decompress the results into new gradients."""
+        for entry, result, context in zip(self.entries, step.results[self], step.contexts[self], strict=True):
+            parameter = entry.parameter
+            if parameter.grad is None and not parameter.requires_grad:
+                continue
+            gradient = self._compressor.decompress(result, context).to(parameter.dtype)
+            sparse_dims = entry.find_sparse_dims()
+            parameter.grad = gradient.to_sparse(sparse_dims) if sparse_dims else gradient
+
+    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
+        compressed = [self._compressor.compress(_make_dense(entry.parameter)) for entry in self.entries]
+        step.contexts[self] = [context for _, context in compressed]
+        return Allreduce([tensor for tensor, _ in compressed], self._how, comm.members, name)
+
+
+def _make_dense(parameter: torch.Tensor) -> torch.Tensor:
+    gradient = parameter.grad
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    return gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
+
+
+class SparseBucket(Bucket):
+    """One parameter whose gradient is sparse on some rank; a rank that has none contributes no elements.
+
+    Args:
+        entry: of the parameter.
+        number, note: as for every bucket.
+        settings: how to combine: a sum or an average; factors of the user's cancel out in an average.
+        sparse_dims: how many of the gradient's dimensions are sparse, on all ranks.
+    """
+
+    kind = "allgather"
+
+    def __init__(self, entry: Entry, number: int, note: str, settings: Settings, sparse_dims: int) -> None:
+        super().__init__([entry], number, note)
+        self._reduction = settings.how.reduction
+        self._sparse_dims = sparse_dims
+        self._dtype = settings.choose_dtype(entry.parameter.dtype)
+
+    def install(self, step: Step) -> None:
+        """Put the result in the gradient's place: sparse, and not coalesced, as autograd makes it."""
+        (entry,) = self.entries
+        if entry.parameter.requires_grad or entry.parameter.grad is not None:
+            entry.parameter.grad = step.results[self].to(entry.parameter.dtype)
+
+    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[torch.Tensor]:
+        del step
+        return SparseAllreduce(self._make_sparse(), self._reduction, comm.members, name)
+
+    def _make_sparse(self) -> torch.Tensor:
+        """The gradient with the agreed number of sparse dimensions."""
+        parameter = self.entries[0].parameter
+        gradient = parameter.grad
+        dims = self._sparse_dims
+        if gradient is None:
+            return torch.sparse_coo_tensor(
+                torch.empty((dims, 0), dtype=torch.int64, device=parameter.device),
+                torch.empty((0, *parameter.shape[dims:]), dtype=self._dtype, device=parameter.device),
+                parameter.shape,
+                device=parameter.device,
+                check_invariants=False,
+            )
+        gradient = gradient.detach()
+        if gradient.layout is not torch.sparse_coo or gradient.sparse_dim() != dims:
+            gradient = (gradient if gradient.layout is torch.strided else gradient.to_dense()).to_sparse(dims)
+        return gradient.to(self._dtype)
