@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import prepare, take_in
-from hvdrun.options import BY_FLAG, Given, describe_options
 from hvdrun.options.flags import Answered, read_words
-from hvdrun.options.pages import render_help
+from hvdrun.options.option import Given
+from hvdrun.options.pages import describe_options, render_help
 from hvdrun.options.request import complete, make_job
+from hvdrun.options.table import BY_FLAG
 from hvdrun.spec.command import Surroundings, reads_program
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__

@@ -3,14 +3,13 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hvdrun.errors import IdentityFileError, UsageError
-from hvdrun.options.conflicts import ONLY_ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
+from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
 from hvdrun.options.option import Given
-from hvdrun.options.settling import Settled, settle
+from hvdrun.options.settling import Settled, choose, settle
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
@@ -24,8 +23,6 @@ from rendezvous.bootstrap import JOB
 
 if TYPE_CHECKING:
     from hvdrun.spec.allocation import Allocation
-
-Part = TypeVar("Part", Workers, Limits, Remote, Display)
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -70,7 +67,7 @@ def make_job(
     if settled.values["write_config"] is not None:
         from hvdrun.options.configuration.file import write_configuration  # noqa: PLC0415 - the same
 
-        of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.limits.elasticity is None else ()
+        of_others = set(ELASTIC) - settled.values["typed"] if spec.limits.elasticity is None else ()
         write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
     return spec
 
@@ -198,12 +195,6 @@ def _choose_workers(
         forwarded=forwarded,
         checkpoint=_locate(values["checkpoint"], here),
     )
-
-
-def choose(kind: type[Part], values: Mapping[str, Any], **others: object) -> Part:
-    """A part of a job from the options whose dest is a field of it; others: those fields that take more than that."""
-    names = [each.name for each in fields(kind)]
-    return kind(**({name: values[name] for name in names if values.get(name) is not None} | others))
 
 
 def _locate(path: Path | None, here: Path) -> Path | None:

@@ -177,7 +177,7 @@ WORDS: tuple[Word, ...] = (
     _same("--min-np", "--min-num-proc", dest="min_size"),
     _same("--max-np", "--max-num-proc", dest="max_size"),
     _same("--slots-per-host", dest="slots_per_host"),
-    _same("--elastic-timeout", dest="elastic_timeout_seconds"),
+    _same("--elastic-timeout", dest="timeout_seconds"),
     _same("--reset-limit", dest="reset_limit"),
     _same("--blacklist-cooldown-range", dest="cooldown_seconds", words=2),
     Word(("--timeline-filename",), instead=_NO_TIMELINE, words=1),
