@@ -51,14 +51,14 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
                 return run_own_program(words[0], words[1:])
             return run(read_spec(words) if options == words else read_horovodrun(options), launch)
         except Answered as answered:
-            return answer(answered.text)
+            return print_answer(answered.text)
     except HvdrunError as error:
-        complain(*error.lines, with_time=with_time)
+        print_error(*error.lines, with_time=with_time)
         return error.exit_code
     except KeyboardInterrupt:
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
-        return confess(error, with_traceback=asks_for("verbose", options), with_time=with_time)
+        return report_internal_error(error, with_traceback=asks_for("verbose", options), with_time=with_time)
 
 
 def run_own_program(name: str, words: Sequence[str]) -> int:
@@ -72,8 +72,8 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
     from hvdrun.options.programs import read_agent, read_token  # noqa: PLC0415 - the same
 
     if name == "token":
-        return answer(make_token(read_token(words)))
-    return run_agent(read_agent(words), lambda sentence: complain(sentence, with_time=False))
+        return print_answer(make_token(read_token(words)))
+    return run_agent(read_agent(words), lambda sentence: print_error(sentence, with_time=False))
 
 
 def end_by_interrupt() -> int:
@@ -128,7 +128,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         for detail in details:
             console.verbose(detail)
         if display.dry_run:
-            return answer(describe(spec))
+            return print_answer(describe(spec))
         if display.output_folder is not None:
             most = size if elasticity is None else max(size, elasticity.max_size or 0)
             console.keep_output(display.output_folder, most, size)
@@ -191,7 +191,7 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
     return typed, command
 
 
-def answer(text: str) -> int:
+def print_answer(text: str) -> int:
     """Print what was asked for; the exit code.
 
     Raises:
@@ -217,7 +217,7 @@ def discard_stdout() -> None:
     os.close(nowhere)
 
 
-def complain(sentence: str, *details: str, with_time: bool) -> None:
+def print_error(sentence: str, *details: str, with_time: bool) -> None:
     """Say on stderr what is wrong: a line, and one more for each detail."""
     head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
     lines = [f"hvdrun: {head}", *(f"  {text}" for text in rest)]
@@ -237,7 +237,7 @@ def asks_for(dest: str, words: Sequence[str]) -> bool:
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 
-def confess(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
+def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
     """Say that hvdrun itself is at fault; the exit code."""
     if with_traceback and sys.stderr is not None:
         with suppress(OSError):
@@ -245,7 +245,7 @@ def confess(error: BaseException, *, with_traceback: bool, with_time: bool) -> i
     remedy = (
         "please report it with this traceback" if with_traceback else "please run it with -v and report what it says"
     )
-    complain(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
+    print_error(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
     return CANNOT_LAUNCH
 
 

@@ -5,7 +5,7 @@ import shlex
 from hvdrun.joining.reception import choose_place, find_reachable, write_line
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.masking import mask_command
+from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Joining
 from rendezvous.core.model import Endpoint
 
@@ -22,7 +22,7 @@ def describe_joining(spec: JobSpec, joining: Joining) -> str:
             f"  listens    {at if place.port else f'{address}, on a free port'}",
             f"  token      {joining.token_file or f'made for this job, in {spec.workers.directory}'}",
             f"  each host  {write_line(at, token)}",
-            f"  command    {shlex.join(mask_command(spec.workers.command))}",
+            f"  command    {shlex.join(redact_command(spec.workers.command))}",
             f"  directory  {spec.workers.directory}",
         ]
     )

@@ -45,8 +45,8 @@ def _refuse_alone(values: Mapping[str, Any]) -> None:
     for dest in ELASTIC:
         if dest in values["typed"]:
             raise UsageError(
-                f"{_flag(dest)} means nothing to a job whose workers stay the same: let it go on with fewer with --min-np, "
-                "or name its hosts with --host-discovery-script."
+                f"{_flag(dest)} means nothing to a job whose workers stay the same: let it go on with fewer with "
+                "--min-np, or name its hosts with --host-discovery-script."
             )
 
 
@@ -106,7 +106,8 @@ def choose_joining(values: Mapping[str, Any], here: Path) -> Joining | None:
     for dest in _OF_NAMED_HOSTS:
         if values[dest]:
             raise UsageError(
-                f"{_flag(dest)} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one of them."
+                f"{_flag(dest)} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one "
+                "of them."
             )
     if values["oversubscribe"]:
         raise UsageError("--oversubscribe is for named hosts; with --wait-for-agents give the agents more --slots.")

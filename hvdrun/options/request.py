@@ -16,7 +16,7 @@ from hvdrun.spec.hosts import HostList, discover_hosts
 from hvdrun.spec.jobspec import Display, JobSpec
 from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Elasticity, Limits
 from hvdrun.spec.mapping import map_workers
-from hvdrun.spec.masking import mask_command
+from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Joining, Remote
 from hvdrun.spec.workers import Workers
 from rendezvous.bootstrap import JOB
@@ -233,7 +233,7 @@ def complete(words: Sequence[str], start: int, values: Mapping[str, Any]) -> str
     elif values["hosts"] is not None or values["hostfile"] is not None:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
         size = sum(host.slots for host in listed.hosts)
-    typed = shlex.join(mask_command(words))
+    typed = shlex.join(redact_command(words))
     is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"
 
