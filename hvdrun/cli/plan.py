@@ -171,13 +171,7 @@ def _explain_agent(spec: JobSpec) -> str:
 
 
 def _explain_binding(bind_to: BindTo) -> str:
-    match bind_to:
-        case BindTo.NONE:
-            return "nothing"
-        case BindTo.NUMA:
-            return "a NUMA node each"
-        case _:
-            return f"a {bind_to.value} each"
+    return {BindTo.NONE: "nothing", BindTo.NUMA: "a NUMA node each"}.get(bind_to, f"a {bind_to} each")
 
 
 def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
