@@ -47,16 +47,22 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model: `layers` square layers with biases. steps: that many make a block."""
+    """A model: `layers` square layers with biases; side by side, without biases, or one after the other.
+
+    steps: that many make a block.
+    """
 
     name: str
     width: int
     layers: int
     steps: int
+    is_parallel: bool = False
 
-    def build(self) -> nn.Sequential:
+    def build(self) -> nn.Module:
         """The same parameters in every process; activations keep their size, so that no number becomes denormal."""
         torch.manual_seed(0)
+        if self.is_parallel:
+            return _Parallel(nn.Linear(self.width, self.width, bias=False) for _ in range(self.layers))
         model = nn.Sequential()
         for _ in range(self.layers):
             linear = nn.Linear(self.width, self.width)
@@ -66,9 +72,17 @@ class Shape:
         return model
 
 
+class _Parallel(nn.ModuleList):
+    """Layers whose outputs are averaged."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.stack([layer(value) for layer in self]).mean(0)
+
+
 SHAPES = {
     "large": Shape("25 M parameters in 120 tensors", 645, 60, 1),
     "small": Shape("10,200 parameters in 8 tensors", 50, 4, 20),
+    "many": Shape("1,000 parameters of 1 KB", 16, 1000, 2, is_parallel=True),
 }
 
 
@@ -77,12 +91,12 @@ class Trainers:
 
     def __init__(self, shape: Shape) -> None:
         self._start = shape.build()
-        self._models: dict[str, nn.Sequential] = {}
+        self._models: dict[str, nn.Module] = {}
         generator = torch.Generator().manual_seed(1 + dist.get_rank())
         self._batches = [torch.randn(BATCH, shape.width, generator=generator) for _ in range(_BATCHES)]
         self.steps: dict[str, Step] = {}
 
-    def add(self, name: str, prepare: Callable[[nn.Sequential], tuple[nn.Module, torch.optim.Optimizer]]) -> None:
+    def add(self, name: str, prepare: Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]) -> None:
         """Train another copy: `prepare` gives what is called and what steps."""
         model = copy.deepcopy(self._start)
         called, optimizer = prepare(model)
@@ -159,7 +173,8 @@ def make_case(shape: Shape, trainers: Trainers) -> Case:
         )
     targets = {
         "large": [Target(STATIC, VIEW), Target(STATIC, DDP), Target(ELASTIC, DDP)],
-        "small": [Target(STATIC, DDP, 0.75), Target(ELASTIC, DDP, 0.75)],
+        "small": [Target(STATIC, DDP, 0.5), Target(ELASTIC, DDP, 0.65)],
+        "many": [Target(STATIC, DDP), Target(ELASTIC, DDP)],
     }
     size = dist.get_world_size()
     return Case(
@@ -174,14 +189,14 @@ def make_case(shape: Shape, trainers: Trainers) -> Case:
 def main() -> int:
     """Start the job, or take part in it."""
     parser = make_parser(__doc__, [_SIZE_OF_TARGETS])
-    parser.add_argument("--model", choices=[*SHAPES, "both"], default="both")
+    parser.add_argument("--model", choices=[*SHAPES, "all"], default="all")
     arguments = parser.parse_args()
     if not is_worker():
         return run_jobs(Path(__file__).resolve(), arguments.np, arguments.json)
     torch.set_num_threads(1)
     hvd.init()
     dist.init_process_group("gloo")
-    shapes = list(SHAPES.values()) if arguments.model == "both" else [SHAPES[arguments.model]]
+    shapes = list(SHAPES.values()) if arguments.model == "all" else [SHAPES[arguments.model]]
     all_trainers = [Trainers(shape) for shape in shapes]
     run_cases([make_case(shape, trainers) for shape, trainers in zip(shapes, all_trainers, strict=True)], arguments)
     if arguments.profile is None:

@@ -19,14 +19,21 @@ from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.credentials import Credential
 from rendezvous.errors import RendezvousError
+from rendezvous.file_limit import count_connections
 
-MAX_STRANGERS = 256  # at the same time
+MAX_STRANGERS = 256  # at the same time, unless few files may be open
+_SHARE = 3  # of the connections that an address of the rendezvous may have
 _STANDSTILL_SECONDS = 1.0
 _BACKLOG = 1024  # agents of a large job knock in the same moment
 _RETRY_SECONDS = 1.0  # when this process has no room for another file
 _LAST_WORDS_SECONDS = 5.0  # for an answer to leave
 
 Receive = Callable[[AgentJoin, Channel], Awaitable[AgentAdmitted]]
+
+
+def count_strangers() -> int:
+    """How many may be at the door, so that files are left for the rendezvous and for the agents that come in."""
+    return min(MAX_STRANGERS, count_connections() // _SHARE)
 
 
 class Door:
@@ -89,7 +96,7 @@ class Door:
             task = supervise(asyncio.create_task(self._meet(connection)), self._fail)
             self._strangers[task] = None
             task.add_done_callback(self._forget)
-            while len(self._strangers) >= MAX_STRANGERS:
+            while len(self._strangers) >= count_strangers():
                 moved, _ = await asyncio.wait(
                     self._strangers, timeout=_STANDSTILL_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )

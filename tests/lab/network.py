@@ -69,6 +69,11 @@ class Network:
             for sender in other.joined():
                 self._filter_incoming(interface, f"ether saddr {sender.hardware} drop")
 
+    def ignore_answers(self) -> None:
+        """Lose every answer to a connection that this host opens: at the other end each stays half open."""
+        for interface in self.joined():
+            self._filter_incoming(interface, "tcp flags & (syn | ack) == syn | ack drop")
+
     def unplug(self, device: str | None = None) -> None:
         """Pull the cable out at the switch: the interface loses its carrier."""
         self._set_ports("down", device)

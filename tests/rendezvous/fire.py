@@ -17,6 +17,7 @@ from rendezvous.credentials import Credential
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what an HTTP/2 client says first
 _PATIENCE_SECONDS = 0.3  # how long a stranger waits for an answer before it comes as another
+_PAUSE_SECONDS = 0.01
 _CHUNK_BYTES = 65_536
 _HUGE_BYTES = 2 * 1024 * 1024
 
@@ -47,8 +48,13 @@ class Fire:
         """One stranger after the other, each as one of these kinds, until cancelled."""
         while True:
             kind = self.chance.choice(list(self.kinds))
-            with suppress(OSError, EOFError):  # TimeoutError and SSLError are OSErrors
+            try:
                 await self.visit(kind)
+            except ConnectionRefusedError:  # nobody listens any more
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except (OSError, EOFError):  # TimeoutError and SSLError are OSErrors
+                pass
             self.done[kind] += 1
 
     async def visit(self, kind: str) -> None:

@@ -1,39 +1,22 @@
-"""A real job under fire: strangers at the rendezvous' port change neither its result nor what its user sees."""
+"""A real job under fire: strangers at its ports change neither its result nor what its user sees."""
 
 import asyncio
 import os
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from tests.rendezvous.fire import Fire, burning
+from tests.rendezvous.fire import burning
+from tests.system.attack import SEED, SILENT, STRANGERS
 from tests.system.launcher import Finished, Launcher, Running
+from tests.system.leftovers import LeftProcess
+from tests.system.storm import NOBODY, TRAINS, Storm, list_targets, start_attacker
 
-SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
-IDLE = 1000
-STRANGERS = 8
 FILES = 1024  # the usual soft limit: not enough for so many connections
-STEPS = 300  # some seconds of training
-
-TRAINS = f"""
-import os, resource, sys, time
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-print("all files", soft == hard, flush=True)
-import torch
-import worker_runtime.torch as hvd
-
-for _ in range(3):  # each time a new generation is formed, through the port that is under fire
-    hvd.init()
-    for step in range({STEPS} // 3):
-        total = hvd.allreduce(torch.ones(100), op=hvd.Sum)
-        time.sleep(0.01)
-    hvd.shutdown()
-print("sum", int(total[0]), flush=True)
-sys.exit(int(os.environ["EXIT_CODE"]) if os.environ["RANK"] == "1" else 0)
-"""
 
 
 @contextmanager
@@ -49,90 +32,89 @@ def few_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4 * FILES), hard))
 
 
-class Storm:
-    """Strangers at every port that a job opens, from when it opens them on."""
-
-    def __init__(self, hvdrun: Launcher, idle: int) -> None:
-        self._hvdrun = hvdrun
-        self._idle = idle
-        self.fires: dict[tuple[str, int], Fire] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def follow(self) -> None:
-        """Look for new ports until cancelled."""
-        try:
-            while True:
-                for process in await asyncio.to_thread(self._hvdrun.watch.processes):
-                    for listener in process.listens:
-                        address, _, port = listener.rpartition(":")
-                        if port.isdigit():  # a Unix socket has none
-                            self._begin(address.strip("[]").removeprefix("::ffff:"), int(port))
-                await asyncio.sleep(0.02)
-        finally:
-            while pending := {task for task in self._tasks if not task.done()}:  # a timeout may swallow what cancels
-                for task in pending:
-                    task.cancel()
-                await asyncio.wait(pending, timeout=1)
-
-    def _begin(self, address: str, port: int) -> None:
-        if (address, port) in self.fires:
-            return
-        fire = self.fires[address, port] = Fire(address, port, SEED)
-        self._tasks |= {asyncio.create_task(fire.burn()) for _ in range(STRANGERS)}
-        self._tasks.add(asyncio.create_task(self._hold(address, port)))
-
-    async def _hold(self, address: str, port: int) -> None:
-        """Connections on which nothing is said; one at a time, since a socket may take none any more."""
-        held = []
-        try:
-            for _ in range(self._idle):
-                with suppress(OSError):
-                    async with asyncio.timeout(1):
-                        held.append(await asyncio.open_connection(address, port))
-            await asyncio.Event().wait()
-        finally:
-            for _, writer in held:
-                writer.transport.abort()
+def is_worker(process: LeftProcess) -> bool:
+    """It runs the script."""
+    return process.command.endswith("python train.py") and "hvdrun" not in process.command
 
 
-def run_under_fire(hvdrun: Launcher, exit_code: int, idle: int) -> tuple[Finished, Storm]:
-    """How the job ended, and what the strangers did."""
-
-    async def story(running: Running) -> tuple[Finished, Storm]:
-        storm = Storm(hvdrun, idle)
-        following = asyncio.create_task(storm.follow())
-        try:
-            return await asyncio.to_thread(running.wait), storm
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
-
-    hvdrun.write("train.py", TRAINS)
-    with few_files():
-        running = hvdrun.start("-np", "2", "-v", "python", "train.py", environment={"EXIT_CODE": str(exit_code)})
-    return asyncio.run(story(running))
+def find_doors(hvdrun: Launcher) -> set[str]:
+    """Where rank 0 listens while it waits for rank 1: for gloo, and for a probe of who reaches whom."""
+    workers = filter(is_worker, hvdrun.watch.processes())
+    return next((targets for worker in workers if len(targets := list_targets([worker])) > 1), set())
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("exit_code", "idle"), [(7, IDLE), (0, 5 * IDLE)])
+@pytest.mark.parametrize(("user", "exit_code"), [((), 7), ((NOBODY,), 0)], ids=["own user", "another user"])
 def test_a_job_joins_trains_and_ends_with_strangers_at_all_its_ports_as_without(
-    hvdrun: Launcher, exit_code: int, idle: int
+    hvdrun: Launcher, user: tuple[str, ...], exit_code: int
 ) -> None:
-    finished, storm = run_under_fire(hvdrun, exit_code, idle)
+    if user and os.geteuid() != 0:
+        pytest.skip("only root can start a program as another user")
+    hvdrun.write("train.py", TRAINS)
+    for folder in (hvdrun.watch.temporary, hvdrun.watch.temporary.parent):
+        folder.chmod(0o755)  # what keeps others out is to be of the job's own making
+    with Storm(start_attacker(*user), lambda: list_targets(hvdrun.watch.processes())) as storm:
+        with few_files():
+            running = hvdrun.start("-np", "2", "-v", "python", "train.py", environment={"EXIT_CODE": str(exit_code)})
+        storm.await_idle(lambda: find_doors(hvdrun))
+        hvdrun.write("go", "")
+        finished = running.wait()
     assert finished.returncode == exit_code, finished.stderr
     lines = [f"[{rank}] {line}" for rank in range(2) for line in ("all files True", "sum 2")]
     assert sorted(finished.stdout.splitlines()) == sorted(lines)
     assert ("rank 1 on localhost (slot 1) failed first" in finished.stderr) == (exit_code != 0)
     assert "handshake" not in finished.stderr.lower()
-    assert len(storm.fires) >= 4  # the rendezvous, the sequencer, and gloo's of both workers
-    assert sum(len(fire.done) == 6 for fire in storm.fires.values()) >= 2, [fire.done for fire in storm.fires.values()]
+    storm.check(3)  # the rendezvous, the sequencer, and gloo's of rank 0
+    assert storm.find_let_in() == (0 if user else 1)  # the agent's socket, for the workers
+
+
+FORMS_TWICE = """
+import pathlib, resource
+import torch
+import worker_runtime.torch as hvd
+
+for generation in range(2):
+    hvd.init()
+    print("formed", *resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
+    while not hvd.broadcast_object(pathlib.Path("go").exists()):
+        total = hvd.allreduce(torch.ones(100), op=hvd.Sum)
+    hvd.shutdown()
+"""
+
+
+@pytest.mark.nightly
+def test_a_job_with_a_hard_limit_of_few_files_trains_on_and_forms_again(hvdrun: Launcher) -> None:
+    """Strangers come to gloo's ports when the group stands: the README's `Security` tells of those who come sooner."""
+    hvdrun.write("train.py", FORMS_TWICE)
+    standing: set[str] = set()
+
+    def find_targets() -> set[str]:
+        processes = hvdrun.watch.processes()
+        return list_targets(process for process in processes if not is_worker(process)) | standing
+
+    def find_port(words: str) -> set[str]:
+        return {target for target in list_targets(hvdrun.processes(words)) if "/" not in target}
+
+    with Storm(start_attacker(), find_targets) as storm:
+        before = ("prlimit", f"--nofile={FILES}:{FILES}")
+        running = hvdrun.start("-np", "2", "python", "train.py", before=before)
+        for rank in range(2):
+            running.stdout.wait_for(rf"^\[{rank}\] formed {FILES} {FILES}$", 60)
+        standing |= list_targets(filter(is_worker, hvdrun.watch.processes()))
+        for words in ("-m hvdrun ", "-m worker_runtime.coordination.sequencer "):
+            storm.await_idle(partial(find_port, words))
+        hvdrun.write("go", "")
+        finished = running.wait()
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert len(finished.stdout.splitlines()) == 4
+    assert len(standing) == 2
+    assert all(storm.done[port][SILENT] == 0 for port in standing)
 
 
 def test_strangers_do_not_keep_a_job_from_being_interrupted(hvdrun: Launcher) -> None:
     async def story(running: Running) -> Finished:
         found = await asyncio.to_thread(running.stderr.wait_for, r"the rendezvous listens on .*127\.0\.0\.1:(\d+)", 30)
-        async with burning("127.0.0.1", int(found[1]), seed=SEED, strangers=STRANGERS, idle=IDLE):
+        async with burning("127.0.0.1", int(found[1]), seed=SEED, strangers=STRANGERS, idle=1000):
             running.send(signal.SIGINT)
             return await asyncio.to_thread(running.wait)
 

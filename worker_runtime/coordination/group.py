@@ -17,7 +17,7 @@ from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.backends.composite import compose
 from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.gloo import Gloo, StrangerError
 from worker_runtime.groups.reachability import Reachability
 from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroup, TorchGroups
 from worker_runtime.groups.works import Cancellation
@@ -123,6 +123,8 @@ def _connect(
         with Reachability(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as members:
             try:
                 torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
+            except StrangerError:
+                raise  # strangers may hold the members' listeners too: the probes of those would blame the network
             except RuntimeError:
                 members.raise_unreached()  # or raise what says more
                 raise

@@ -53,7 +53,12 @@ def silence(listener: socket.socket) -> None:
 
 
 _GLOO: Any = ProcessGroupGloo  # typed incompletely
-_TRIES = 2
+_TRIES = 10  # each listens on another port, for some milliseconds: strangers have to find it
+
+
+class StrangerError(RuntimeError):
+    """A stranger may be connected to a member of the group."""
+
 
 # Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
 # size, this worker's connections (None: not known), of each the address and port of this end and of the other, and how
@@ -83,7 +88,8 @@ class Gloo:
         """Connect to the other members; see `torch_groups.MakeGroup`. All have connected when it returns.
 
         Raises:
-            RuntimeError: they could not connect within the limit, or a stranger is connected to one of them.
+            StrangerError: a stranger is connected to one of them, each time.
+            RuntimeError: they could not connect within the limit.
         """
         del device  # tensors of any device travel through the CPU
         stranger = ""
@@ -105,7 +111,7 @@ class Gloo:
                 return group, Connections.of(own)
             Connections.of([*own, *(each for each in known if each.said is not None)]).shut_down()
             group.shutdown()
-        raise RuntimeError(stranger)
+        raise StrangerError(stranger)
 
     def _make_options(self, limit: timedelta) -> object:
         """With a device that listens on the address."""

@@ -1,16 +1,19 @@
 """A bucket of dense gradients: one flat tensor, or one for each dtype, reduced in place.
 
-A gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average: then
-nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place at once, and
-autograd's own tensor is dropped. In one that outlives them the local gradient stays as it was until the step is
+A large gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average:
+then nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place at once,
+and autograd's own tensor is dropped. In one that outlives them the local gradient stays as it was until the step is
 committed, since it may have to be reduced again.
+
+Small gradients are packed: one call of torch copies all of a bucket, when the last one is there, and one call copies
+the results back. For them a call costs more than a copy.
 
 Another framework's gradients have their places in its own memory, and no tensor of ours can take one. So the large ones
 are handed to the group as they are, and only small ones are packed. In a job that outlives its workers the results are
 new tensors, which whoever drives the reducer copies to their places afterwards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -21,6 +24,8 @@ from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.memory import Memory, Part, is_dense, lies_in
 from worker_runtime.reduction.settings import Settings
+
+PACKED_BYTES = 16 * 1024  # gradients that are smaller in the mean are packed
 
 
 class InPlaceBucket(Bucket):
@@ -106,6 +111,8 @@ class DenseBucket(Bucket):
         self._keeps = comm.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
+        self._packs = _are_small(self._parts)
+        self._packed: list[tuple[Entry, torch.Tensor, torch.Tensor]] = []  # with gradient and view
         self._agreed_dims = tuple(sparse_dims)
         self._sparse_dims = list(sparse_dims)
         self._memory: Memory | None = None
@@ -113,11 +120,18 @@ class DenseBucket(Bucket):
         self._is_open = False
 
     def take(self, entry: Entry) -> None:
-        """Bring its gradient, or zeros, into the flat tensor.
+        """Bring its gradient, or zeros, into the flat tensor; a small one travels when all are there.
 
         Raises:
             GradientShapeError: the gradient is not of the shape that its parameter had when the bucket was planned.
         """
+        if self._packs:
+            entry.kept = entry.parameter.grad
+        else:
+            self._bring(entry, self._before)
+
+    def _bring(self, entry: Entry, factor: torch.Tensor | None) -> None:
+        """Bring a gradient, multiplied by a factor, into the flat tensor; see `take`."""
         memory = self._open()
         place = self._places[entry]
         parameter = entry.parameter
@@ -127,8 +141,8 @@ class DenseBucket(Bucket):
             return
         entry.kept = gradient
         if lies_in(gradient, view):  # autograd has added to the result of an earlier step
-            if self._before is not None:
-                view.mul_(self._before)
+            if factor is not None:
+                view.mul_(factor)
             return
         is_strided = gradient.layout is torch.strided
         has_graph = gradient.requires_grad  # of backward(create_graph=True): the user needs it as it is
@@ -138,12 +152,38 @@ class DenseBucket(Bucket):
             source = source.to_dense()
         if source.shape != view.shape:
             raise GradientShapeError(entry.name, source.shape, view.shape)
-        if self._before is None:
+        if factor is None:
             view.copy_(source)
         else:
-            torch.mul(source, self._before, out=view)
+            torch.mul(source, factor, out=view)
         if is_strided and not (self._keeps or has_graph or view.dtype is not parameter.dtype):
             entry.kept = parameter.grad = memory.show(place)
+
+    def _pack(self, memory: Memory) -> None:
+        """Bring all gradients that were taken into the flat tensors, and zeros for those that are missing."""
+        for entry, view in zip(self.entries, memory.views, strict=True):
+            gradient = entry.kept
+            if gradient is None:
+                view.zero_()
+            elif _may_be_overwritten(gradient, view):
+                self._packed.append((entry, gradient, view))
+            else:
+                self._bring(entry, None)
+        if self._packed:
+            _, gradients, views = zip(*self._packed, strict=True)
+            torch._foreach_copy_(views, gradients)
+        if self._before is not None:
+            for flat in memory.flats:
+                flat.mul_(self._before)
+
+    def _unpack(self) -> Collection[Entry]:
+        """Bring results to the gradients that were packed, and are still there; to which."""
+        packed = [found for found in self._packed if found[0].parameter.grad is found[1]]
+        if self._keeps or not packed:
+            return ()
+        entries, gradients, views = zip(*packed, strict=True)
+        torch._foreach_copy_(gradients, views)
+        return frozenset(entries)
 
     def _give(self) -> None:
         """Let each gradient be its part of the flat tensor, or have its values.
@@ -152,7 +192,10 @@ class DenseBucket(Bucket):
             GradientShapeError: the parameter has got another shape in the meantime.
         """
         memory = self._open()
-        for place, entry in enumerate(self.entries):
+        unpacked = self._unpack()
+        for place, entry in enumerate(self.entries) if len(unpacked) < len(self.entries) else ():
+            if entry in unpacked:
+                continue
             parameter, view = entry.parameter, memory.views[place]
             gradient = parameter.grad
             if gradient is None and not parameter.requires_grad:
@@ -174,10 +217,14 @@ class DenseBucket(Bucket):
         """Forget the step."""
         super().reset()
         self._is_open = False
+        self._packed = []
         self._sparse_dims = list(self._agreed_dims)
 
     def _make_operation(self, comm: Communicator, name: str) -> Operation[list[torch.Tensor]]:
-        flats = self._open().flats
+        memory = self._open()
+        if self._packs:
+            self._pack(memory)
+        flats = memory.flats
         return Allreduce(flats, self._how, comm.members, name, flats)
 
     def _receive(self, result: list[torch.Tensor]) -> None:
@@ -204,6 +251,12 @@ class DenseBucket(Bucket):
     def _is_in_use(self, memory: Memory) -> bool:
         """Whether a program still looks at it, or the local gradients lie in it, which are to be kept."""
         return memory.is_held or (self._keeps and memory.holds_gradients)
+
+
+def _are_small(parts: Sequence[Part]) -> bool:
+    """Whether gradients are packed: none changes its dtype on the way."""
+    size = sum(part.parameter.numel() * part.dtype.itemsize for part in parts)
+    return size < PACKED_BYTES * len(parts) and all(part.dtype is part.parameter.dtype for part in parts)
 
 
 def _may_be_overwritten(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:

@@ -309,10 +309,10 @@ class GradientReducer:
                 return
             if not self._step.has_begun:
                 self._begin(comm)
-            if entry.is_ready:
+            if entry.passes_left <= 0:
                 self._restart(entry)
             entry.passes_left -= 1
-            if not entry.is_ready:
+            if entry.passes_left > 0:
                 return
             step, bucket = self._step, entry.bucket
             step.ready.append(entry)

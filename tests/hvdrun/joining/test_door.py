@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from hvdrun.joining.token import find_expiry
 from hvdrun.joining.transport import JoinedTransport
 from rendezvous.admission import AgentAdmitted, AgentJoin
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
+from rendezvous.file_limit import count_connections
 from rendezvous.orders import Hello, Release
 from tests.waiting import happen, in_loop
 
@@ -279,6 +281,12 @@ async def test_a_stranger_gets_a_connection_for_a_short_time_and_no_line(
         assert launcher.received == []
     assert [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG] == []
     assert capfd.readouterr() == ("", "")
+
+
+def test_strangers_leave_files_for_a_hundred_agents_where_few_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    rendezvous = 2 * count_connections()  # it may listen on two addresses; the agents are among these connections
+    assert rendezvous + door_module.count_strangers() + 100 + 50 < 1024
 
 
 @in_loop

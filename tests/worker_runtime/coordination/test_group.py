@@ -21,7 +21,7 @@ from tests.worker_runtime.coordination.sequencer.client import Process
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.coordination.group import Group, form
 from worker_runtime.errors import GroupFormationError
-from worker_runtime.groups import gloo
+from worker_runtime.groups import gloo, reachability
 from worker_runtime.groups.connections import duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo, find_listener
 from worker_runtime.groups.works import Cancellation
@@ -175,18 +175,22 @@ def test_a_sequencer_that_is_gone_is_an_error_within_the_limit() -> None:
         form(be(0), Finder(gone), "127.0.0.1", timedelta(seconds=1))
 
 
+TRIES = 10
 GUESSES = b"".join(number.to_bytes(8, sys.byteorder) for number in range(4))  # of what gloo calls its connections
 
 
 @pytest.mark.parametrize(
     ("rank", "says", "times"),
-    [(0, b"", 2), (0, GUESSES, 1), (0, GUESSES, 2), (1, GUESSES, 2)],
-    ids=["silent", "once", "twice", "twice at rank 1"],
+    [(0, b"", TRIES), (0, GUESSES, TRIES - 1), (0, GUESSES, TRIES), (1, GUESSES, TRIES)],
+    ids=["silent", "until the last time", "each time", "each time at rank 1"],
 )
 def test_a_stranger_who_connects_while_a_group_forms_has_no_part_in_it(
     ranks: RankPool, rank: int, says: bytes, times: int
 ) -> None:
-    """One who says nothing does no harm; for one who passes for a member the group forms once more, and then fails."""
+    """One who says nothing does no harm; for one who passes for a member the group forms again, and in the end fails.
+
+    It may hold the members' other listeners too, which therefore nobody asks.
+    """
 
     def body() -> tuple[float | str, list[int]]:
         is_disturbed = hvd.rank() == rank
@@ -204,6 +208,7 @@ def test_a_stranger_who_connects_while_a_group_forms_has_no_part_in_it(
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gloo, "find_listener", find_and_disturb)
+            patch.setattr(reachability, "probe", list)  # no other member answers
             try:
                 hvd.init()
             except GroupFormationError as error:
@@ -215,7 +220,7 @@ def test_a_stranger_who_connects_while_a_group_forms_has_no_part_in_it(
 
     for found, ports in ranks.run(body):
         assert not ports
-        assert found == 2.0 if not says or times == 1 else "leads to no other member" in str(found), found
+        assert found == 2.0 if not says or times < TRIES else "leads to no other member" in str(found), found
 
 
 def test_the_users_own_default_group_stays_possible(ranks: RankPool, tmp_path: Path) -> None:

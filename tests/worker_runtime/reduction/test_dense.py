@@ -16,6 +16,15 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import GradientShapeError
+from worker_runtime.reduction import dense
+from worker_runtime.reduction.dense import PACKED_BYTES
+
+
+@pytest.fixture(params=[0, PACKED_BYTES], ids=["each", "packed"], autouse=True)
+def packed_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Below how many bytes gradients are packed; these tests have only small ones."""
+    monkeypatch.setattr(dense, "PACKED_BYTES", request.param)
+    return int(request.param)
 
 
 def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> None:
@@ -102,6 +111,7 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
     assert world.run(body) == [("commit", [[1.5] * 4] * 2)] * 2
 
 
+@pytest.mark.parametrize("packed_bytes", [0], indirect=True)
 def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost() -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True, bounds=(1000, 1000))

@@ -7,7 +7,16 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
 from tests.worker_runtime.threads import ThreadEngine, World
+from worker_runtime.reduction import dense
+from worker_runtime.reduction.dense import PACKED_BYTES
 from worker_runtime.reduction.memory import Memory, Part, lies_in
+
+
+@pytest.fixture(params=[0, PACKED_BYTES], ids=["each", "packed"], autouse=True)
+def packed_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Below how many bytes gradients are packed; these tests have only small ones."""
+    monkeypatch.setattr(dense, "PACKED_BYTES", request.param)
+    return int(request.param)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +134,7 @@ def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(w
     assert world.run(body) == [(False, False, [1.5] * 4)] * 2
 
 
+@pytest.mark.parametrize("packed_bytes", [0], indirect=True)
 def test_a_variable_that_is_left_over_from_a_loop_costs_one_more_buffer_and_no_allocation(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True, bounds=(1000, 1000))
