@@ -1284,10 +1284,8 @@ class Begin(_message.Message):
     PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
     START_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
-    PREFORK_FIELD_NUMBER: _builtins.int
-    STDIN_RANK_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
     MASTER_FIELD_NUMBER: _builtins.int
-    BIND_TO_FIELD_NUMBER: _builtins.int
     INHERITS_FIELD_NUMBER: _builtins.int
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     INTERFACE_FIELD_NUMBER: _builtins.int
@@ -1311,12 +1309,8 @@ class Begin(_message.Message):
     start_timeout_seconds: _builtins.float
     address: _builtins.str
     """where the other hosts' workers reach this host"""
-    prefork: _builtins.bool
-    """workers may be forked from a process that has imported what they need"""
-    stdin_rank: _builtins.int
-    """which worker reads hvdrun's standard input; none: nobody"""
-    bind_to: _builtins.str
-    """what each worker is bound to: none, core, socket or numa"""
+    workers: _builtins.bytes
+    """what the launcher's options say of the workers, in JSON: launcher and agent are one version"""
     inherits: _builtins.bool
     """the environment lies over the agent's own, which a login on this host made"""
     grace_seconds: _builtins.float
@@ -1349,21 +1343,17 @@ class Begin(_message.Message):
         patience_seconds: _builtins.float = ...,
         start_timeout_seconds: _builtins.float = ...,
         address: _builtins.str = ...,
-        prefork: _builtins.bool = ...,
-        stdin_rank: _builtins.int | None = ...,
+        workers: _builtins.bytes = ...,
         master: Global___Endpoint | None = ...,
-        bind_to: _builtins.str = ...,
         inherits: _builtins.bool = ...,
         grace_seconds: _builtins.float = ...,
         interface: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "master", b"master", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["master", b"master"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "bind_to", b"bind_to", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authority", b"authority", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__stdin_rank: _TypeAlias = _typing.Literal["stdin_rank"]  # noqa: Y015
-    _WhichOneofArgType__stdin_rank: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__stdin_rank) -> _WhichOneofReturnType__stdin_rank | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Begin: _TypeAlias = Begin  # noqa: Y015
 

@@ -11,6 +11,8 @@ from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.credentials import Credential
 
+PlainValue = bool | int | float | str | None
+
 
 @dataclass(frozen=True, slots=True)
 class Begin:
@@ -24,9 +26,7 @@ class Begin:
     patience_seconds: how long the server may be silent before this agent ends its workers; infinite on its own machine.
     address: where the workers of other hosts reach this host.
     master: where rank 0 may open a torch store of its own; None asks this host to reserve a port for it.
-    stdin_rank: which worker reads hvdrun's standard input, by the rank of its placement; None for nobody.
-    prefork: workers may be forked from a process that has imported what they need.
-    bind_to: what each worker is bound to: none, core, socket or numa.
+    workers: what the launcher's options say of the workers, by the names that launcher and agent have for it.
     inherits: the environment lies over the agent's own, which a login on this host made.
     interface: the name, on this host, of the network interface that has `address`; empty when there is none to name.
     grace_seconds: how long a worker that has failed may take to end.
@@ -44,9 +44,7 @@ class Begin:
     start_timeout_seconds: float
     address: str
     master: Endpoint | None = None
-    stdin_rank: int | None = None
-    prefork: bool = True
-    bind_to: str = "none"
+    workers: Mapping[str, PlainValue] = field(default_factory=dict)
     interface: str = ""
     inherits: bool = False
     grace_seconds: float = 5.0

@@ -52,7 +52,7 @@ FILES = {
         "tests/hvdrun/spec/test_hosts.py",
         "tests/hvdrun/spec/test_jobspec.py",
         "tests/hvdrun/spec/test_mapping.py",
-        "tests/hvdrun/spec/test_masking.py",
+        "tests/hvdrun/spec/test_redaction.py",
         "tests/hvdrun/console/test_narrator.py",
         "tests/hvdrun/console/test_rank_book.py",
     ),

@@ -104,7 +104,7 @@ class ForkSpawner:
         """Start the forkserver; or why not."""
         begin = self._begin
         command = python_command.parse(begin.command)
-        if not begin.prefork:
+        if not begin.workers["prefork"]:
             return "--no-prefork"
         if command is None:
             return "not a plain Python command"
@@ -143,7 +143,7 @@ class ForkSpawner:
         def bind(pid: int) -> None:
             self._exec.binder.bind(pid, launch.assignment.local_rank)
 
-        with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
+        with open_streams(reads=launch.assignment.rank == begin.workers["stdin_rank"]) as streams:
             return streams.hand_over(await forkserver.fork(request, streams.theirs, bind))
 
     def _describe_binding(self, launch: Launch) -> str:

@@ -60,7 +60,7 @@ class ExecSpawner:
     def __init__(self, begin: Begin, environment: "WorkerEnvironment") -> None:
         self._begin = begin
         self._environment = environment
-        self.binder = Binder(BindTo(begin.bind_to))
+        self.binder = Binder(BindTo(str(begin.workers["bind_to"])))
 
     async def prepare(self) -> None:
         """See `Spawner`: at once."""
@@ -70,7 +70,7 @@ class ExecSpawner:
         begin = self._begin
         environment = self._environment.of(launch)
         executable = find_executable(begin.command[0], begin.directory, environment)
-        reads = launch.assignment.rank == begin.stdin_rank
+        reads = launch.assignment.rank == begin.workers["stdin_rank"]
         with open_streams(reads=reads) as streams, self.binder.bound(launch.assignment.local_rank):
             try:
                 process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow

@@ -111,7 +111,7 @@ def explain(word: Word) -> str:
         return f"No effect: {word.instead}."
     if word.variable:
         return f"Sets {word.variable}={word.value or 'VALUE'} for the workers."
-    if word.means is not None and word.parse is not None:
+    if word.means is not None and word.kind is not None:
         return "INFO and below mean --verbose."
     return f"As hvdrun's {BY_DEST[word.dest].flags[0]}." if word.dest else _OWN[word.flags[-1]]
 

@@ -16,7 +16,7 @@ from hvdrun.shim.path import lead_to_shim
 from hvdrun.spec.environment import choose_environment, find_added, find_removed
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import BindTo
-from hvdrun.spec.masking import mask_command, mask_value
+from hvdrun.spec.redaction import redact_command, redact_value
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
 from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Slot, Worker, rank
@@ -129,7 +129,7 @@ def explain_start(spec: JobSpec, words: tuple[str, ...], environment: Mapping[by
 
 
 def render_plan(plan: Plan) -> str:
-    """The plan for people, secrets masked; ends without a newline."""
+    """The plan for people, secrets redacted; ends without a newline."""
     return "\n".join(_compose_plan(plan))
 
 
@@ -165,19 +165,13 @@ def _plan_host(
 
 
 def _explain_agent(spec: JobSpec) -> str:
-    prefix = f", after {_quote(*mask_command((spec.remote.prefix,)))}" if spec.remote.prefix else ""
+    prefix = f", after {_quote(*redact_command((spec.remote.prefix,)))}" if spec.remote.prefix else ""
     wrapper = f", in {_quote(shlex.join(spec.remote.agent_prefix))}" if spec.remote.agent_prefix else ""
     return f"{_quote(spec.remote.interpreter)}{prefix}{wrapper}"
 
 
 def _explain_binding(bind_to: BindTo) -> str:
-    match bind_to:
-        case BindTo.NONE:
-            return "nothing"
-        case BindTo.NUMA:
-            return "a NUMA node each"
-        case _:
-            return f"a {bind_to.value} each"
+    return {BindTo.NONE: "nothing", BindTo.NUMA: "a NUMA node each"}.get(bind_to, f"a {bind_to} each")
 
 
 def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
@@ -252,7 +246,7 @@ def _compose_plan(plan: Plan) -> Iterator[str]:
         yield f"{host.host}: {host.way}"
         if host.agent is not None:
             yield f"  agent      {host.agent}"
-        yield f"  command    {' '.join(map(_quote, mask_command(host.command)))}"
+        yield f"  command    {' '.join(map(_quote, redact_command(host.command)))}"
         yield f"  program    {host.program if host.program == THERE else _quote(host.program)}"
         yield f"  directory  {_quote(str(plan.directory))}"
         yield f"  start      {host.start}"
@@ -274,7 +268,7 @@ def _compose_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _compose_variables(environment: Mapping[str, str]) -> Iterator[str]:
     for name, value in environment.items():
-        yield f"{_quote(name)}={value if value == LATER else _quote(mask_value(name, value))}"
+        yield f"{_quote(name)}={value if value == LATER else _quote(redact_value(name, value))}"
 
 
 def _quote(word: str) -> str:

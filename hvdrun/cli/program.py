@@ -18,9 +18,12 @@ from click.core import ParameterSource
 
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import prepare, take_in
-from hvdrun.options import BY_FLAG, OPTIONS, Given, describe_options, make_click_options
+from hvdrun.options.click_options import make_click_options
 from hvdrun.options.flags import find_command
+from hvdrun.options.option import Given
+from hvdrun.options.pages import describe_options
 from hvdrun.options.request import complete, make_job
+from hvdrun.options.table import BY_FLAG, OPTIONS
 from hvdrun.spec.command import Surroundings, reads_program
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
@@ -66,12 +69,12 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     except click.exceptions.Exit as answered:
         return answered.exit_code
     except HvdrunError as error:
-        complain(*error.lines, with_time=with_time)
+        print_error(*error.lines, with_time=with_time)
         return error.exit_code
     except KeyboardInterrupt:
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
-        return confess(error, with_traceback=asks_for("verbose", options), with_time=with_time)
+        return report_internal_error(error, with_traceback=asks_for("verbose", options), with_time=with_time)
 
 
 def run_own_program(name: str, words: Sequence[str]) -> int:
@@ -86,7 +89,7 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
 
     if name == "token":
         answer(make_token(read_token(words)))
-    return run_agent(read_agent(words), lambda sentence: complain(sentence, with_time=False))
+    return run_agent(read_agent(words), lambda sentence: print_error(sentence, with_time=False))
 
 
 def end_by_interrupt() -> int:
@@ -255,7 +258,7 @@ def discard_stdout() -> None:
     os.close(nowhere)
 
 
-def complain(sentence: str, *details: str, with_time: bool) -> None:
+def print_error(sentence: str, *details: str, with_time: bool) -> None:
     """Say on stderr what is wrong: a line, and one more for each detail."""
     head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
     lines = [f"hvdrun: {head}", *(f"  {text}" for text in rest)]
@@ -275,7 +278,7 @@ def asks_for(dest: str, words: Sequence[str]) -> bool:
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 
-def confess(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
+def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
     """Say that hvdrun itself is at fault; the exit code."""
     if with_traceback and sys.stderr is not None:
         with suppress(OSError):
@@ -283,7 +286,7 @@ def confess(error: BaseException, *, with_traceback: bool, with_time: bool) -> i
     remedy = (
         "please report it with this traceback" if with_traceback else "please run it with -v and report what it says"
     )
-    complain(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
+    print_error(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
     return CANNOT_LAUNCH
 
 

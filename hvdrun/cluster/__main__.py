@@ -48,7 +48,7 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours
         sentence = f"this is a fault of hvdrun's own, please report it: {type(error).__name__}: {error}"
         tell(connection, Refused((sentence,), CANNOT_LAUNCH))
-        return cli.confess(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
+        return cli.report_internal_error(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
 
 
 def tell(connection: socket.socket, refused: "Refused") -> None:

@@ -9,8 +9,9 @@ from hvdrun.cli import program as cli
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.pickling import Unit, collect_modules
-from hvdrun.options import OPTIONS, Option
+from hvdrun.options.option import Option
 from hvdrun.options.request import choose_allocation, make_job, settle_request
+from hvdrun.options.table import OPTIONS
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.spec.hosts import LOCALHOST, discover_hosts
 from hvdrun.spec.jobspec import JobSpec

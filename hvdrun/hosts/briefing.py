@@ -74,9 +74,7 @@ class Briefing:
             address=route.address,
             interface=route.interface,
             master=master,
-            stdin_rank=spec.workers.stdin_rank,
-            prefork=spec.workers.prefork,
-            bind_to=spec.workers.bind_to,
+            workers=spec.workers.list_plain(),
             inherits=spec.is_remote(host),
             grace_seconds=spec.limits.grace_seconds,
         )

@@ -23,7 +23,7 @@ from hvdrun.processes.signals import answer_signals
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import map_workers
-from hvdrun.spec.masking import mask_command
+from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import FREE_PORT, Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
@@ -202,7 +202,7 @@ def describe_joining(spec: JobSpec, joining: Joining) -> str:
             f"  listens    {at if place.port else f'{address}, on a free port'}",
             f"  token      {joining.token_file or f'made for this job, in {spec.workers.directory}'}",
             f"  each host  {write_line(at, token)}",
-            f"  command    {shlex.join(mask_command(spec.workers.command))}",
+            f"  command    {shlex.join(redact_command(spec.workers.command))}",
             f"  directory  {spec.workers.directory}",
         ]
     )

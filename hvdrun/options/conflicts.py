@@ -5,31 +5,25 @@ from pathlib import Path
 from typing import Any
 
 from hvdrun.errors import UsageError
+from hvdrun.options.settling import choose
+from hvdrun.options.table import BY_DEST
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining
 
-_WITHOUT_MEANING = {
-    "hosts": "-H",
-    "hostfile": "--hostfile",
-    "script": "--host-discovery-script",
-    "ssh_port": "-p",
-    "ssh_identity_file": "-i",
-    "ssh_accept_new": "--ssh-accept-new",
-    "prefix": "--remote-prefix",
-    "rsh": "--rsh",
-    "agent_prefix": "--agent-prefix",
-}
-_ONLY_JOINED = {"bind": "--bind", "token_file": "--token-file"}
-ONLY_ELASTIC = {
-    "max_size": "--max-np",
-    "slots_per_host": "--slots-per-host",
-    "elastic_timeout_seconds": "--elastic-timeout",
-    "reset_limit": "--reset-limit",
-    "cooldown_seconds": "--blacklist-cooldown-range",
-    "slot_failures": "--slot-failures",
-    "slot_cooldown_seconds": "--slot-cooldown",
-}
+# By dest, in the order in which they are refused.
+_OF_OWN_SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
+_OF_NAMED_HOSTS = ("hosts", "hostfile", "script", *_OF_OWN_SSH, "prefix", "rsh", "agent_prefix")
+_OF_AGENTS = ("bind", "token_file")
+ELASTIC = (
+    "max_size",
+    "slots_per_host",
+    "timeout_seconds",
+    "reset_limit",
+    "cooldown_seconds",
+    "slot_failures",
+    "slot_cooldown_seconds",
+)
 
 
 def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
@@ -43,26 +37,16 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
         return None
     _refuse_what_stays(values)
     _refuse_two_sources(values)
-    return Elasticity(
-        min_size=values["min_size"] or values["size"],
-        max_size=values["max_size"],
-        script=values["script"],
-        slots_per_host=values["slots_per_host"] or 1,
-        timeout_seconds=values["elastic_timeout_seconds"],
-        reset_limit=values["reset_limit"],
-        cooldown_seconds=values["cooldown_seconds"],
-        slot_failures=values["slot_failures"],
-        slot_cooldown_seconds=values["slot_cooldown_seconds"],
-    )
+    return choose(Elasticity, values, min_size=values["min_size"] or values["size"])
 
 
 def _refuse_alone(values: Mapping[str, Any]) -> None:
     """A job that is not elastic has none of its limits."""
-    for dest, flag in ONLY_ELASTIC.items():
+    for dest in ELASTIC:
         if dest in values["typed"]:
             raise UsageError(
-                f"{flag} means nothing to a job whose workers stay the same: let it go on with fewer with --min-np, "
-                "or name its hosts with --host-discovery-script."
+                f"{_flag(dest)} means nothing to a job whose workers stay the same: let it go on with fewer with "
+                "--min-np, or name its hosts with --host-discovery-script."
             )
 
 
@@ -86,9 +70,11 @@ def _refuse_two_sources(values: Mapping[str, Any]) -> None:
         if "slots_per_host" in values["typed"]:
             raise UsageError("--slots-per-host is for hosts that --host-discovery-script names, which is not given.")
         return
-    for dest, flag in (("hosts", "-H"), ("hostfile", "--hostfile")):
+    for dest in ("hosts", "hostfile"):
         if values[dest] is not None:
-            raise UsageError(f"{flag} and --host-discovery-script both say which hosts to use: give only one of them.")
+            raise UsageError(
+                f"{_flag(dest)} and --host-discovery-script both say which hosts to use: give only one of them."
+            )
     if values["oversubscribe"]:
         raise UsageError(
             "--oversubscribe adds slots to hosts that stay the same; with --host-discovery-script let the script name "
@@ -98,10 +84,10 @@ def _refuse_two_sources(values: Mapping[str, Any]) -> None:
 
 def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
     """The options that were given and mean nothing to such a job, by dest, with the flag of each."""
-    given = {dest: flag for dest, flag in ONLY_ELASTIC.items() if dest in values["typed"]}
     if values["script"] is not None:
         return {}
-    return given if values["min_size"] is None else {d: flag for d, flag in given.items() if d == "slots_per_host"}
+    idle = ELASTIC if values["min_size"] is None else ("slots_per_host",)
+    return {dest: _flag(dest) for dest in idle if dest in values["typed"]}
 
 
 def choose_joining(values: Mapping[str, Any], here: Path) -> Joining | None:
@@ -111,14 +97,17 @@ def choose_joining(values: Mapping[str, Any], here: Path) -> Joining | None:
         UsageError: they contradict each other.
     """
     if not values["wait_for_agents"]:
-        for dest, flag in _ONLY_JOINED.items():
+        for dest in _OF_AGENTS:
             if values[dest] is not None:
-                raise UsageError(f"{flag} is for a job that waits for its agents: give --wait-for-agents as well.")
+                raise UsageError(
+                    f"{_flag(dest)} is for a job that waits for its agents: give --wait-for-agents as well."
+                )
         return None
-    for dest, flag in _WITHOUT_MEANING.items():
+    for dest in _OF_NAMED_HOSTS:
         if values[dest]:
             raise UsageError(
-                f"{flag} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one of them."
+                f"{_flag(dest)} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one "
+                "of them."
             )
     if values["oversubscribe"]:
         raise UsageError("--oversubscribe is for named hosts; with --wait-for-agents give the agents more --slots.")
@@ -132,6 +121,12 @@ def refuse_two_ways(values: Mapping[str, Any]) -> None:
     Raises:
         UsageError: both are given.
     """
-    for dest, flag in (("ssh_port", "-p"), ("ssh_identity_file", "-i"), ("ssh_accept_new", "--ssh-accept-new")):
+    for dest in _OF_OWN_SSH:
         if values["rsh"] and values[dest]:
-            raise UsageError(f"{flag} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command.")
+            raise UsageError(
+                f"{_flag(dest)} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command."
+            )
+
+
+def _flag(dest: str) -> str:
+    return BY_DEST[dest].flags[0]

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -164,43 +165,23 @@ def parse_bind(text: str) -> Endpoint:
     return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, *, least: float = 0.0, most: float = MAX_DURATION_SECONDS) -> float:
     """Read `30`, `30s`, `2m`, `1.5h` or `500ms` as seconds.
 
     Raises:
-        ValueError: it is no duration, or longer than a year.
+        ValueError: it is no duration, or shorter or longer than these seconds.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
         raise ValueError(text)
     seconds = float(match["number"]) * _SECONDS[match["unit"]]
-    if seconds > MAX_DURATION_SECONDS:
+    if not least <= seconds <= most:
         raise ValueError(text)
     return seconds
 
 
-def parse_limit(text: str) -> float:
-    """Read a duration longer than 0, as seconds.
-
-    Raises:
-        ValueError: it is none.
-    """
-    seconds = parse_duration(text)
-    if seconds <= 0:
-        raise ValueError(text)
-    return seconds
-
-
-def parse_cooldown(text: str) -> float:
-    """Read a duration within `COOLDOWN_BOUNDS_SECONDS`, as seconds.
-
-    Raises:
-        ValueError: it is none.
-    """
-    seconds = parse_duration(text)
-    if not COOLDOWN_BOUNDS_SECONDS[0] <= seconds <= COOLDOWN_BOUNDS_SECONDS[1]:
-        raise ValueError(text)
-    return seconds
+parse_limit = partial(parse_duration, least=sys.float_info.min)  # longer than 0
+parse_cooldown = partial(parse_duration, least=COOLDOWN_BOUNDS_SECONDS[0], most=COOLDOWN_BOUNDS_SECONDS[1])
 
 
 def parse_path(text: str) -> Path:

@@ -3,30 +3,27 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hvdrun.errors import IdentityFileError, UsageError
-from hvdrun.options.conflicts import ONLY_ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
+from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
 from hvdrun.options.flags import find_command
 from hvdrun.options.option import Given
-from hvdrun.options.settling import Settled, settle
+from hvdrun.options.settling import Settled, choose, settle
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
 from hvdrun.spec.jobspec import Display, JobSpec
 from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Elasticity, Limits
 from hvdrun.spec.mapping import map_workers
-from hvdrun.spec.masking import mask_command
+from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Joining, Remote
 from hvdrun.spec.workers import Workers
 from rendezvous.bootstrap import JOB
 
 if TYPE_CHECKING:
     from hvdrun.spec.allocation import Allocation
-
-Part = TypeVar("Part", Workers, Limits, Remote, Display)
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -71,7 +68,7 @@ def make_job(
     if settled.values["write_config"] is not None:
         from hvdrun.options.configuration.file import write_configuration  # noqa: PLC0415 - the same
 
-        of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.limits.elasticity is None else ()
+        of_others = set(ELASTIC) - settled.values["typed"] if spec.limits.elasticity is None else ()
         write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
     return spec
 
@@ -201,12 +198,6 @@ def _choose_workers(
     )
 
 
-def choose(kind: type[Part], values: Mapping[str, Any], **others: object) -> Part:
-    """A part of a job from the options whose dest is a field of it; others: those fields that take more than that."""
-    names = [each.name for each in fields(kind)]
-    return kind(**({name: values[name] for name in names if values.get(name) is not None} | others))
-
-
 def _locate(path: Path | None, here: Path) -> Path | None:
     return None if path is None else here / path
 
@@ -240,7 +231,7 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
     elif values["hosts"] is not None or values["hostfile"] is not None:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
         size = sum(host.slots for host in listed.hosts)
-    typed = shlex.join(mask_command(words))
+    typed = shlex.join(redact_command(words))
     is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"
 

@@ -1,11 +1,13 @@
 """What each option's value is: as typed, else as a configuration file says, else the environment, else its default."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from hvdrun.options.option import Given, Option
 from hvdrun.options.table import OPTIONS
+
+Part = TypeVar("Part")
 
 _SOURCES_OF_HOSTS = frozenset({"hosts", "hostfile", "script"})  # one typed replaces another one of the file
 _ADDED = "forwarded"  # -x adds to the file's; of the same name the typed one holds
@@ -77,3 +79,9 @@ def _read(option: Option, given: Given | None, source: str) -> object:
     if given is None and option.default is not None:
         given = option.default if option.words == 1 else tuple(option.default.split())
     return None if given is None else read(given)
+
+
+def choose(kind: type[Part], values: Mapping[str, Any], **others: object) -> Part:
+    """A part of a job from the options whose dest is a field of it; others: those fields that take more than that."""
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]  # a dataclass
+    return kind(**({name: values[name] for name in names if values.get(name) is not None} | others))

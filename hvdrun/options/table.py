@@ -182,7 +182,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
         ),
         Option(
             "--elastic-timeout",
-            "elastic_timeout_seconds",
+            "timeout_seconds",
             "How long the job waits for hosts with enough slots, at the start and after losses.",
             TIME,
             "10m",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from hvdrun.errors import BadValueError, VariableNotSetError
-from hvdrun.spec.masking import MASK
+from hvdrun.spec.redaction import REDACTED
 
 ELASTIC = "HOROVOD_ELASTIC"  # the variable by which the workers, and their agents, know of what kind the job is
 THREADS = b"OMP_NUM_THREADS"
@@ -104,7 +104,7 @@ def choose_forwarded(requests: Sequence[str], own: Mapping[bytes, bytes]) -> dic
     for request in requests:
         name, equals, value = request.partition("=")
         if not name or "\0" in request:
-            raise BadValueError(_FLAG, _WANTED, f"{name}{equals}{MASK if value else ''}")
+            raise BadValueError(_FLAG, _WANTED, f"{name}{equals}{REDACTED if value else ''}")
         key = os.fsencode(name)
         if equals:
             chosen[key] = os.fsencode(value)

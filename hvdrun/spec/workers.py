@@ -1,7 +1,7 @@
 """What the workers of a job are: how many of which program, where, and with what."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from hvdrun.errors import UsageError
@@ -9,6 +9,7 @@ from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo
 from rendezvous.backend import Backend
 from rendezvous.core.model import Host
+from rendezvous.orders import PlainValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,8 @@ class Workers:
             raise UsageError(f"a host stands twice in {', '.join(names)}: give its slots together.")
         if not self.directory.is_absolute():
             raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
+
+    def list_plain(self) -> dict[str, PlainValue]:
+        """By name, what agents are told of the workers; what is no plain value reaches them in another way."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in values if value is None or isinstance(value, bool | int | float | str)}

@@ -150,7 +150,7 @@ class Style:
 
     traceback: --tb. shows_locals: --showlocals. is_short: without --full-trace.
     terminal: for the debugger; None where there is none. uses_pdb: --pdb.
-    explanations: of failed assertions, see `hvdrun.testing.explanations`.
+    explanations: of failed assertions, see `read_settings`.
     """
 
     traceback: Any

@@ -1,5 +1,6 @@
 """Messages of a launcher's orders to an agent."""
 
+import json
 import os
 
 from google.protobuf.message import DecodeError
@@ -107,10 +108,8 @@ def _encode_begin(begin: Begin) -> pb.Begin:
         patience_seconds=begin.patience_seconds,
         start_timeout_seconds=begin.start_timeout_seconds,
         address=begin.address,
-        prefork=begin.prefork,
-        stdin_rank=begin.stdin_rank,
+        workers=json.dumps(dict(begin.workers)).encode(),
         master=None if begin.master is None else encode_endpoint(begin.master),
-        bind_to=begin.bind_to,
         interface=os.fsencode(begin.interface),
         inherits=begin.inherits,
         grace_seconds=begin.grace_seconds,
@@ -120,6 +119,10 @@ def _encode_begin(begin: Begin) -> pb.Begin:
 def _decode_begin(message: pb.Begin) -> Begin:
     if not (message.job and message.host and message.server and message.command):
         raise WireError("a beginning without job, host, server or command")
+    try:
+        workers = json.loads(message.workers or b"{}")
+    except ValueError as error:
+        raise WireError("a beginning whose workers are no JSON") from error
     return Begin(
         job=message.job,
         host=message.host,
@@ -132,10 +135,8 @@ def _decode_begin(message: pb.Begin) -> Begin:
         patience_seconds=message.patience_seconds,
         start_timeout_seconds=message.start_timeout_seconds,
         address=message.address,
-        prefork=message.prefork,
-        stdin_rank=message.stdin_rank if message.HasField("stdin_rank") else None,
+        workers=workers,
         master=decode_endpoint(message.master) if message.HasField("master") else None,
-        bind_to=message.bind_to,
         interface=os.fsdecode(message.interface),
         inherits=message.inherits,
         grace_seconds=message.grace_seconds,

@@ -10,42 +10,33 @@ from hvdrun.options.horovodrun.words import Translation, Typed, translate
 _CONTROLLER = "controller"
 _YES, _NO = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 
-# By section, by key: the flag. A switch has two, of which the second one switches off.
-_TIMES = "--log-with-timestamp --log-without-timestamp"
+# By section: what the flags of its keys begin with, and its keys.
+_KEYS = {
+    "params": (
+        "",
+        (
+            "fusion_threshold_mb cycle_time_ms cache_capacity "
+            "hierarchical_allreduce hierarchical_allgather torus_allreduce"
+        ),
+    ),
+    "autotune": (
+        "autotune-",
+        "enabled log_file warmup_samples steps_per_sample bayes_opt_max_samples gaussian_process_noise",
+    ),
+    "timeline": ("timeline-", "filename mark_cycles"),
+    "stall_check": ("stall-check-", "enabled warning_time_seconds shutdown_time_seconds"),
+    "library_options": ("", "mpi_threads_disable num_nccl_streams thread_affinity gloo_timeout_seconds"),
+    "logging": ("log-", "level with_timestamp"),
+}
+_ENABLED = "-enabled"  # of a switch that has the name of its section
+_OFF = {"--log-with-timestamp": "--log-without-timestamp"}
+# By section, by key: the flag.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     _CONTROLLER: {},
-    "params": {
-        "fusion_threshold_mb": "--fusion-threshold-mb",
-        "cycle_time_ms": "--cycle-time-ms",
-        "cache_capacity": "--cache-capacity",
-        "hierarchical_allreduce": "--hierarchical-allreduce --no-hierarchical-allreduce",
-        "hierarchical_allgather": "--hierarchical-allgather --no-hierarchical-allgather",
-        "torus_allreduce": "--torus-allreduce --no-torus-allreduce",
+    **{
+        section: {key: f"--{prefix}{key.replace('_', '-')}".removesuffix(_ENABLED) for key in keys.split()}
+        for section, (prefix, keys) in _KEYS.items()
     },
-    "autotune": {
-        "enabled": "--autotune --no-autotune",
-        "log_file": "--autotune-log-file",
-        "warmup_samples": "--autotune-warmup-samples",
-        "steps_per_sample": "--autotune-steps-per-sample",
-        "bayes_opt_max_samples": "--autotune-bayes-opt-max-samples",
-        "gaussian_process_noise": "--autotune-gaussian-process-noise",
-    },
-    "timeline": {
-        "filename": "--timeline-filename",
-        "mark_cycles": "--timeline-mark-cycles --no-timeline-mark-cycles",
-    },
-    "stall_check": {
-        "enabled": "--stall-check --no-stall-check",
-        "warning_time_seconds": "--stall-check-warning-time-seconds",
-        "shutdown_time_seconds": "--stall-check-shutdown-time-seconds",
-    },
-    "library_options": {
-        "mpi_threads_disable": "--mpi-threads-disable --no-mpi-threads-disable",
-        "num_nccl_streams": "--num-nccl-streams",
-        "thread_affinity": "--thread-affinity",
-        "gloo_timeout_seconds": "--gloo-timeout-seconds",
-    },
-    "logging": {"level": "--log-level", "with_timestamp": _TIMES},
 }
 
 
@@ -69,26 +60,25 @@ def read_section(section: str, node: Node, name: str) -> tuple[Translation, Sequ
     typed: list[Typed] = []
     strangers: list[tuple[str, int | None]] = []
     for key, item in node.content.items():
-        flags = SECTIONS[section].get(key)
-        if flags is None:
+        flag = SECTIONS[section].get(key)
+        if flag is None:
             strangers.append((f"{section}.{key}", item.line))
         elif item.content is not None:
-            typed.append(_read(flags, f"{section}.{key}", item, name))
+            typed.append(_read(flag, f"{section}.{key}", item, name))
             _translate(typed[-1:], name, item.line)  # a value that is wrong is refused with its own line
     return _translate(typed, name, node.line), strangers
 
 
-def _read(flags: str, key: str, node: Node, name: str) -> Typed:
+def _read(flag: str, key: str, node: Node, name: str) -> Typed:
     """What a key says, as if it had been typed."""
-    flag, *off = flags.split()
     if not isinstance(node.content, str):
         raise ConfigurationError(name, f"{key} takes one value", node.line)
-    if not off:
+    if BY_WORD[flag].words:
         return _type(flag, (node.content,))
     word = node.content.lower()
     if word not in _YES | _NO:
         raise ConfigurationError(name, f"{key} takes true or false", node.line)
-    return _type(flag if word in _YES else off[0], ())
+    return _type(flag if word in _YES else _OFF.get(flag, f"--no-{flag[2:]}"), ())
 
 
 def _type(flag: str, values: tuple[str, ...]) -> Typed:

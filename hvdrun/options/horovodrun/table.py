@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hvdrun.errors import BadValueError
-from hvdrun.options.option import Given
+from hvdrun.options.option import Given, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Word:
     variable: the variable of the workers that it sets; "" for none.
     value: of that variable, "" where it is what was typed.
     instead: why it has no effect here, and what takes its place; half a sentence.
-    parse: reads a value that no option of hvdrun reads, raising ValueError; wanted: what that must be.
+    kind: of a value that no option of hvdrun reads.
     words: how many words follow the flag.
     excludes: the name of a group; only one option of a group may be given.
     """
@@ -28,8 +28,7 @@ class Word:
     variable: str = ""
     value: str = ""
     instead: str = ""
-    parse: Callable[[str], object] | None = None
-    wanted: str = ""
+    kind: Kind | None = None
     words: int = 0
     excludes: str = ""
 
@@ -39,12 +38,12 @@ class Word:
         Raises:
             BadValueError: it is not what is wanted.
         """
-        if self.parse is None:
+        if self.kind is None:
             return
         try:
-            self.parse(values[0])
+            self.kind.parse(values[0])
         except ValueError as error:
-            raise BadValueError(flag, self.wanted, values[0]) from error
+            raise BadValueError(flag, self.kind.wanted, values[0]) from error
 
     def read(self, values: tuple[str, ...]) -> Given | None:
         """What is given to the option `dest`; None for nothing."""
@@ -112,7 +111,10 @@ _NO_MPI = "there is no MPI underneath, the workers talk through gloo or NCCL"
 _NO_TIMELINE = "timelines are not recorded; torch.profiler shows the collectives"
 _NO_TIMES = "the runtime's lines carry no time; -prefix-timestamp shows when each line came"
 _NO_AFFINITY = "hvdrun --bind-to core, socket or numa binds workers to CPUs"
-_NATURAL, _NUMBER = "a whole number of at least 0", "a number of at least 0"
+_NATURAL = Kind(parse_natural, "N", "a whole number of at least 0")
+_NUMBER = Kind(parse_number, "N", "a number of at least 0")
+_SHARE = Kind(parse_share, "N", "a number from 0 to 1")
+_LEVEL = Kind(parse_level, "LEVEL", f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
 _TALKATIVE = frozenset(LEVELS[: LEVELS.index("WARNING")])
 
 
@@ -125,7 +127,7 @@ def _list_interfaces(names: str) -> Given:
 
 
 def _number(flag: str, instead: str) -> Word:
-    return Word((flag,), instead=instead, parse=parse_natural, wanted=_NATURAL, words=1)
+    return Word((flag,), instead=instead, kind=_NATURAL, words=1)
 
 
 def _switch(name: str, instead: str) -> Iterator[Word]:
@@ -139,7 +141,7 @@ def _same(*flags: str, dest: str, words: int = 1, excludes: str = "") -> Word:
 
 
 def _stall(flag: str, variable: str) -> Word:
-    return Word((flag,), variable=variable, parse=parse_natural, wanted=_NATURAL, words=1)
+    return Word((flag,), variable=variable, kind=_NATURAL, words=1)
 
 
 WORDS: tuple[Word, ...] = (
@@ -157,7 +159,7 @@ WORDS: tuple[Word, ...] = (
     _same("-p", "--ssh-port", dest="ssh_port"),
     _same("-i", "--ssh-identity-file", dest="ssh_identity_file"),
     _number("--fusion-threshold-mb", _NO_THREAD),
-    Word(("--cycle-time-ms",), instead=_NO_THREAD, parse=parse_number, wanted=_NUMBER, words=1),
+    Word(("--cycle-time-ms",), instead=_NO_THREAD, kind=_NUMBER, words=1),
     _number("--cache-capacity", _NO_THREAD),
     *_switch("hierarchical-allreduce", _NO_ALGORITHM),
     *_switch("hierarchical-allgather", _NO_ALGORITHM),
@@ -167,17 +169,11 @@ WORDS: tuple[Word, ...] = (
     _number("--autotune-warmup-samples", _NO_THREAD),
     _number("--autotune-steps-per-sample", _NO_THREAD),
     _number("--autotune-bayes-opt-max-samples", _NO_THREAD),
-    Word(
-        ("--autotune-gaussian-process-noise",),
-        instead=_NO_THREAD,
-        parse=parse_share,
-        wanted="a number from 0 to 1",
-        words=1,
-    ),
+    Word(("--autotune-gaussian-process-noise",), instead=_NO_THREAD, kind=_SHARE, words=1),
     _same("--min-np", "--min-num-proc", dest="min_size"),
     _same("--max-np", "--max-num-proc", dest="max_size"),
     _same("--slots-per-host", dest="slots_per_host"),
-    _same("--elastic-timeout", dest="elastic_timeout_seconds"),
+    _same("--elastic-timeout", dest="timeout_seconds"),
     _same("--reset-limit", dest="reset_limit"),
     _same("--blacklist-cooldown-range", dest="cooldown_seconds", words=2),
     Word(("--timeline-filename",), instead=_NO_TIMELINE, words=1),
@@ -193,14 +189,7 @@ WORDS: tuple[Word, ...] = (
     _number("--num-nccl-streams", "torch chooses the streams of NCCL"),
     _number("--thread-affinity", _NO_AFFINITY),
     _number("--gloo-timeout-seconds", "the stall check says which ranks wait, and a lost worker ends a collective"),
-    Word(
-        ("--log-level",),
-        dest="verbose",
-        means=_talk,
-        parse=parse_level,
-        wanted=f"{', '.join(LEVELS[:-1])} or {LEVELS[-1]}",
-        words=1,
-    ),
+    Word(("--log-level",), dest="verbose", means=_talk, kind=_LEVEL, words=1),
     *(
         Word((flag,), instead=_NO_TIMES, excludes="timestamps")
         for flag in (

@@ -43,4 +43,5 @@ def make_begin(directory: Path | str, *command: str, **variables: str) -> Begin:
         patience_seconds=30,
         start_timeout_seconds=30,
         address="127.0.0.1",
+        workers={"bind_to": "none", "prefork": True, "stdin_rank": None},
     )

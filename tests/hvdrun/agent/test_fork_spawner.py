@@ -67,7 +67,8 @@ async def spawning(
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         words = command or ("python", "script.py", "a b")
         around = {"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **variables}
-        begin = replace(make_begin(folder, *words, **around), prefork=prefork)
+        begin = make_begin(folder, *words, **around)
+        begin = replace(begin, workers={**begin.workers, "prefork": prefork})
         remarks: list[str] = []
         environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
         spawner = ForkSpawner(begin, environment, remarks.append)

@@ -70,7 +70,7 @@ def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Pat
     cpus = choose_cpus(read_topology(own), BindTo.CORE, LAUNCH.assignment.local_rank)
     assert cpus is not None
     begin = describe(tmp_path, "sh", "-c", "grep Cpus_allowed_list /proc/$$/status")
-    spawned = spawn(replace(begin, bind_to="core"))
+    spawned = spawn(replace(begin, workers={**begin.workers, "bind_to": "core"}))
     text = read(spawned.stdout)
     os.close(spawned.stderr)
     os.waitpid(spawned.pid, 0)
@@ -94,7 +94,8 @@ def test_a_worker_of_an_elastic_job_has_no_world_that_would_stay_the_same(tmp_pa
 
 
 def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:
-    spawned = spawn(replace(describe(tmp_path, "cat"), stdin_rank=1))
+    begin = describe(tmp_path, "cat")
+    spawned = spawn(replace(begin, workers={**begin.workers, "stdin_rank": 1}))
     assert spawned.stdin is not None
     os.write(spawned.stdin, b"typed")
     os.close(spawned.stdin)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.options import OPTIONS, describe_options, readme_table, replace_readme_table
-from hvdrun.options.pages import README_END, README_START
+from hvdrun.options.pages import README_END, README_START, describe_options, readme_table, replace_readme_table
+from hvdrun.options.table import OPTIONS
 from tests.house.sources import ROOT
 from tests.hvdrun.interpreter import run_python
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from hvdrun.errors import BadValueError
-from hvdrun.options import Given, settle
+from hvdrun.options.option import Given
+from hvdrun.options.settling import settle
 
 VARIABLE = {"HOROVOD_START_TIMEOUT": "50"}
 

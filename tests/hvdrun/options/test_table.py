@@ -3,7 +3,8 @@
 import click
 import pytest
 
-from hvdrun.options import BY_FLAG, OPTIONS, make_click_options
+from hvdrun.options.click_options import make_click_options
+from hvdrun.options.table import BY_FLAG, OPTIONS
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo, MapBy
 
@@ -16,7 +17,7 @@ def test_every_default_is_what_its_option_reads() -> None:
         "start_timeout_seconds": [120.0],
         "grace_seconds": [5.0],
         "launcher_timeout_seconds": [60.0],
-        "elastic_timeout_seconds": [600.0],
+        "timeout_seconds": [600.0],
         "slot_failures": [3],
         "slot_cooldown_seconds": [600.0],
         "cooldown_seconds": [10.0, 100.0],

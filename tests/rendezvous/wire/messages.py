@@ -124,9 +124,7 @@ begins = st.builds(
     start_timeout_seconds=seconds,
     address=texts,
     master=st.none() | endpoints,
-    stdin_rank=st.none() | numbers,
-    prefork=st.booleans(),
-    bind_to=texts,
+    workers=st.dictionaries(texts, st.none() | st.booleans() | numbers | texts),
     interface=words,
 )
 orders: st.SearchStrategy[Order] = st.one_of(

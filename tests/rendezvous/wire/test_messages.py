@@ -113,8 +113,8 @@ def test_survivors_are_short_since_every_host_is_told_all() -> None:
     assert wire.decode_verdict(message) == verdict
 
 
-def begin(*command: bytes, master: pb.Endpoint | None = None) -> pb.Order:
-    return pb.Order(begin=pb.Begin(job="j", host="a", server="s:1", command=command, master=master))
+def begin(*command: bytes, master: pb.Endpoint | None = None, workers: bytes = b"{}") -> pb.Order:
+    return pb.Order(begin=pb.Begin(job="j", host="a", server="s:1", command=command, master=master, workers=workers))
 
 
 def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
@@ -141,6 +141,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
         (ORDERS, pb.Order(), "no known kind"),
         (ORDERS, pb.Order(begin=pb.Begin()), "without job"),
         (ORDERS, begin(), "or command"),
+        (ORDERS, begin(b"x", workers=b"x"), "no JSON"),
         (ORDERS, begin(b"x", master=pb.Endpoint(address="a")), "port 0"),
         (ORDERS, pb.Order(launch=pb.Launch(assignment=FIRST)), "without host"),
         (ORDERS, pb.Order(launch=pb.Launch(worker=pb.WorkerId(host="a"), assignment=FIRST)), "or incarnation"),

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import BadValueError, HvdrunError
-from hvdrun.options import OPTIONS, Given, Option, settle
 from hvdrun.options.configuration.file import KEYS, read_configuration, write_configuration
 from hvdrun.options.configuration.languages import ConfigurationError
+from hvdrun.options.option import Given, Option
+from hvdrun.options.settling import settle
+from hvdrun.options.table import OPTIONS
 
 JOB = """\
 np: 8                       # the same keys as the flags

@@ -3,10 +3,10 @@
 import pytest
 
 from hvdrun.errors import HvdrunError
-from hvdrun.options import BY_DEST
 from hvdrun.options.configuration.sections import SECTIONS
 from hvdrun.options.horovodrun.table import BY_WORD, WORDS
 from hvdrun.options.horovodrun.words import read_words, translate
+from hvdrun.options.table import BY_DEST
 
 
 def test_no_flag_stands_twice_and_each_option_of_hvdrun_takes_as_many_words() -> None:

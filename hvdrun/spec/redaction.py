@@ -1,9 +1,9 @@
-"""Keeps secrets out of what is shown and logged: a value is masked when its name, or its own form, tells of one."""
+"""Keeps secrets out of what is shown and logged: a value is redacted when its name, or its own form, tells of one."""
 
 import re
 from collections.abc import Iterator, Sequence
 
-MASK = "***"
+REDACTED = "***"
 _SECRET_NAMES = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASS(WORD|WD|PHRASE)|KEY(?!BOARD)|CREDENTIAL|AUTHORIZATION|COOKIE|(^|_)(PASS|PWD|AUTH)$",
     re.IGNORECASE,
@@ -18,30 +18,30 @@ def names_a_secret(name: str) -> bool:
     return name not in _NO_SECRETS and _SECRET_NAMES.search(name.replace("-", "_")) is not None
 
 
-def mask_value(name: str, value: str) -> str:
-    """The value as it may be shown: all of a secret is masked, of an address only the password in it."""
-    return MASK if value and names_a_secret(name) else mask_text(value)
+def redact_value(name: str, value: str) -> str:
+    """The value as it may be shown: all of a secret is redacted, of an address only the password in it."""
+    return REDACTED if value and names_a_secret(name) else redact_text(value)
 
 
-def mask_text(text: str) -> str:
-    """A text of any kind as it may be shown: what has a secret's form is masked."""
-    return MASK if _PEM_KEY in text else _PASSWORD_IN_ADDRESS.sub(rf"\g<user>:{MASK}@", text)
+def redact_text(text: str) -> str:
+    """A text of any kind as it may be shown: what has a secret's form is redacted."""
+    return REDACTED if _PEM_KEY in text else _PASSWORD_IN_ADDRESS.sub(rf"\g<user>:{REDACTED}@", text)
 
 
-def mask_command(words: Sequence[str]) -> tuple[str, ...]:
+def redact_command(words: Sequence[str]) -> tuple[str, ...]:
     """A command line as it may be shown: `--api-key=x`, `--api-key x` and `API_KEY=x` lose their x."""
-    return tuple(_mask_words(words))
+    return tuple(_redact_words(words))
 
 
-def _mask_words(words: Sequence[str]) -> Iterator[str]:
+def _redact_words(words: Sequence[str]) -> Iterator[str]:
     is_announced = False
     for word in words:
         name, equals, value = word.partition("=")
         is_flag = word.startswith("-")
         if is_announced and not is_flag:
-            yield MASK
+            yield REDACTED
         elif equals:
-            yield f"{name}={mask_value(name, value)}"
+            yield f"{name}={redact_value(name, value)}"
         else:
-            yield mask_text(word)
+            yield redact_text(word)
         is_announced = is_flag and not equals and names_a_secret(word)

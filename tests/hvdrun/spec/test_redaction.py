@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.spec.masking import MASK, mask_command, mask_text, mask_value, names_a_secret
+from hvdrun.spec.redaction import REDACTED, names_a_secret, redact_command, redact_text, redact_value
 
 NAMES_OF_SECRETS = (
     "HF_TOKEN GITHUB_TOKENS AWS_SECRET_ACCESS_KEY WANDB_API_KEY apikey SSHPASSWORD DB_PASSWD DB_PASS PASS MYSQL_PWD "
@@ -16,52 +16,52 @@ OTHER_NAMES = "PATH PWD OMP_NUM_THREADS TOKENIZERS_PARALLELISM XKB_KEYBOARD SSH_
 @pytest.mark.parametrize("name", NAMES_OF_SECRETS.split())
 def test_a_name_that_tells_of_a_secret_is_known(name: str) -> None:
     assert names_a_secret(name)
-    assert mask_value(name, "hunter2") == MASK
+    assert redact_value(name, "hunter2") == REDACTED
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES.split())
 def test_other_names_are_not(name: str) -> None:
     assert not names_a_secret(name)
-    assert mask_value(name, "4") == "4"
+    assert redact_value(name, "4") == "4"
 
 
 def test_a_secret_that_is_empty_is_shown_to_be_empty() -> None:
-    assert mask_value("HF_TOKEN", "") == ""
+    assert redact_value("HF_TOKEN", "") == ""
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("http://user:hunter2@proxy:3128", f"http://user:{MASK}@proxy:3128"),
-        ("redis://:hunter2@host/0 http://b:c@d", f"redis://:{MASK}@host/0 http://b:{MASK}@d"),
+        ("http://user:hunter2@proxy:3128", f"http://user:{REDACTED}@proxy:3128"),
+        ("redis://:hunter2@host/0 http://b:c@d", f"redis://:{REDACTED}@host/0 http://b:{REDACTED}@d"),
         ("http://proxy:3128/a@b", "http://proxy:3128/a@b"),
         ("git@host:repository", "git@host:repository"),
-        ("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----", MASK),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----", REDACTED),
         ("x", "x"),
     ],
 )
 def test_what_has_a_secrets_form_is_masked_whatever_its_name(text: str, shown: str) -> None:
-    assert mask_text(text) == shown
-    assert mask_value("PLAIN", text) == shown
+    assert redact_text(text) == shown
+    assert redact_value("PLAIN", text) == shown
 
 
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["python", "t.py", "--api-key=hunter2"], ["python", "t.py", f"--api-key={MASK}"]),
-        (["t.py", "--api-key", "hunter2", "rest"], ["t.py", "--api-key", MASK, "rest"]),
-        (["t.py", "--api-key=hunter2", "rest"], ["t.py", f"--api-key={MASK}", "rest"]),
+        (["python", "t.py", "--api-key=hunter2"], ["python", "t.py", f"--api-key={REDACTED}"]),
+        (["t.py", "--api-key", "hunter2", "rest"], ["t.py", "--api-key", REDACTED, "rest"]),
+        (["t.py", "--api-key=hunter2", "rest"], ["t.py", f"--api-key={REDACTED}", "rest"]),
         (["t.py", "--use-token", "--lr", "1"], ["t.py", "--use-token", "--lr", "1"]),
-        (["env", "HF_TOKEN=hunter2", "a=b=c"], ["env", f"HF_TOKEN={MASK}", "a=b=c"]),
-        (["t.py", "--url=http://u:hunter2@h"], ["t.py", f"--url=http://u:{MASK}@h"]),
+        (["env", "HF_TOKEN=hunter2", "a=b=c"], ["env", f"HF_TOKEN={REDACTED}", "a=b=c"]),
+        (["t.py", "--url=http://u:hunter2@h"], ["t.py", f"--url=http://u:{REDACTED}@h"]),
         (["key", "shown"], ["key", "shown"]),
         ([], []),
     ],
 )
 def test_a_command_line_loses_its_secrets(words: list[str], shown: list[str]) -> None:
-    assert mask_command(words) == tuple(shown)
+    assert redact_command(words) == tuple(shown)
 
 
 @given(st.lists(st.text()))
 def test_no_word_of_a_command_line_appears_or_disappears(words: list[str]) -> None:
-    assert len(mask_command(words)) == len(words)
+    assert len(redact_command(words)) == len(words)
