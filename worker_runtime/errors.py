@@ -291,13 +291,6 @@ class CheckpointError(RuntimeError):
     """A state was not saved to a folder, or not loaded from it; no HorovodInternalError: a restart does not help."""
 
 
-class NotServedError(NotImplementedError):
-    """An argument of Horovod's that this version does not serve was given; ignoring it would be silently wrong."""
-
-    def __init__(self, function: str, argument: str) -> None:
-        super().__init__(f"{function}() does not support the argument '{argument}'; leave it out")
-
-
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
     """No error, but the signal that hosts have come or gone: raised on all ranks alike, for `elastic.run` to catch.
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_a
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.api.failures import bind, tell_failure
+from worker_runtime.api.failures import bind, report_failure
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Adasum, Allgather, Allreduce, Alltoall, Broadcast, Combination, Reducescatter
 from worker_runtime.collectives.allgather import Gathered
@@ -165,7 +165,7 @@ def gives_up(
             except BaseException as error:
                 if calls.asked == asked:
                     counted = None if calls.unnamed is unnamed else calls.unnamed
-                    tell_failure(engine, kind, bind(signature, args, kwargs), counted, error)
+                    report_failure(engine, kind, bind(signature, args, kwargs), counted, error)
                 raise
 
         return untraced(call) if trace is None else call

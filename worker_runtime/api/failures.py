@@ -15,10 +15,10 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError
 
 
-def tell_failure(
+def report_failure(
     engine: Engine, kind: str, arguments: Mapping[str, object], counted: tuple[int, str] | None, error: BaseException
 ) -> None:
-    """Tell the others of a failure; nobody where this rank cannot make the name that they use.
+    """Report a failure to the other ranks; not where this rank cannot make the name that they use.
 
     Args:
         engine: of the generation.

@@ -68,6 +68,8 @@ Event: TypeAlias = GenerationFailed | Interrupted | ResizeOffered | FormationEve
 class Formation:
     """Begins with `start()`; reports each step, in its thread, until it was abandoned.
 
+    thread: ends soon when the formation is over.
+
     Args:
         client: of the rendezvous; others may use it meanwhile.
         address: on which the other members reach this worker.
@@ -97,11 +99,11 @@ class Formation:
         self._is_abandoned = False
         self._cancellation = Cancellation()
         self._formed: tuple[Group, Link] | None = None
-        self._thread = threading.Thread(target=self._run, name="hvd-formation", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="hvd-formation", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self.thread.start()
 
     def release(self) -> tuple[Group | None, Link | None]:
         """What was formed, which the caller owns from now on; nothing in a world of one."""
@@ -115,15 +117,6 @@ class Formation:
             self._is_abandoned = True
         self._cancellation.cancel()
         self._close_formed()
-
-    def join_thread(self, limit_seconds: float) -> None:
-        """Wait for its thread, which ends soon when the formation is over."""
-        self._thread.join(limit_seconds)
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether its thread has not ended."""
-        return self._thread.is_alive()
 
     def _run(self) -> None:
         client = self._client

@@ -192,7 +192,7 @@ class Recovery:
         # A thread that comes back from gloo when Python has gone would end this process with SIGABRT.
         deadline = time.monotonic() + CONNECT_LIMIT.total_seconds() + _JOIN_SECONDS
         for formation in self._formations:
-            formation.join_thread(max(0.0, deadline - time.monotonic()))
+            formation.thread.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
         """In a forked child, which has neither the threads nor the connections: touch nothing, for ever."""
@@ -297,7 +297,7 @@ class Recovery:
         self._formation = Formation(
             self._client, self._address, self._choice, self._generation, report, self._events.put
         )
-        self._formations = [each for each in self._formations if each.is_under_way] + [self._formation]
+        self._formations = [each for each in self._formations if each.thread.is_alive()] + [self._formation]
         self._formation.start()
 
     def _join(self, membership: Membership) -> None:

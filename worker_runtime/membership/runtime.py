@@ -70,9 +70,9 @@ class Runtime:
         self._generation = 0
         self._foreign: ForeignJob | None = None  # of another launcher; kept for a second init()
         self._is_registered = False
-        self._recovery: Recovery | None = None  # in an elastic job
+        self.recovery: Recovery | None = None  # what keeps this worker a member of an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
-        self._is_forked = False  # from the process that has joined
+        self.is_forked = False  # from the process that has joined: only numbers are known here
         self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -85,7 +85,7 @@ class Runtime:
                 does not say how they can meet, the backend that was asked for is missing, or this is a worker's child.
         """
         with self._lock:
-            if self.world is not None and not self._is_forked:
+            if self.world is not None and not self.is_forked:
                 return
             try:
                 bootstrap = Bootstrap.read(environment)
@@ -106,7 +106,7 @@ class Runtime:
                     assignment, engine = ALONE, Engine()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self.world, self._is_forked = _World(assignment, engine), False
+            self.world, self.is_forked = _World(assignment, engine), False
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
@@ -132,7 +132,7 @@ class Runtime:
             InitializationError: there is none for this worker.
         """
         with self._lock:
-            recovery = self._recovery
+            recovery = self.recovery
             if recovery is None:
                 self.shutdown()
                 self.init()
@@ -169,26 +169,26 @@ class Runtime:
 
     def declare_state(self) -> AbstractContextManager[None]:
         """Within it, this worker can begin again after an exception: those that are lost are replaced."""
-        return nullcontext() if self._recovery is None else self._recovery.declare()
+        return nullcontext() if self.recovery is None else self.recovery.declare()
 
-    @property
-    def recovery(self) -> Recovery | None:
-        """What keeps this worker a member of a job that outlives the loss of workers; None in others."""
-        return self._recovery
+    def shutdown(self, end: str = "") -> None:
+        """Leave the job; operations pending on any rank fail. Does nothing when not initialised.
 
-    def shutdown(self) -> None:
-        """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""
-        self._leave()
+        Args:
+            end: how this process ends, for the other ranks; empty where it continues.
+        """
+        with self._lock:
+            world, self.world = self.world, None
+            is_forked, self.is_forked = self.is_forked, False
+        if world is not None and not is_forked:
+            world.engine.close(end=end)
+            remove_mark(os.environ)
+        self._close_recovery()
 
     @property
     def is_initialized(self) -> bool:
         """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child."""
         return self.world is not None
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether it was a process above this one that has joined: only numbers are known here."""
-        return self._is_forked
 
     @property
     def assignment(self) -> Assignment:
@@ -222,7 +222,7 @@ class Runtime:
 
     def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a job that outlives the loss of workers, until `shutdown()`."""
-        recovery = self._recovery = Recovery(
+        recovery = self.recovery = Recovery(
             bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
         )
         try:
@@ -262,17 +262,8 @@ class Runtime:
         self._generation += 1
         return join_job(world, self._foreign, self._generation, WORLD_LIMIT, choice)
 
-    def _leave(self, end: str = "") -> None:
-        with self._lock:
-            world, self.world = self.world, None
-            is_forked, self._is_forked = self._is_forked, False
-        if world is not None and not is_forked:
-            world.engine.close(end=end)
-            remove_mark(os.environ)
-        self._close_recovery()
-
     def _close_recovery(self) -> None:
-        recovery, self._recovery = self._recovery, None
+        recovery, self.recovery = self.recovery, None
         if recovery is not None:
             recovery.close()
             self._generation = recovery.generation
@@ -288,7 +279,7 @@ class Runtime:
 
     def _end(self) -> None:
         """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
-        self._leave(describe_end(self._failure_notice.returncode))
+        self.shutdown(describe_end(self._failure_notice.returncode))
         if self._foreign is not None:
             self._foreign.close()
 
@@ -297,14 +288,14 @@ class Runtime:
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._failure_notice.prepare(None)
         self.stop_notice.prepare(None)
-        if self._recovery is not None:
-            self._recovery.abandon()
-            self._recovery = None
+        if self.recovery is not None:
+            self.recovery.abandon()
+            self.recovery = None
         if self._foreign is not None:
             self._foreign.abandon()
             self._foreign = None
-        if self.world is not None and not self._is_forked:
-            self._is_forked = True
+        if self.world is not None and not self.is_forked:
+            self.is_forked = True
             self.world.engine.abandon()
 
 

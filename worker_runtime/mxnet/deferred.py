@@ -34,7 +34,7 @@ from worker_runtime.mxnet.errors import raises_mxnet_errors
 _INITIALISE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstate__"  # what is replaced
 
 
-class Wish(NamedTuple):
+class DeferredBroadcast(NamedTuple):
     """One broadcast that a program has called for.
 
     name: under which the parameter is broadcast, the same on all ranks.
@@ -57,7 +57,7 @@ class NotBroadcastError(HorovodInternalError):
         )
 
 
-def defer_all(wishes: Sequence[tuple[mx.gluon.Parameter, Wish]]) -> None:
+def defer_all(deferred: Sequence[tuple[mx.gluon.Parameter, DeferredBroadcast]]) -> None:
     """Broadcast parameters when they are initialised, now if they are already, and each time that they are again.
 
     All ranks of a set call it for the same parameters in the same order, those that have them initialised too.
@@ -68,19 +68,19 @@ def defer_all(wishes: Sequence[tuple[mx.gluon.Parameter, Wish]]) -> None:
         MXNetError: what a parameter was to be computed by has failed; the others are deferred all the same.
     """
     failures = []
-    for parameter, wish in wishes:
+    for parameter, broadcast in deferred:
         hook = _find_hook(parameter)
         if hook is None or not hook.is_current:
             hook = _Hook(parameter)
         try:
-            hook.add(wish)
+            hook.add(broadcast)
         except (ValueError, RuntimeError) as error:  # also MXNet's own
             failures.append(error)
     if failures:
         raise failures[0]
 
 
-def settle(parameter: mx.gluon.Parameter) -> None:
+def complete_deferred(parameter: mx.gluon.Parameter) -> None:
     """See to the end of what was deferred, where all ranks have the parameter by now and broadcast it anew.
 
     Whether it has failed does not matter any more.
@@ -106,8 +106,8 @@ class _Hook:
     def __init__(self, parameter: mx.gluon.Parameter) -> None:
         self._parameter = weakref.ref(parameter)  # it holds this object
         self._engine = RUNTIME.engine
-        self._wishes: list[Wish] = []  # that are not asked for yet
-        self._lasting: dict[ProcessSet, Wish] = {}  # the last of each set, in their order
+        self._waiting: list[DeferredBroadcast] = []  # that are not asked for yet
+        self._lasting: dict[ProcessSet, DeferredBroadcast] = {}  # the last of each set, in their order
         self._has_asked = False
         self._counts: Counter[tuple[ProcessSet, str]] = Counter()
         self._pending: list[_Pending] = []
@@ -120,12 +120,12 @@ class _Hook:
         """The generation is the present one."""
         return RUNTIME.is_initialized and RUNTIME.engine is self._engine
 
-    def add(self, wish: Wish) -> None:
+    def add(self, broadcast: DeferredBroadcast) -> None:
         """One more broadcast is called for."""
         self._failure = ""
-        self._wishes.append(wish)
-        self._lasting.pop(wish.process_set, None)
-        self._lasting[wish.process_set] = wish
+        self._waiting.append(broadcast)
+        self._lasting.pop(broadcast.process_set, None)
+        self._lasting[broadcast.process_set] = broadcast
         parameter = self._find_parameter()
         if list_arrays(parameter):
             self._ask(parameter)
@@ -148,7 +148,7 @@ class _Hook:
         initialise(parameter, *given, **more)
         if self.is_current:
             if self._has_asked:
-                self._wishes += self._lasting.values()
+                self._waiting += self._lasting.values()
             self._ask(parameter)
 
     def _look(self, *given: object, **more: object) -> Any:  # noqa: ANN401 - MXNet's
@@ -168,26 +168,28 @@ class _Hook:
         self._has_asked = True
         vars(parameter)[_LOOK] = self._look
         array = list_arrays(parameter)[0]
-        while self._wishes:
-            is_root = self._wishes[0].root_rank == self._engine.rank
+        while self._waiting:
+            is_root = self._waiting[0].root_rank == self._engine.rank
             if is_root and not all(pending.is_root for pending in self._pending):
                 break
             try:
-                self._submit(self._wishes.pop(0), array, is_root=is_root)
+                self._submit(self._waiting.pop(0), array, is_root=is_root)
             except Exception as error:
                 self._failure = f"{type(error).__name__}: {error}"
                 raise
 
-    def _submit(self, wish: Wish, array: mx.nd.NDArray, *, is_root: bool) -> None:
+    def _submit(self, broadcast: DeferredBroadcast, array: mx.nd.NDArray, *, is_root: bool) -> None:
         """Take part in one of them: with a copy, so that nobody need leave the array alone."""
-        key = wish.process_set, wish.name
+        key = broadcast.process_set, broadcast.name
         self._counts[key] += 1
         count = self._counts[key]  # a name may be in flight from the time before
-        call = begin_call("broadcast", wish.name if count == 1 else f"{wish.name}.{count}", wish.process_set)
+        call = begin_call(
+            "broadcast", broadcast.name if count == 1 else f"{broadcast.name}.{count}", broadcast.process_set
+        )
         with call.preparing():
             view = view_for_reading(array)
             tensor = view.clone() if is_root else torch.empty_like(view)
-            operation = Broadcast([tensor], wish.root_rank, call.among, call.name, [tensor])
+            operation = Broadcast([tensor], broadcast.root_rank, call.among, call.name, [tensor])
         self._pending.append(_Pending(call.engine.submit(operation), is_root))
 
     def _settle(self) -> None:
@@ -198,7 +200,7 @@ class _Hook:
         """
         parameter = self._find_parameter()
         self._receive(parameter)
-        while self._wishes and self.is_current and list_arrays(parameter):
+        while self._waiting and self.is_current and list_arrays(parameter):
             self._ask(parameter)
             self._receive(parameter)
         if self._failure:
@@ -219,7 +221,7 @@ class _Hook:
         received = [pending.handle for pending in done if not pending.is_root]
         if received:
             arrays = list_arrays(parameter)
-            spread(make_array(self._engine.wait(received[-1])[0], arrays[0]), arrays)
+            copy_to_all(make_array(self._engine.wait(received[-1])[0], arrays[0]), arrays)
 
     def _find_parameter(self) -> mx.gluon.Parameter:
         """The parameter, which is there whenever one of its methods is called."""
@@ -236,7 +238,7 @@ def list_arrays(parameter: mx.gluon.Parameter) -> list[mx.nd.NDArray]:
     return parameter._data or []  # noqa: SLF001 - data() would look
 
 
-def spread(source: mx.nd.NDArray, arrays: Sequence[mx.nd.NDArray]) -> None:
+def copy_to_all(source: mx.nd.NDArray, arrays: Sequence[mx.nd.NDArray]) -> None:
     """Give all arrays of a parameter, on whatever contexts, the values of `source`; enqueued, not waited for."""
     with mx.autograd.pause():
         for array in arrays:

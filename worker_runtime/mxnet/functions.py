@@ -12,7 +12,7 @@ from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.mxnet.arrays import check_array, to_host, view_for_reading, view_for_writing
-from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
+from worker_runtime.mxnet.deferred import DeferredBroadcast, complete_deferred, copy_to_all, defer_all, list_arrays
 from worker_runtime.mxnet.errors import raises_mxnet_errors
 
 _TITLE = "broadcast_parameters"
@@ -70,7 +70,7 @@ def broadcast_parameters(
     if ready:
         call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
         _broadcast_at_once(call, ready, root_rank)
-    defer_all([(named[name], Wish(name, root_rank, process_set)) for name in late])
+    defer_all([(named[name], DeferredBroadcast(name, root_rank, process_set)) for name in late])
 
 
 @raises_mxnet_errors
@@ -116,7 +116,7 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
     with call.preparing():
         for value in values:
             if isinstance(value, mx.gluon.Parameter):
-                settle(value)
+                complete_deferred(value)
         lists = [_list_arrays(value) for value in values]
         make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
         homes = [to_host(arrays[0]) for arrays in lists]
@@ -124,7 +124,7 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
         operation = Broadcast(views, root_rank, call.among, call.name, views)
     call.engine.run(operation)
     for home, arrays in zip(homes, lists, strict=True):
-        spread(home, arrays)
+        copy_to_all(home, arrays)
 
 
 class ParametersDifferError(ValueError):

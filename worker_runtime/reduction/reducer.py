@@ -87,7 +87,7 @@ class GradientReducer:
     ) -> None:
         self._get_engine = get_engine
         self._settings = settings or Settings()
-        self._passes = passes
+        self.passes = passes  # may be changed: of parameters that have made none in this step
         self._tracked = TrackedParameters(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
         self._label = label
@@ -112,11 +112,6 @@ class GradientReducer:
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._tracked.update()
-
-    @property
-    def passes(self) -> int:
-        """How many backward passes are summed locally before one step."""
-        return self._passes
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -268,11 +263,6 @@ class GradientReducer:
                 raise
             return comm.engine.run(operation)[0]
 
-    def set_passes(self, passes: int) -> None:
-        """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
-        with self._lock:
-            self._passes = passes
-
     def supersede(self, name: str) -> None:
         """See `Recorder`. What is under way is completed.
 
@@ -306,8 +296,8 @@ class GradientReducer:
             if entry in self._step.ready:
                 self._restart(entry)
             step, bucket = self._step, entry.bucket
-            if self._passes > 1 or step.passes_left:
-                passes_left = step.passes_left[entry] = step.passes_left.get(entry, self._passes) - 1
+            if self.passes > 1 or step.passes_left:
+                passes_left = step.passes_left[entry] = step.passes_left.get(entry, self.passes) - 1
                 if passes_left > 0:
                     return
             step.ready[entry] = entry.find_version()
@@ -515,7 +505,7 @@ class GradientReducer:
         else:
             is_new = gradient is not self._step.local.get(entry)
         if not is_new:
-            raise ExcessBackwardError(entry.name, self._passes)
+            raise ExcessBackwardError(entry.name, self.passes)
         self.discard()
         if self._communicator is not None:
             self._begin(self._communicator)

@@ -104,10 +104,10 @@ def broadcast_optimizer_state(
     own = plain.state_dict()
     outline = broadcast_object(_outline(own) if is_root else None, root_rank, "optimizer.outline", process_set)
     state = own["state"] if is_root else _allocate_state(outline["state"], plain)
-    lots: dict[torch.device, list[torch.Tensor]] = {}
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
     for tensor in (value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)):
-        lots.setdefault(tensor.device, []).append(tensor)
-    for index, tensors in enumerate(lots.values()):
+        by_device.setdefault(tensor.device, []).append(tensor)
+    for index, tensors in enumerate(by_device.values()):
         call = begin_call("broadcast", f"optimizer.state.{index}", process_set)
         call.engine.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
     if not is_root:

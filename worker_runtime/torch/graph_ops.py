@@ -11,7 +11,7 @@ of needs new names.
 """
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, Self
 
@@ -23,8 +23,9 @@ from worker_runtime.api.process_set import ProcessSet, find_process_set
 from worker_runtime.collectives import Combination
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.torch.autograd.adjoints import Tensors, copy, find_adjoint, gather, reduce, scatter
+from worker_runtime.torch.autograd.adjoints import Tensors, find_adjoint
 from worker_runtime.torch.autograd.collective import Collective, Ran
+from worker_runtime.torch.autograd.functions import COLLECTIVES
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
 TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
@@ -128,19 +129,15 @@ def _ask(
     kind: str, tensor: torch.Tensor, how: tuple[int, float, float], *, name: str | None, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call = begin_call(kind, name, process_set)
-    ran = _RUNS[kind](*how)(call, (tensor,))
+    settings = how[0] if kind == "broadcast" else Combination(Reduction(how[0]), *how[1:])
+    run = measure if kind == "sync_batch_norm" else COLLECTIVES[kind](settings)
+    ran = run(call, (tensor,))
     ticket = pickle.dumps((call.derive("backward").name, ran.adjoint)).ljust(_count_bytes(name))
     return ran.results[0].contiguous(), torch.frombuffer(bytearray(ticket), dtype=torch.uint8)
 
 
-_RUNS: dict[str, Callable[[int, float, float], Callable[[Call, Tensors], Ran]]] = {
-    "allreduce": lambda op, prescale, postscale: partial(reduce, Combination(Reduction(op), prescale, postscale)),
-    "allgather": lambda *_: gather,
-    "broadcast": lambda root, *_: partial(copy, root),
-    "reducescatter": lambda op, prescale, postscale: partial(scatter, Combination(Reduction(op), prescale, postscale)),
-    "sync_batch_norm": lambda *_: measure,
-}
-_ASK = {kind: gives_up(kind)(partial(_ask, kind)) for kind in _RUNS}
+_KINDS = ("allreduce", "allgather", "broadcast", "reducescatter", "sync_batch_norm")
+_ASK = {kind: gives_up(kind)(partial(_ask, kind)) for kind in _KINDS}
 
 
 def _count_bytes(name: str | None) -> int:

@@ -124,7 +124,7 @@ class AllreduceOptimizer(OptimizerProxy):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change it; for parameters that have had a backward pass in this step, from the next one on."""
-        self._reducer.set_passes(read_passes(passes))
+        self._reducer.passes = read_passes(passes)
 
     @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns

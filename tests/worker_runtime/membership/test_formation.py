@@ -59,8 +59,8 @@ class Scene:
 
     def end(self) -> None:
         """Wait for the end of its thread."""
-        self.formation.join_thread(LIMIT_SECONDS)
-        assert not self.formation._thread.is_alive()
+        self.formation.thread.join(LIMIT_SECONDS)
+        assert not self.formation.thread.is_alive()
 
     def _note(self, words: str) -> None:
         with self._changed:

@@ -104,7 +104,7 @@ def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World,
 def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 1, is_warm=True)
-        reducer.set_passes(2)
+        reducer.passes = 2
         for _ in range(2):
             (parameters[0] * (engine.rank + 1)).sum().backward()
         reducer.synchronize()

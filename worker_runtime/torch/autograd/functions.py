@@ -55,7 +55,7 @@ def run_differentiably(
     """
     check_place(make_title(call.name))
     if kind != "grouped_allreduce" or settings.reduction not in NONLINEAR:
-        return differentiate(call, _COLLECTIVES[kind.removeprefix("grouped_")](settings), tensors)
+        return differentiate(call, COLLECTIVES[kind.removeprefix("grouped_")](settings), tensors)
     with torch.no_grad():
         results = call.engine.run(make_allreduce(call, tensors, settings))
     for index in list_differentiable(results):
@@ -63,7 +63,7 @@ def run_differentiably(
     return results
 
 
-_COLLECTIVES: dict[str, Callable[[Any], Callable[[Call, Sequence[torch.Tensor]], Ran]]] = {
+COLLECTIVES: dict[str, Callable[[Any], Callable[[Call, Sequence[torch.Tensor]], Ran]]] = {
     "allreduce": lambda how: partial(reduce, how),
     "allgather": lambda _: gather,
     "broadcast": lambda root: partial(copy, root),
