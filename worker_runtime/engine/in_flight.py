@@ -13,8 +13,7 @@ from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import Retry, is_made_anew
-from worker_runtime.groups.torch_groups import Work
-from worker_runtime.groups.works import end_before
+from worker_runtime.groups.torch_groups import Work, end_before
 
 
 class Steps:
