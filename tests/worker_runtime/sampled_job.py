@@ -12,8 +12,8 @@ from worker_runtime.elastic.sampler import ElasticSampler
 class Communicator:
     """What a sampler sees of a worker's engine."""
 
-    origin: int
-    lineage: tuple[int, ...]
+    original_rank: int
+    original_ranks: tuple[int, ...]
     committed: tuple[int, tuple[int, ...]]
 
     @property
@@ -28,8 +28,8 @@ class Communicator:
 
     def commit(self, *lost: int) -> None:
         """A step is committed, by those who are there but for the lost ones."""
-        self.lineage = tuple(member for member in self.lineage if member not in lost)
-        self.committed = self.committed[0] + 1, self.lineage
+        self.original_ranks = tuple(member for member in self.original_ranks if member not in lost)
+        self.committed = self.committed[0] + 1, self.original_ranks
 
 
 @dataclass
@@ -146,16 +146,16 @@ class Job:
         player.rows += rows
 
     def lose(self, probability: float, spared: int = 0) -> list[int]:
-        """Some die, but one, and not the first ones; their names in the lineage."""
+        """Some die, but one, and not the first ones; their original ranks."""
         lost = []
         while not self.is_calm and len(self.players) > 1 and self.chance.random() < probability:
-            lost.append(self.players.pop(self.chance.randrange(spared, len(self.players))).communicator.origin)
+            lost.append(self.players.pop(self.chance.randrange(spared, len(self.players))).communicator.original_rank)
         return lost
 
     def tell(self, player: Player, lost: list[int]) -> None:
         """The worker's engine has gone on without them."""
         communicator = player.communicator
-        communicator.lineage = tuple(member for member in communicator.lineage if member not in lost)
+        communicator.original_ranks = tuple(member for member in communicator.original_ranks if member not in lost)
 
     def look(self) -> bool:
         """All look for changes of the job: whether what the lost had was dealt out anew."""

@@ -23,8 +23,7 @@ from worker_runtime.collectives.dtypes import HALVES, check_reducible, name_dtyp
 from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
-from worker_runtime.groups.torch_groups import TorchGroup, Work
-from worker_runtime.groups.works import await_work
+from worker_runtime.groups.torch_groups import TorchGroup, Work, await_work
 
 _TINY = math.sqrt(2.2250738585072014e-308)  # of squared norms: below, a vector counts as zero
 
@@ -139,7 +138,6 @@ class _Share:
     def __init__(self, fusion: Fusion, buffer: torch.Tensor, size: int, position: int) -> None:
         self._fusion = fusion
         self._buffer = buffer.view(-1)
-        self._position = position
         self._bounds = [buffer.numel() * member // size for member in range(size + 1)]
         self._begin, self._end = self._bounds[position], self._bounds[position + 1]
         self._rows = torch.empty((size, self._end - self._begin), dtype=buffer.dtype, device=buffer.device)

@@ -1,6 +1,6 @@
 """Which dtypes the collectives take, and as what each travels; on CPU and CUDA alike.
 
-What may be done with which dtype (a test makes this table anew and tries each of its entries):
+What may be done with which dtype (a test tries each entry of this table):
 
                     | Sum | Average | Min, Max | Product | Adasum | sparse Sum | sparse Average | moves
     ----------------|-----|---------|----------|---------|--------|------------|----------------|------
@@ -34,8 +34,6 @@ their exact sum divided by the size, truncated toward zero, as long as that sum 
 nobody averages.) Sums and products wrap around in their own dtype. Sparse integers have no average, since it would be
 truncated element by element.
 """
-
-from collections.abc import Callable
 
 import torch
 
@@ -80,17 +78,6 @@ MOVABLE = (
 )
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in MOVABLE}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-
-COLUMNS: dict[str, Callable[[torch.dtype], bool]] = {
-    "Sum": lambda dtype: dtype in REDUCIBLE[Reduction.SUM],
-    "Average": lambda dtype: dtype in REDUCIBLE[Reduction.AVERAGE],
-    "Min, Max": lambda dtype: dtype in REDUCIBLE[Reduction.MIN],
-    "Product": lambda dtype: dtype in REDUCIBLE[Reduction.PRODUCT],
-    "Adasum": lambda dtype: dtype in REDUCIBLE[Reduction.ADASUM],
-    "sparse Sum": lambda dtype: dtype in REDUCIBLE[Reduction.SUM],
-    "sparse Average": lambda dtype: dtype in REDUCIBLE[Reduction.AVERAGE] - INTEGERS,
-    "moves": lambda dtype: dtype in _NAMES,
-}
 
 
 def name_dtype(dtype: torch.dtype) -> str:
@@ -159,14 +146,3 @@ def make_neutral_value(dtype: torch.dtype, reduction: Reduction) -> float | int 
             bounds = torch.iinfo(dtype)
             return bounds.max if is_min else bounds.min
     return 0
-
-
-def make_dtype_table() -> str:
-    """The table of what may be done with which dtype: one row for each that is supported at all."""
-    width = max(map(len, _NAMES.values()))
-    lines = [" | ".join(["".ljust(width), *COLUMNS])]
-    lines.append("-|-".join(["-" * width, *("-" * len(column) for column in COLUMNS)]))
-    for dtype, name in _NAMES.items():
-        marks = (("yes" if allows(dtype) else "no").ljust(len(column)) for column, allows in COLUMNS.items())
-        lines.append(" | ".join([name.ljust(width), *marks]).rstrip())
-    return "\n".join(line.rstrip() for line in lines)

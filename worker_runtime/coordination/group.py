@@ -19,8 +19,7 @@ from worker_runtime.groups.backends.composite import compose
 from worker_runtime.groups.connections import Interruptible
 from worker_runtime.groups.gloo import Gloo, StrangerError
 from worker_runtime.groups.reachability import Reachability
-from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroup, TorchGroups
-from worker_runtime.groups.works import Cancellation
+from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss

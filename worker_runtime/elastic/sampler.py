@@ -70,7 +70,7 @@ class ElasticSampler:
         self._ledger = Ledger()
         self._dealt: list[int] = []  # what the last deal has laid out, of which some may be processed
         self._begin: Callable[[], None] | None = None  # what is to be called when the next pass begins
-        self._members: tuple[int, ...] = ()  # among whom was dealt last, as the engine's lineage names them
+        self._members: tuple[int, ...] = ()  # among whom was dealt last, as the engine's original ranks name them
         self._first_row = 0  # of that deal, the first that was left
         self._row = 0  # how many rows were recorded since
         self.is_in_pass = False
@@ -86,7 +86,7 @@ class ElasticSampler:
         have them dealt out anew, look for changes of the job (`commit()`, `check_host_updates()`) before.
         """
         is_begun = self._row > 0 and epoch != self.epoch
-        is_first = RUNTIME.engine.steps.origin == self._find_members()[0]
+        is_first = RUNTIME.engine.steps.original_rank == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
         self._begin = None  # it was of another pass
@@ -109,7 +109,7 @@ class ElasticSampler:
         rows = min(batch_size, self.num_samples - self._row)
         if rows < 1:
             return
-        present = engine.steps.lineage
+        present = engine.steps.original_ranks
         if self._waiting and self._waiting[-1][1] == present:
             self._waiting[-1] = self._waiting[-1][0] + rows, present
         else:
@@ -131,7 +131,7 @@ class ElasticSampler:
         engine = RUNTIME.engine
         self._steps, self._members = engine.steps.committed[0], self._find_members()
         self.num_replicas = len(self._members)
-        self.rank = self._members.index(engine.steps.origin)
+        self.rank = self._members.index(engine.steps.original_rank)
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)  # noqa: S311 - an order, no secret
@@ -217,8 +217,8 @@ class ElasticSampler:
 
     def _find_members(self) -> tuple[int, ...]:
         """Among whom to deal: those who have committed the last step; who is alone need not wait for one."""
-        lineage, (_, members) = RUNTIME.engine.steps.lineage, RUNTIME.engine.steps.committed
-        return lineage if len(lineage) == 1 else members
+        original_ranks, (_, members) = RUNTIME.engine.steps.original_ranks, RUNTIME.engine.steps.committed
+        return original_ranks if len(original_ranks) == 1 else members
 
     def _count_left(self) -> int:
         """How many samples of the epoch wait for another deal, since ranks were lost; 0 where none was."""

@@ -46,8 +46,7 @@ from worker_runtime.errors import (
     StepRevokedError,
     UnsendableError,
 )
-from worker_runtime.groups.torch_groups import Work
-from worker_runtime.groups.works import FailedWork, await_works, describe_cause
+from worker_runtime.groups.torch_groups import FailedWork, Work, await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence
 
 ResultT = TypeVar("ResultT")

@@ -19,8 +19,7 @@ from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.process_sets import ProcessSets
-from worker_runtime.groups.torch_groups import TorchGroups, Work
-from worker_runtime.groups.works import await_works, end_before
+from worker_runtime.groups.torch_groups import TorchGroups, Work, await_works, end_before
 
 # An interrupted operation raises within milliseconds; now and then gloo forgets one, and then waiting on is useless.
 INTERRUPT_LIMIT_SECONDS = 0.2

@@ -13,8 +13,7 @@ from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import Retry, is_made_anew
-from worker_runtime.groups.torch_groups import Work
-from worker_runtime.groups.works import end_before
+from worker_runtime.groups.torch_groups import Work, end_before
 
 
 class Steps:
@@ -24,19 +23,19 @@ class Steps:
         rank: of this worker.
         size: of the job.
 
-    origin: this worker's rank when the engine was made.
-    lineage: the present members, in the order of their ranks, by the ranks that they had when the engine was made.
-    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
-        the last rank that is left, which waits for nobody.
+    original_rank: this worker's rank when the engine was made.
+    original_ranks: the ranks that the present members had when the engine was made, by their present ranks.
+    committed: how many steps all ranks have committed, and the original ranks of those that took part in the last one.
+        It counts the steps of the last rank that is left, too, which waits for no other rank.
     rounds: the commit rounds that were completed, by set.
     has_stepped: all ranks have completed a step.
     is_stopping: a stop notice for the job had come when the last of these was released; the same on all ranks.
     """
 
     def __init__(self, rank: int, size: int) -> None:
-        self.origin = rank
-        self.lineage = tuple(range(size))
-        self.committed = 0, self.lineage
+        self.original_rank = rank
+        self.original_ranks = tuple(range(size))
+        self.committed = 0, self.original_ranks
         self.rounds: Counter[int] = Counter()
         self.has_stepped = self.is_stopping = False
 
@@ -54,7 +53,7 @@ class Steps:
     def note_commit(self, process_set: int, ranks: Sequence[int]) -> None:
         """All ranks of the job, or of one of its sets, have committed a step; by the ranks of the generation."""
         if process_set == GLOBAL_SET:
-            self.committed = self.committed[0] + 1, tuple(self.lineage[rank] for rank in ranks)
+            self.committed = self.committed[0] + 1, tuple(self.original_ranks[rank] for rank in ranks)
 
 
 class InFlight:

@@ -111,7 +111,7 @@ class Succession:
             for handle in engine.in_flight:
                 if not handle.is_answered:
                     self._carry_over(handle, former.list_ranks(handle.operation.question.process_set), done)
-            engine.steps.lineage = tuple(engine.steps.lineage[rank] for rank in verdict.survivors)
+            engine.steps.original_ranks = tuple(engine.steps.original_ranks[rank] for rank in verdict.survivors)
             engine.rank, engine.size, engine.generation = rank, size, number
             engine.in_flight.changed.notify_all()
 

@@ -14,7 +14,7 @@ from worker_runtime.coordination.group import Group, connect, form
 from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
-from worker_runtime.groups.works import Cancellation
+from worker_runtime.groups.torch_groups import Cancellation
 from worker_runtime.rendezvous import Interrupted, Membership, RendezvousError, Report, ResizeOffered
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ class Trainer:
         engine = RUNTIME.engine
         self._begins = self._begins + 1 if engine.key == self._key else 0
         self._key = engine.key
-        self.stage.enter(engine.steps.origin, step)
+        self.stage.enter(engine.steps.original_rank, step)
         self.stage.note("enter", entry=self._entry, step=step, size=engine.size)
         is_in_sets = "sets" in self.recipe.features and engine.size > len(_SOME)
         self._some = hvd.add_process_set(_SOME) if is_in_sets else None
@@ -83,7 +83,7 @@ class Trainer:
             self._step(part, optimizer, samples)
             engine = RUNTIME.engine
             number, participants = engine.steps.committed
-            members.append(participants if number > before else engine.steps.lineage)
+            members.append(participants if number > before else engine.steps.original_ranks)
         for scheduler in self._schedulers:
             scheduler.step()
         stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
@@ -228,7 +228,7 @@ def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
     else:
         trainer.enter(0)
         for step in range(options.steps):
-            trainer.train(step, recipe.draw(RUNTIME.engine.steps.origin, step))
+            trainer.train(step, recipe.draw(RUNTIME.engine.steps.original_rank, step))
     torch.save(list(recipe.list_parameters()), options.folder / f"{os.getpid()}.parameters")
     stage.note("done", digest=digest(recipe), size=hvd.size(), rank=hvd.rank())
     hvd.shutdown()

@@ -24,7 +24,7 @@ from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups import gloo, reachability
 from worker_runtime.groups.connections import duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo, find_listener
-from worker_runtime.groups.works import Cancellation
+from worker_runtime.groups.torch_groups import Cancellation
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)

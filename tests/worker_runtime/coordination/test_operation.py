@@ -15,7 +15,7 @@ from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question,
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError, ShutDownError
-from worker_runtime.groups.works import FailedWork, await_work, await_works, describe_cause, end_before
+from worker_runtime.groups.torch_groups import FailedWork, await_work, await_works, describe_cause, end_before
 
 TERMS = Release(0, Question(GLOBAL_SET, "x", SUM), (0, 1))
 RESULT = memoryview(b"result")

@@ -111,7 +111,7 @@ def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) 
         if act == "c":
             communicator.commit(*ranks)
         elif act == "l":
-            communicator.lineage = tuple(member for member in communicator.lineage if member not in ranks)
+            communicator.original_ranks = tuple(member for member in communicator.original_ranks if member not in ranks)
         elif act == "b":
             sampler.record_batch(0, ranks[0])
         else:
@@ -225,7 +225,7 @@ def test_samples_that_an_epoch_leaves_are_warned_of_once(
 
 def test_who_is_alone_gets_all(communicator: SimpleNamespace) -> None:
     engine = communicator.engine = Communicator.take(1, 2)
-    engine.steps.lineage = (1,)
+    engine.steps.original_ranks = (1,)
     sampler = ElasticSampler(range(4), shuffle=False)
     assert (list(sampler), sampler.rank, sampler.num_replicas) == ([0, 1, 2, 3], 0, 1)
     sampler.record_batch(0, 3)

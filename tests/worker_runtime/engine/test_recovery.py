@@ -100,7 +100,7 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(handle)
-    assert (scene.engine.steps.committed, scene.engine.steps.lineage) == ((0, THREE), (0, 2))
+    assert (scene.engine.steps.committed, scene.engine.steps.original_ranks) == ((0, THREE), (0, 2))
 
 
 def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scene: Scene) -> None:
@@ -110,7 +110,7 @@ def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scen
     scene.go_on(Done(THREE, 1))
     scene.engine.wait(handle)
     assert engine.steps.committed == (1, THREE)
-    assert (engine.rank, engine.size, engine.generation, engine.steps.lineage) == (0, 2, 2, (0, 2))
+    assert (engine.rank, engine.size, engine.generation, engine.steps.original_ranks) == (0, 2, 2, (0, 2))
 
 
 def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
@@ -425,7 +425,7 @@ def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scen
     scene.interrupt()
     scene.go_on_alone()
     assert scene.engine.wait(handle)[0].tolist() == [5.0]
-    assert (scene.engine.size, scene.engine.steps.lineage) == (1, (0,))
+    assert (scene.engine.size, scene.engine.steps.original_ranks) == (1, (0,))
     scene.succession.suspend("others have come")
     assert scene.succession.report().completed == ()
 

@@ -15,7 +15,7 @@ from worker_runtime.coordination.ordering.questions import Kind, Question, Reduc
 from worker_runtime.engine import generation as generation_module
 from worker_runtime.engine.generation import Generation
 from worker_runtime.groups.connections import Connections
-from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroups, Work
+from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, Cancellation, TorchGroups, Work
 
 
 def make_groups(rank: int = 0, error: RuntimeError | None = None) -> tuple[TorchGroups, Mock]:
@@ -198,3 +198,13 @@ def test_what_a_joined_rank_had_begun_when_a_signal_s_handler_raised_is_given_up
         generation.take_part(make_terms(Kind.ALLREDUCE))
     assert not generation.close([])
     assert groups.mock_calls == [call.abandon()]
+
+
+def test_a_cancellation_ends_what_it_covers_before_and_after_it() -> None:
+    cancellation, ended = Cancellation(), list[str]()
+    for name in ("first", "second"):
+        cancellation.cover(lambda name=name: ended.append(name))
+    assert ended == []
+    cancellation.cancel()
+    cancellation.cover(lambda: ended.append("late"))
+    assert ended == ["first", "second", "late"]

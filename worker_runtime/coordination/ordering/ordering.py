@@ -29,7 +29,6 @@ Long because each rule reads and changes the same few facts, and is to be read b
 
 from dataclasses import dataclass
 
-from worker_runtime.coordination.ordering.mismatches import find_mismatch
 from worker_runtime.coordination.ordering.questions import (
     GLOBAL_SET,
     Answer,
@@ -44,6 +43,7 @@ from worker_runtime.coordination.ordering.refusals import (
     explain_join,
     explain_removal,
     explain_shutdown,
+    find_mismatch,
 )
 from worker_runtime.coordination.ordering.uses import OF_THE_JOB, Use, Uses, have_meaning
 

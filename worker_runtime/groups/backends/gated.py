@@ -22,8 +22,7 @@ import torch.distributed as dist
 
 from worker_runtime.groups.backends.choice import CanaryError
 from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.torch_groups import MakeGroup, TorchGroup, Work
-from worker_runtime.groups.works import describe_cause
+from worker_runtime.groups.torch_groups import MakeGroup, TorchGroup, Work, describe_cause
 from worker_runtime.rendezvous import Backend
 
 # Most operations of UCC end within this time, and sleeping would take longer; a waiting thread yields meanwhile.

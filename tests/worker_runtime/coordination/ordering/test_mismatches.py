@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from worker_runtime.coordination.ordering.mismatches import find_mismatch
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
+from worker_runtime.coordination.ordering.refusals import find_mismatch
 
 ALLREDUCE = Signature(Kind.ALLREDUCE, ("float32",), ((4, 2),), Reduction.SUM)
 GATHER = Signature(Kind.ALLGATHER, ("float32",), ((2,),))

@@ -17,7 +17,7 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.groups.backends import nccl
 from worker_runtime.groups.backends.choice import SharedDeviceError
 from worker_runtime.groups.backends.nccl import Nccl, NcclGroup, StreamWork
-from worker_runtime.groups.works import await_work
+from worker_runtime.groups.torch_groups import await_work
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 FORMER = "NCCL_ASYNC_ERROR_HANDLING"

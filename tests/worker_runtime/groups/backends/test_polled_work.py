@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubWork
 from worker_runtime.groups.backends.gated import PolledWork
-from worker_runtime.groups.works import await_work, end_before
+from worker_runtime.groups.torch_groups import await_work, end_before
 
 SHORT = timedelta(milliseconds=5)
 

@@ -12,10 +12,9 @@ from torch._C._distributed_c10d import HashStore
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubConnections, StubGroup, run_members
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.groups.backends.composite import compose
+from worker_runtime.groups.backends.composite import Ucc, compose
 from worker_runtime.groups.backends.gated import Gated, GatedGroup
 from worker_runtime.groups.backends.nccl import NcclGroup
-from worker_runtime.groups.backends.ucc import Ucc
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.torch_store import open_torch_store
 from worker_runtime.rendezvous import Assignment, Backend
