@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from hvdrun.errors import HostLostError, LaunchError
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import LOOPBACK, Endpoint
 
@@ -67,14 +67,14 @@ class NetworkPlan:
 
     def __init__(
         self,
-        fleet: Fleet,
+        pool: AgentPool,
         verbose: Callable[[str], None],
         *,
         is_whole: bool = False,
         coming: Callable[[], Collection[str]] = tuple,
         loopback: bool = False,
     ) -> None:
-        self._fleet = fleet
+        self._pool = pool
         self._server: Doors
         self._verbose = verbose
         self._is_whole = is_whole
@@ -126,7 +126,7 @@ class NetworkPlan:
             settled = dict(self._settled)
             try:
                 return await survey(
-                    [*settled, *waiting], self._fleet.send, self._fleet.hear, settled=settled, loopback=self._loopback
+                    [*settled, *waiting], self._pool.send, self._pool.hear, settled=settled, loopback=self._loopback
                 )
             except (SurveyTimeoutError, HostLostError) as error:
                 missing = error.hosts if isinstance(error, SurveyTimeoutError) else (error.host,)
@@ -160,7 +160,7 @@ class NetworkPlan:
             chosen, address = choice.hosts[host], reached[host]
             try:
                 end = (
-                    Endpoint(LOOPBACK, await self._fleet.tunnel(host, inside.port))
+                    Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
                     if address is None
                     else await self._open_door(address)
                 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hvdrun.errors import HostLostEarlyError, LaunchError
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.network_plan import InsideOnlyError, NetworkPlan, Route
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER
@@ -30,21 +30,21 @@ needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine ha
 
 
 class Site:
-    """A fleet, a rendezvous, and the plan of the network between them."""
+    """A pool, a rendezvous, and the plan of the network between them."""
 
     def __init__(self, machines: dict[str, Machine], *, is_whole: bool = False) -> None:
         self.machines = machines
         self.doors = Doors()
         self.tasks = BackgroundTasks()
         self.said: list[str] = []
-        self.fleet = Fleet(self.tasks, ignore, lambda host, _: self.plan.forget(host))
-        self.plan = NetworkPlan(self.fleet, self.said.append, is_whole=is_whole)
+        self.pool = AgentPool(self.tasks, ignore, lambda host, _: self.plan.forget(host))
+        self.plan = NetworkPlan(self.pool, self.said.append, is_whole=is_whole)
 
     async def extend(self, spec: JobSpec, *hosts: str) -> dict[str, Route | LaunchError]:
         """Start the agents of these hosts, and find their ways."""
         for host in hosts:
-            self.fleet.add(host, self.machines[host])
-            await self.fleet.open(host)
+            self.pool.add(host, self.machines[host])
+            await self.pool.open(host)
         return await self.plan.extend(spec, hosts)
 
 
@@ -56,7 +56,7 @@ async def at_site(machines: dict[str, Machine], *, is_whole: bool = False) -> As
             await site.plan.open(site.doors)
             yield site
     finally:
-        await site.fleet.close()
+        await site.pool.close()
 
 
 def make_spec(
