@@ -24,10 +24,10 @@ from hvdrun.console.job_reporter import JobReporter
 from hvdrun.errors import (
     HostFaultError,
     HostLostEarlyError,
+    HostsFailedError,
     HostsOverdueError,
     HvdrunError,
     LaunchError,
-    raise_failures,
 )
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
@@ -329,8 +329,5 @@ def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:
     overdue = [error for error in failures.values() if isinstance(error, HostsOverdueError)]
     if overdue:
         return HostsOverdueError([*failures], overdue[0].seconds)
-    try:
-        raise_failures(list(dict.fromkeys(failures.values())), hosts)
-    except LaunchError as error:
-        return error
-    raise AssertionError("there are failures")
+    errors = list(dict.fromkeys(failures.values()))  # several hosts may have one in common
+    return errors[0] if len(errors) == 1 else HostsFailedError(errors, hosts)

@@ -10,7 +10,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hvdrun.errors import HostLostError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
@@ -20,6 +20,7 @@ from rendezvous.core.model import LOOPBACK, Endpoint
 if TYPE_CHECKING:
     from hvdrun.network.choice import Choice
     from hvdrun.network.findings import Findings
+    from rendezvous.server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,6 @@ class Route:
 
 
 Answer = Route | LaunchError
-
-
-class Doors(Protocol):
-    """Opens ways in (`rendezvous.server.Server`, which brings gRPC)."""
-
-    async def open(self, address: str) -> int:
-        """Listen on a free port of this address; the port."""
 
 
 class InsideOnlyError(LaunchError):
@@ -75,7 +69,7 @@ class NetworkPlan:
         loopback: bool = False,
     ) -> None:
         self._pool = pool
-        self._server: Doors
+        self._server: Server
         self._verbose = verbose
         self._is_whole = is_whole
         self._coming = coming
@@ -84,7 +78,7 @@ class NetworkPlan:
         self._settled: dict[str, str] = {}  # the hosts in use, and where the others reach them
         self._is_inside = False  # they are all this machine, on the loopback interface
 
-    async def open(self, server: Doors) -> None:
+    async def open(self, server: "Server") -> None:
         """Open the rendezvous on this machine itself."""
         self._server = server
         await self._open_door(LOOPBACK)

@@ -6,7 +6,7 @@ Their agents report what the test's network lets them prove.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -24,6 +24,9 @@ from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import in_loop
+
+if TYPE_CHECKING:
+    from rendezvous.server import Server
 
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}
 needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine has no address but the loopback's")
@@ -53,7 +56,7 @@ async def at_site(machines: dict[str, Machine], *, is_whole: bool = False) -> As
     site = Site(machines, is_whole=is_whole)
     try:
         async with site.tasks:
-            await site.plan.open(site.doors)
+            await site.plan.open(cast("Server", site.doors))
             yield site
     finally:
         await site.pool.close()
