@@ -1,4 +1,4 @@
-"""How long the agents of many hosts take to start over ssh with a slow network: hvdrun's fleet, over a pretended one.
+"""How long the agents of many hosts take to start over ssh with a slow network: hvdrun's agent pool over a model of it.
 
 Each way to a host waits for as many round trips as a real one, behind the same gate. They were counted with paramiko,
 OpenSSH and 200 ms between them: connection, versions, keys and authentication are seven, session, command and the
@@ -9,7 +9,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_pool import AgentPool
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous.orders import Order, Telling
 
@@ -65,20 +66,19 @@ def measure(hosts: int) -> float:
 
 
 async def _open(hosts: int) -> float:
-    gate = asyncio.Semaphore(MAX_AT_ONCE)
-    transports = {f"host-{number}": SlowTransport(gate) for number in range(hosts)}
-    fleet = Fleet(transports, _ignore, lambda _host, _how: None, _raise)
+    gate, tasks = asyncio.Semaphore(MAX_AT_ONCE), BackgroundTasks()
+    pool = AgentPool(tasks, _ignore, lambda _host, _how: None)
+    names = [f"host-{number}" for number in range(hosts)]
+    for name in names:
+        pool.add(name, SlowTransport(gate))
     began = time.monotonic()
     try:
-        await fleet.open()
-        return time.monotonic() - began
+        async with tasks:
+            await asyncio.gather(*map(pool.open, names))
+            return time.monotonic() - began
     finally:
-        await fleet.close()
+        await pool.close()
 
 
 async def _ignore(_: Telling) -> None:
     """No agent tells anything."""
-
-
-def _raise(error: BaseException) -> None:
-    raise error

@@ -124,21 +124,6 @@ class HostsOverdueError(LaunchError):
         self.seconds = seconds
 
 
-def raise_failures(failures: Sequence[LaunchError], hosts: int) -> None:
-    """Raise what went wrong with some of a job's hosts: the failure itself where it is the only one; nothing if none.
-
-    Raises:
-        LaunchError: there are failures; a HostsFailedError if there are several.
-    """
-    match failures:
-        case []:
-            return
-        case [failure]:
-            raise failure
-        case _:
-            raise HostsFailedError(failures, hosts)
-
-
 class UsageError(HvdrunError):
     """The command line asks for something impossible."""
 

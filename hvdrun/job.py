@@ -17,12 +17,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.console import Console, measure_start
-from hvdrun.console.narrator import Narrator, RankBook
+from hvdrun.console.job_reporter import JobReporter, RankTable
 from hvdrun.console.output_watch import OutputWatch
 from hvdrun.console.stdin import StdinReader
-from hvdrun.hosts.briefing import Briefing
+from hvdrun.hosts.agent_config import AgentConfig
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.checkpoints import hold_checkpoints
-from hvdrun.hosts.fleet import Fleet
 from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks
@@ -99,10 +99,10 @@ class Job:
         patience_seconds = spec.limits.patience_seconds if spec.remote.hosts or spec.discovers else None
         self._tasks = BackgroundTasks()
         self._transports = Transports(roster)
-        self._fleet = Fleet(self._tasks, self._show, self._lose, patience_seconds)
-        self._ranks = RankBook(lambda: self._server.state.generation)
-        self._narrator = Narrator(spec, console, self._ranks)
-        self._hosts = Hosts(spec, self._fleet, console, self._narrator, reach=self._transports.make, roster=roster)
+        self._pool = AgentPool(self._tasks, self._show, self._lose, patience_seconds)
+        self._ranks = RankTable(lambda: self._server.state.generation)
+        self._reporter = JobReporter(spec, console, self._ranks)
+        self._hosts = Hosts(spec, self._pool, console, self._reporter, reach=self._transports.make, roster=roster)
         self._server: Server
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
@@ -115,10 +115,10 @@ class Job:
 
     async def run(self) -> Outcome:
         """Run the job; how it has ended."""
-        self._narrator.start()
+        self._reporter.start()
         started = time.monotonic()
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
-            stack.push_async_callback(self._close_fleet)
+            stack.push_async_callback(self._close_pool)
             stack.callback(self._transports.close)
             async with self._tasks:
                 with self._until_closing():
@@ -128,8 +128,8 @@ class Job:
                     signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
                     self._open_streams(stack, started)
                     self._console.verbose(f"job {self._id}")
-                    briefing = Briefing(self._spec, self._id, authority, self._console.verbose)
-                    self._hosts.serve(self._server, briefing)
+                    config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
+                    self._hosts.serve(self._server, config)
                     outcome = await self._outcome
                     await _abandon(bringing)
                     await self._finish(outcome)
@@ -149,11 +149,11 @@ class Job:
 
     async def _finish(self, outcome: Outcome) -> None:
         """Let the agents go, and show all that has come from them."""
-        releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+        releasing = self._pool.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._desk is None:
-            self._narrator.explain(outcome, len(self._fleet.hosts))
+            self._reporter.explain(outcome, len(self._pool.hosts))
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
 
@@ -167,19 +167,19 @@ class Job:
         def feed(data: bytes) -> None:
             if is_typed and data.endswith(b"\n"):
                 self._console.output.note_typed_line()
-            self._fleet.feed(host, data)
+            self._pool.feed(host, data)
 
         reader = StdinReader(feed)
         stack.callback(reader.close)
         return reader
 
     async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
-        from hvdrun.console.narrated_server import NarratedServer  # noqa: PLC0415 - the agents boot meanwhile
+        from hvdrun.console.reporting_server import ReportingServer  # noqa: PLC0415 - the agents boot meanwhile
         from rendezvous.authority import Authority  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
-        server = NarratedServer(
-            self._spec.policy(), self._carry_out, authority.issue_server(), self._narrator, self._desk
+        server = ReportingServer(
+            self._spec.policy(), self._carry_out, authority.issue_server(), self._reporter, self._desk
         )
         return await stack.enter_async_context(server), authority
 
@@ -187,23 +187,23 @@ class Job:
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
-                self._narrator.note_launch(effect)
+                self._reporter.note_launch(effect)
                 self._hosts.want(worker.slot.host)
-                self._fleet.order(effect)
+                self._pool.order(effect)
             case Terminate():
                 self._terminate(effect)
             case Dismiss():
-                self._narrator.note_dismissal(effect)
+                self._reporter.note_dismissal(effect)
                 self._hosts.dismiss(effect)
             case Log():
-                self._narrator.log(effect)
+                self._reporter.log(effect)
             case Notify(host, reason):
                 self._start_line.close()
                 self._console.notice(f"{reason}.")
                 if host is None:
-                    self._fleet.stop()
+                    self._pool.stop()
             case Finish(outcome) if not self._outcome.done():
-                self._narrator.decide()
+                self._reporter.decide()
                 self._outcome.set_result(outcome)
             case _:
                 pass
@@ -213,13 +213,13 @@ class Job:
         self._console.verbose(f"terminate {worker}: {effect.reason}")
         is_decided = self._server.state.outcome is not None
         if is_decided:
-            self._narrator.decide()
-        if self._fleet.has_begun(host):
+            self._reporter.decide()
+        if self._pool.has_begun(host):
             if is_decided:
-                self._narrator.note_end_ordered(worker)
-            self._fleet.order(effect)
-        elif host in self._fleet.hosts:
-            self._fleet.withdraw(worker)
+                self._reporter.note_end_ordered(worker)
+            self._pool.order(effect)
+        elif host in self._pool.hosts:
+            self._pool.withdraw(worker)
             self._server.tell(Exited(worker, -signal.SIGTERM, "it was not started any more"))
 
     async def _show(self, telling: Telling) -> None:
@@ -260,7 +260,7 @@ class Job:
         if self._is_closing:
             return
         if self._stops == 1 and stop(code, reason).is_interrupt:
-            self._narrator.note_interrupt(len(self._server.state.alive()))
+            self._reporter.note_interrupt(len(self._server.state.alive()))
         self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
@@ -275,13 +275,13 @@ class Job:
         if self._is_closing:
             os.kill(os.getpid(), signal.SIGSTOP)
             return
-        self._fleet.hold(held=True)
+        self._pool.hold(held=True)
         asyncio.get_running_loop().call_later(_HOLD_SECONDS, self._stop_and_go_on)
 
     def _stop_and_go_on(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         if not self._is_closing:
-            self._fleet.hold(held=False)
+            self._pool.hold(held=False)
 
     @contextmanager
     def _until_closing(self) -> Iterator[None]:
@@ -298,8 +298,8 @@ class Job:
             hurry = tasks.create_task(self._hurry.wait(), name="wait for a signal")
             await asyncio.wait({wait, hurry}, return_when=asyncio.FIRST_COMPLETED)
 
-    async def _close_fleet(self) -> None:
-        closing = asyncio.create_task(self._fleet.close(), name="close the agents")
+    async def _close_pool(self) -> None:
+        closing = asyncio.create_task(self._pool.close(), name="close the agents")
         try:
             await self._unless_hurried(asyncio.wait({closing}))
         finally:

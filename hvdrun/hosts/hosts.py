@@ -20,17 +20,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdrun.console import Console
-from hvdrun.console.narrator import Narrator
+from hvdrun.console.job_reporter import JobReporter
 from hvdrun.errors import (
     HostFaultError,
     HostLostEarlyError,
+    HostsFailedError,
     HostsOverdueError,
     HvdrunError,
     LaunchError,
-    raise_failures,
 )
-from hvdrun.hosts.briefing import Briefing
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_config import AgentConfig
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.network_plan import NetworkPlan, Route
 from hvdrun.hosts.preparation import take_in
 from hvdrun.processes.background import BackgroundTasks
@@ -63,28 +63,28 @@ class Hosts:
     def __init__(
         self,
         spec: JobSpec,
-        fleet: Fleet,
+        pool: AgentPool,
         console: Console,
-        narrator: Narrator,
+        reporter: JobReporter,
         *,
         reach: Callable[[str, JobSpec], Transport],
         roster: "Roster | None" = None,
     ) -> None:
         self._spec = spec
-        self._fleet = fleet
+        self._pool = pool
         self._console = console
-        self._narrator = narrator
+        self._reporter = reporter
         self._reach = reach
         self._roster = roster
         self._needed = () if spec.is_elastic else tuple(dict.fromkeys(slot.host for slot in spec.place()))
         self._tasks = BackgroundTasks()
         self._have_started = asyncio.Event()  # the agents on the hosts that are needed
-        self._serving: asyncio.Future[tuple[Server, Briefing]] = asyncio.get_running_loop().create_future()
+        self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()
         self._master: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._server: Server
-        self._briefing: Briefing
+        self._config: AgentConfig
         self._discovery: Discovery | None = None
-        self._plan = NetworkPlan(fleet, console.verbose, is_whole=bool(self._needed), coming=self._list_coming)
+        self._plan = NetworkPlan(pool, console.verbose, is_whole=bool(self._needed), coming=self._list_coming)
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
         self._failures: dict[str, LaunchError] = {}
@@ -102,7 +102,7 @@ class Hosts:
         async with self._tasks:
             for host in self._needed:
                 self.want(host)
-            self._server, self._briefing = await self._serving
+            self._server, self._config = await self._serving
             self._server.tell(HostsChanged(self._spec.workers.hosts))
             await self._plan.open(self._server)
             if self._roster is not None and not self._needed:
@@ -119,9 +119,9 @@ class Hosts:
                 self._raise_if_impossible()
                 await self._bring_in()
 
-    def serve(self, server: "Server", briefing: Briefing) -> None:
+    def serve(self, server: "Server", config: AgentConfig) -> None:
         """The rendezvous is there: bring in the hosts."""
-        self._serving.set_result((server, briefing))
+        self._serving.set_result((server, config))
 
     async def wait_started(self, limit_seconds: float) -> None:
         """Wait until the agents of a static job have been started, but not for long."""
@@ -131,14 +131,14 @@ class Hosts:
 
     def want(self, host: str) -> None:
         """A worker is to be started there: see to it that the host has an agent that takes orders, now or later."""
-        if host in self._fleet.hosts:
+        if host in self._pool.hosts:
             return
-        self._fleet.add(host, self._reach(host, self._spec))
+        self._pool.add(host, self._reach(host, self._spec))
         self._opening[host] = self._tasks.create_task(self._open(host), name="start an agent")
 
     def lose(self, host: str, how: str) -> None:
         """The agent there has ended."""
-        if self._fleet.has_begun(host):
+        if self._pool.has_begun(host):
             self._forget(host)
             self._tell_lost(host, how)
         else:
@@ -151,13 +151,13 @@ class Hosts:
         soon.
         """
         host = effect.host
-        if host not in self._fleet.hosts or self._needed:
+        if host not in self._pool.hosts or self._needed:
             return
         self._cancel(host)
         if not effect.is_drained and any(offer.name == host for offer in self._spec.workers.hosts):
-            self._fleet.abandon(host)
+            self._pool.abandon(host)
         else:
-            self._fleet.retire(host)
+            self._pool.retire(host)
 
     def note_reserved(self, master: Endpoint) -> None:
         """The first host of a static job keeps this port."""
@@ -167,8 +167,8 @@ class Hosts:
         limit_seconds = self._spec.limits.start_timeout_seconds
         try:
             async with asyncio.timeout(limit_seconds):
-                await self._fleet.open(host)
-            if all(map(self._fleet.is_open, self._needed)):
+                await self._pool.open(host)
+            if all(map(self._pool.is_open, self._needed)):
                 self._have_started.set()
             await self._check_version(host)
         except TimeoutError:
@@ -196,7 +196,7 @@ class Hosts:
         is_remote = self._spec.is_remote(host)
         try:
             async with asyncio.timeout(HELLO_SECONDS if is_remote else None):
-                while not isinstance(hello := await self._fleet.hear(host), Hello):
+                while not isinstance(hello := await self._pool.hear(host), Hello):
                     pass
         except TimeoutError:
             raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
@@ -222,7 +222,7 @@ class Hosts:
         return sum(host.slots for host in workers.hosts if host.name in self._ready) >= workers.size
 
     async def _bring_in(self) -> None:
-        batch = [host for host in self._fleet.hosts if host in self._ready]
+        batch = [host for host in self._pool.hosts if host in self._ready]
         self._ready.clear()
         answers = await self._plan.extend(self._spec, batch) if batch else {}
         for host, answer in answers.items():
@@ -240,12 +240,12 @@ class Hosts:
 
     def _waits(self, host: str) -> bool:
         """The host has the agent that it had, which was not told of the job yet."""
-        return host in self._fleet.hosts and host not in self._opening and not self._fleet.has_begun(host)
+        return host in self._pool.hosts and host not in self._opening and not self._pool.has_begun(host)
 
     def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
         self._has_begun = True
         number = self._server.number_agent(host)
-        self._fleet.begin(host, self._briefing.write(host, route, master, number))
+        self._pool.begin(host, self._config.write(host, route, master, number))
         if self._spec.is_remote(host):
             self._server.tell(Begun(host))
 
@@ -261,7 +261,7 @@ class Hosts:
         """The job cannot begin without the hosts that have failed."""
         if self._needed:
             return bool(self._failures)
-        return bool(self._failures) and not (self._has_begun or self._spec.discovers or self._fleet.hosts)
+        return bool(self._failures) and not (self._has_begun or self._spec.discovers or self._pool.hosts)
 
     def _raise_if_impossible(self) -> None:
         if self._is_impossible() and not self._opening and self._server.state.outcome is None:
@@ -274,8 +274,8 @@ class Hosts:
 
     def _forget(self, host: str) -> None:
         self._cancel(host)
-        if host in self._fleet.hosts:
-            self._fleet.abandon(host)
+        if host in self._pool.hosts:
+            self._pool.abandon(host)
 
     def _cancel(self, host: str) -> None:
         opening = self._opening.pop(host, None)
@@ -294,8 +294,8 @@ class Hosts:
         while True:
             remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
             self._spec = replace(self._spec, workers=replace(self._spec.workers, hosts=hosts), remote=remote)
-            self._briefing.update(self._spec)
-            self._narrator.note_agents(hosts)
+            self._config.update(self._spec)
+            self._reporter.note_agents(hosts)
             self._server.tell(HostsChanged(hosts))
             hosts = await roster.other_than(hosts)
 
@@ -316,9 +316,9 @@ class Hosts:
                 raise
             self._console.notice(f"what the script names now is not taken: {error}")
             return False
-        self._briefing.update(self._spec)
+        self._config.update(self._spec)
         if news is not None:
-            self._narrator.note_hosts(news.hosts)
+            self._reporter.note_hosts(news.hosts)
         if news is not None or self._spec.workers.hosts != former.workers.hosts:
             self._server.tell(HostsChanged(self._spec.workers.hosts))
         return True
@@ -329,8 +329,5 @@ def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:
     overdue = [error for error in failures.values() if isinstance(error, HostsOverdueError)]
     if overdue:
         return HostsOverdueError([*failures], overdue[0].seconds)
-    try:
-        raise_failures(list(dict.fromkeys(failures.values())), hosts)
-    except LaunchError as error:
-        return error
-    raise AssertionError("there are failures")
+    errors = list(dict.fromkeys(failures.values()))  # several hosts may have one in common
+    return errors[0] if len(errors) == 1 else HostsFailedError(errors, hosts)

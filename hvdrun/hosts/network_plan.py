@@ -10,16 +10,17 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hvdrun.errors import HostLostError, LaunchError
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import LOOPBACK, Endpoint
 
 if TYPE_CHECKING:
     from hvdrun.network.choice import Choice
     from hvdrun.network.findings import Findings
+    from rendezvous.server import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,6 @@ class Route:
 
 
 Answer = Route | LaunchError
-
-
-class Doors(Protocol):
-    """Opens ways in (`rendezvous.server.Server`, which brings gRPC)."""
-
-    async def open(self, address: str) -> int:
-        """Listen on a free port of this address; the port."""
 
 
 class InsideOnlyError(LaunchError):
@@ -67,15 +61,15 @@ class NetworkPlan:
 
     def __init__(
         self,
-        fleet: Fleet,
+        pool: AgentPool,
         verbose: Callable[[str], None],
         *,
         is_whole: bool = False,
         coming: Callable[[], Collection[str]] = tuple,
         loopback: bool = False,
     ) -> None:
-        self._fleet = fleet
-        self._server: Doors
+        self._pool = pool
+        self._server: Server
         self._verbose = verbose
         self._is_whole = is_whole
         self._coming = coming
@@ -84,7 +78,7 @@ class NetworkPlan:
         self._settled: dict[str, str] = {}  # the hosts in use, and where the others reach them
         self._is_inside = False  # they are all this machine, on the loopback interface
 
-    async def open(self, server: Doors) -> None:
+    async def open(self, server: "Server") -> None:
         """Open the rendezvous on this machine itself."""
         self._server = server
         await self._open_door(LOOPBACK)
@@ -126,7 +120,7 @@ class NetworkPlan:
             settled = dict(self._settled)
             try:
                 return await survey(
-                    [*settled, *waiting], self._fleet.send, self._fleet.hear, settled=settled, loopback=self._loopback
+                    [*settled, *waiting], self._pool.send, self._pool.hear, settled=settled, loopback=self._loopback
                 )
             except (SurveyTimeoutError, HostLostError) as error:
                 missing = error.hosts if isinstance(error, SurveyTimeoutError) else (error.host,)
@@ -160,7 +154,7 @@ class NetworkPlan:
             chosen, address = choice.hosts[host], reached[host]
             try:
                 end = (
-                    Endpoint(LOOPBACK, await self._fleet.tunnel(host, inside.port))
+                    Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
                     if address is None
                     else await self._open_door(address)
                 )

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from hvdrun.errors import HvdrunError
 from hvdrun.processes.background import BackgroundTasks
@@ -18,6 +18,9 @@ from rendezvous import wire
 from rendezvous.core.model import LOOPBACK
 from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import RendezvousError, WireError
+
+if TYPE_CHECKING:
+    from hvdrun.agent.output import OutputForwarder
 
 PROOF_BYTES = 64 * 1024  # more than either side says before the orders begin
 WAITING_SECONDS = 15.0  # after which one that has vanished without a word is noticed, before the job begins there
@@ -29,19 +32,6 @@ _LONGEST_PROBE_SECONDS = 30.0  # routers forget a silent connection after a few 
 _MOST_PROBES = 127
 
 
-class Flow(Protocol):
-    """Who writes to a channel, and is told whether it may (`hvdrun.agent.output.OutputForwarder`)."""
-
-    def pause_writing(self) -> None:
-        """The other side is behind."""
-
-    def resume_writing(self) -> None:
-        """It has caught up."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing written arrives any more."""
-
-
 class Channel(asyncio.StreamReaderProtocol):
     """One connection, from its handshake to its end: read from `reader`, write to `transport`."""
 
@@ -50,7 +40,7 @@ class Channel(asyncio.StreamReaderProtocol):
         super().__init__(self.reader)
         self.transport: asyncio.Transport
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._flow: Flow | None = None
+        self._flow: OutputForwarder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake was done."""
@@ -82,7 +72,7 @@ class Channel(asyncio.StreamReaderProtocol):
         if not self.closed.done():
             self.transport.abort()
 
-    def follow(self, flow: Flow) -> None:
+    def follow(self, flow: "OutputForwarder") -> None:
         """Tell this one as well what becomes of the connection."""
         self._flow = flow
 

@@ -1,4 +1,4 @@
-"""What the fleet asks of a way to a host."""
+"""What the pool asks of a way to a host."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol

@@ -60,7 +60,7 @@ VIOLATIONS = [
     (SIBLINGS, "hvdrun/spec/hosts.py", "import worker_runtime.errors"),
     (SIBLINGS, "worker_runtime/errors.py", "import hvdrun.errors"),
     (SIBLINGS, "rendezvous/bootstrap.py", "import hvdrun.errors"),
-    (WIRE, "hvdrun/hosts/fleet.py", "import protos.rendezvous_pb2"),
+    (WIRE, "hvdrun/hosts/agent_pool.py", "import protos.rendezvous_pb2"),
     (WIRE, "rendezvous/bootstrap.py", "import protos.rendezvous_pb2"),
     (CORE, "rendezvous/core/model.py", "import os"),
     (CORE, "rendezvous/core/model.py", "import time"),

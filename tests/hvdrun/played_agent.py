@@ -155,7 +155,7 @@ class Doors:
         self.opened: list[str] = []
 
     async def open(self, address: str) -> int:
-        """See `routes.Doors`."""
+        """See `rendezvous.server.Server`."""
         self.opened.append(address)
         return len(self.opened)
 

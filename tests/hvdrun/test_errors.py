@@ -53,13 +53,3 @@ def test_of_very_many_hosts_that_failed_the_first_are_told() -> None:
     error = errors.HostsFailedError([errors.LaunchError(f"{n} is down.") for n in range(100)], 200)
     assert len(error.lines) == 10
     assert (error.lines[0], error.lines[-1]) == ("100 of 200 hosts cannot be used:", "and 92 more")
-
-
-def test_one_host_that_failed_speaks_for_itself() -> None:
-    failure = errors.LaunchError("a is down.")
-    with pytest.raises(errors.LaunchError) as caught:
-        errors.raise_failures([failure], 3)
-    assert caught.value is failure
-    with pytest.raises(errors.HostsFailedError):
-        errors.raise_failures([failure, failure], 3)
-    errors.raise_failures([], 3)

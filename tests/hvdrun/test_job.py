@@ -21,16 +21,16 @@ pytestmark = pytest.mark.system
 SIGNALS_ITSELF = """
 import asyncio, os, signal, sys
 from hvdrun.cli.program import main
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_pool import AgentPool
 
-close_well = Fleet.close
+close_well = AgentPool.close
 
-async def close(fleet):
-    await close_well(fleet)
+async def close(pool):
+    await close_well(pool)
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(600)
 
-Fleet.close = close
+AgentPool.close = close
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from unittest.mock import AsyncMock, Mock
 
-from hvdrun.console.narrator import Narrator, RankBook
-from hvdrun.hosts.briefing import Briefing
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.console.job_reporter import JobReporter, RankTable
+from hvdrun.hosts.agent_config import AgentConfig
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hosts import Hosts
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
@@ -33,20 +33,20 @@ class Office:
         self.said: list[str] = []
         self.numbers: dict[str, int] = {}
         self.is_over = False
-        self.fleet = Fleet(tasks, ignore, self._lose)
+        self.pool = AgentPool(tasks, ignore, self._lose)
         console = Mock(notice=self.said.append)
         self._server = Mock(open=AsyncMock(return_value=1), tell=self._tell)
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None
-        self._briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
+        self._config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = Hosts(
-            spec, self.fleet, console, Narrator(spec, console, RankBook(lambda: None)), reach=self._reach
+            spec, self.pool, console, JobReporter(spec, console, RankTable(lambda: None)), reach=self._reach
         )
 
     @property
     def begun(self) -> list[str]:
         """The hosts that have been told of the job."""
-        return [host for host in self.fleet.hosts if self.fleet.has_begun(host)]
+        return [host for host in self.pool.hosts if self.pool.has_begun(host)]
 
     @property
     def lost(self) -> dict[str, str]:
@@ -55,7 +55,7 @@ class Office:
 
     def serve(self) -> None:
         """The rendezvous is there."""
-        self.hosts.serve(self._server, self._briefing)
+        self.hosts.serve(self._server, self._config)
 
     def let_start(self, *hosts: str) -> None:
         """Their agents start."""
@@ -112,6 +112,6 @@ async def opened(
                 running.cancel()
                 await asyncio.wait({running})
     finally:
-        await office.fleet.close()
+        await office.pool.close()
     if running is not None and not running.cancelled():
         running.result()

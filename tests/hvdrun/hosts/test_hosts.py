@@ -99,7 +99,7 @@ async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: Jo
         office.hosts.dismiss(Dismiss("localhost", "it was lost"))  # it has none
         await office.bring_in("localhost")
         office.hosts.dismiss(Dismiss("localhost", "it was lost"))
-        assert office.fleet.hosts == ()
+        assert office.pool.hosts == ()
         await office.until(lambda: office.agents["localhost"][0].is_abandoned)
         assert office.events == [HostsChanged(spec.workers.hosts)]
 
@@ -158,7 +158,7 @@ async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, name_ho
         await office.until(lambda: len(office.events) == 3)
         office.hosts.dismiss(Dismiss("127.0.0.1", "it was lost"))
         assert isinstance(office.agents["127.0.0.1"][0].orders[-1], Release)
-        assert office.fleet.hosts == ()
+        assert office.pool.hosts == ()
 
 
 @in_loop
@@ -314,7 +314,7 @@ async def test_all_hosts_of_a_static_job_that_cannot_be_used_are_named() -> None
 
     async def fail_late() -> None:
         async with opened(spec, "a", failures={"a": "a is down.", "c": "c is away."}) as office:
-            await office.until(lambda: "c" not in office.fleet.hosts)
+            await office.until(lambda: "c" not in office.pool.hosts)
             office.let_start("a")
             await office.until(lambda: False)
 
@@ -340,7 +340,7 @@ async def test_an_agent_of_a_static_job_that_ends_before_the_rendezvous_is_there
         async with opened(make_static(), serves=False) as office:
             await happen(lambda: "localhost" in office.agents)
             office.agents["localhost"][0].end()
-            await happen(lambda: "localhost" not in office.fleet.hosts)
+            await happen(lambda: "localhost" not in office.pool.hosts)
             office.serve()
             await office.until(lambda: False)
 

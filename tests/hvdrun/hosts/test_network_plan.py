@@ -6,12 +6,12 @@ Their agents report what the test's network lets them prove.
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from hvdrun.errors import HostLostEarlyError, LaunchError
-from hvdrun.hosts.fleet import Fleet
+from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.network_plan import InsideOnlyError, NetworkPlan, Route
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER
@@ -25,26 +25,29 @@ from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import in_loop
 
+if TYPE_CHECKING:
+    from rendezvous.server import Server
+
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}
 needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine has no address but the loopback's")
 
 
 class Site:
-    """A fleet, a rendezvous, and the plan of the network between them."""
+    """A pool, a rendezvous, and the plan of the network between them."""
 
     def __init__(self, machines: dict[str, Machine], *, is_whole: bool = False) -> None:
         self.machines = machines
         self.doors = Doors()
         self.tasks = BackgroundTasks()
         self.said: list[str] = []
-        self.fleet = Fleet(self.tasks, ignore, lambda host, _: self.plan.forget(host))
-        self.plan = NetworkPlan(self.fleet, self.said.append, is_whole=is_whole)
+        self.pool = AgentPool(self.tasks, ignore, lambda host, _: self.plan.forget(host))
+        self.plan = NetworkPlan(self.pool, self.said.append, is_whole=is_whole)
 
     async def extend(self, spec: JobSpec, *hosts: str) -> dict[str, Route | LaunchError]:
         """Start the agents of these hosts, and find their ways."""
         for host in hosts:
-            self.fleet.add(host, self.machines[host])
-            await self.fleet.open(host)
+            self.pool.add(host, self.machines[host])
+            await self.pool.open(host)
         return await self.plan.extend(spec, hosts)
 
 
@@ -53,10 +56,10 @@ async def at_site(machines: dict[str, Machine], *, is_whole: bool = False) -> As
     site = Site(machines, is_whole=is_whole)
     try:
         async with site.tasks:
-            await site.plan.open(site.doors)
+            await site.plan.open(cast("Server", site.doors))
             yield site
     finally:
-        await site.fleet.close()
+        await site.pool.close()
 
 
 def make_spec(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from hvdrun.console.narrator import Narrator
+from hvdrun.console.job_reporter import JobReporter
 from rendezvous.core.messages import Effect, Event
 from rendezvous.core.model import Policy
 from rendezvous.credentials import Credential
@@ -10,22 +10,22 @@ from rendezvous.server import Server
 from rendezvous.tasks import TaskDesk
 
 
-class NarratedServer(Server):
-    """Shows every event to its narrator, before it happens, and then the state that it led to."""
+class ReportingServer(Server):
+    """Shows every event to its reporter, before it happens, and then the state that it led to."""
 
     def __init__(
         self,
         policy: Policy,
         carry_out: Callable[[Effect], None],
         credential: Credential,
-        narrator: Narrator,
+        reporter: JobReporter,
         tasks: TaskDesk | None = None,
     ) -> None:
         super().__init__(policy, carry_out, credential, tasks)
-        self._narrator = narrator
+        self._reporter = reporter
 
     def tell(self, event: Event) -> None:
         """Let an event happen; see `Server`."""
-        self._narrator.note_event(event, self.state)
+        self._reporter.note_event(event, self.state)
         super().tell(event)
-        self._narrator.note_state(self.state)
+        self._reporter.note_state(self.state)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rendezvous.authority import Authority
 
 
-class Briefing:
+class AgentConfig:
     """Writes the Begin of each host of a job.
 
     authority: issues each agent's credential.

@@ -1,6 +1,6 @@
 """Which rank a worker has: launched with one, moved by generations, and the last one when it is in none."""
 
-from hvdrun.console.narrator import RankBook
+from hvdrun.console.job_reporter import RankTable
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 
@@ -13,7 +13,7 @@ def make_launch(worker: Worker, rank: int) -> Launch:
 
 def test_a_rank_follows_the_generations() -> None:
     generation: Generation | None = None
-    book = RankBook(lambda: generation)
+    book = RankTable(lambda: generation)
     for rank, worker in enumerate((A, B, C)):
         book.note_launch(make_launch(worker, rank))
     assert [book.rank_of(worker) for worker in (A, B, C)] == [0, 1, 2]
@@ -26,7 +26,7 @@ def test_a_rank_follows_the_generations() -> None:
 
 
 def test_a_replacement_has_a_rank_of_its_own() -> None:
-    book = RankBook(lambda: None)
+    book = RankTable(lambda: None)
     again = Worker(B.slot, 2)
     book.note_launch(make_launch(B, 1))
     book.note_launch(make_launch(again, 2))

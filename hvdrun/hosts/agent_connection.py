@@ -12,7 +12,7 @@ from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait
 
 
-class Contact:
+class AgentConnection:
     """The way to one agent, the orders it has not had yet, and what it tells.
 
     tasks: listen to the agent.
@@ -26,7 +26,7 @@ class Contact:
         transport: Transport,
         tasks: BackgroundTasks,
         show: Callable[[Telling], Awaitable[None]],
-        lose: Callable[["Contact", str], None],
+        lose: Callable[["AgentConnection", str], None],
     ) -> None:
         self.host = host
         self.pieces = 0  # of output, so far

@@ -21,7 +21,7 @@ _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at
 _REMEMBERED = 5  # losses that the last page names
 
 
-class RankBook:
+class RankTable:
     """Knows the rank of every worker that was ever launched.
 
     It is that of the newest generation; of a worker that is in none yet, or no more, the last one it had or was
@@ -52,14 +52,14 @@ class RankBook:
         self._ranks.pop(worker, None)
 
 
-class Narrator:
+class JobReporter:
     """The one voice that speaks of the job's fate.
 
     ranks: which rank each worker has.
     """
 
     def __init__(
-        self, spec: JobSpec, console: Console, ranks: RankBook, clock: Callable[[], float] = time.monotonic
+        self, spec: JobSpec, console: Console, ranks: RankTable, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._is_elastic = spec.is_elastic
         self._size = spec.workers.size

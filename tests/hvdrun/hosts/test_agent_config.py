@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.hosts.briefing import Briefing
+from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.network_plan import Route
 from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.jobspec import JobSpec
@@ -40,7 +40,7 @@ def spec() -> JobSpec:
 
 
 def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None) -> Begin:
-    return Briefing(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE, MASTER)
+    return AgentConfig(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE, MASTER)
 
 
 @pytest.mark.parametrize("host", ["localhost", "far"])
@@ -92,19 +92,19 @@ def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: Jo
 
 
 def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
-    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, OWN)
-    first, second = (briefing.write("far", ROUTE, MASTER, number) for number in (1, 2))
+    config = AgentConfig(spec, "job", Authority("job"), lambda _: None, OWN)
+    first, second = (config.write("far", ROUTE, MASTER, number) for number in (1, 2))
     assert (first.job, second.job) == ("job", "job~2")
     assert first.credential.certificate != second.credential.certificate
 
 
 def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
     elastic = with_fields(spec, elasticity=Elasticity(1), stdin_rank=None, size=1)
-    briefing = Briefing(elastic, "job", Authority("job"), lambda _: None, OWN)
-    assert briefing.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
-    assert briefing.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
-    assert b"GROUP_RANK" not in briefing.write("far", ROUTE, None).environment
-    assert b"OMP_NUM_THREADS" not in briefing.write("new", ROUTE, None).environment
-    briefing.update(with_fields(elastic, hosts=(Host("far", 1), Host("new", 2))))
-    assert b"OMP_NUM_THREADS" not in briefing.write("far", ROUTE, None).environment
-    assert briefing.write("new", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
+    config = AgentConfig(elastic, "job", Authority("job"), lambda _: None, OWN)
+    assert config.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert config.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
+    assert b"GROUP_RANK" not in config.write("far", ROUTE, None).environment
+    assert b"OMP_NUM_THREADS" not in config.write("new", ROUTE, None).environment
+    config.update(with_fields(elastic, hosts=(Host("far", 1), Host("new", 2))))
+    assert b"OMP_NUM_THREADS" not in config.write("far", ROUTE, None).environment
+    assert config.write("new", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"

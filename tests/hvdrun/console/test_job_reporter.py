@@ -14,7 +14,7 @@ import pytest
 
 from hvdrun.console import Console, Page
 from hvdrun.console.host_news import describe_changes
-from hvdrun.console.narrator import Narrator, RankBook
+from hvdrun.console.job_reporter import JobReporter, RankTable
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from rendezvous.core import membership
@@ -62,14 +62,14 @@ def paper() -> Paper:
 
 
 @pytest.fixture
-def narrator(paper: Paper) -> Narrator:
+def reporter(paper: Paper) -> JobReporter:
     """That of an elastic job."""
     return make_narrator(paper)
 
 
-def make_narrator(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], float] = time.monotonic) -> Narrator:
-    ranks = RankBook(lambda: Generation(1, (ONE, TWO)))
-    return Narrator(spec, cast("Console", paper), ranks, clock)
+def make_narrator(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], float] = time.monotonic) -> JobReporter:
+    ranks = RankTable(lambda: Generation(1, (ONE, TWO)))
+    return JobReporter(spec, cast("Console", paper), ranks, clock)
 
 
 def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
@@ -114,27 +114,27 @@ GOES_ON = "the job goes on with 2 workers."
     ids=["begin anew", "begin again", "cut off", "not connected", "restored", "lost as well", "twice"],
 )
 def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
-    paper: Paper, narrator: Narrator, story: list[str], notices: list[str]
+    paper: Paper, reporter: JobReporter, story: list[str], notices: list[str]
 ) -> None:
     state = membership.begin(parse_policy(["min=1", "max=2", "failures=any"]))
     for command in ("tick 0", "hosts a:2", "join a:0", "join a:1", *story):
-        state = tell(narrator, state, parse_event(shlex.split(command)))
+        state = tell(reporter, state, parse_event(shlex.split(command)))
     assert paper.notices == notices
 
 
-def tell(narrator: Narrator, state: State, event: Event) -> State:
-    """What becomes of the state by this event, of which the narrator hears as from the server."""
-    narrator.note_event(event, state)
+def tell(reporter: JobReporter, state: State, event: Event) -> State:
+    """What becomes of the state by this event, of which the reporter hears as from the server."""
+    reporter.note_event(event, state)
     state, effects = membership.step(state, event)
     for effect in effects:
         match effect:
             case Log():
-                narrator.log(effect)
+                reporter.log(effect)
             case Dismiss():
-                narrator.note_dismissal(effect)
+                reporter.note_dismissal(effect)
             case _:
                 pass
-    narrator.note_state(state)
+    reporter.note_state(state)
     return state
 
 
@@ -146,26 +146,26 @@ def lose_host(reason: str) -> Dismiss:
     return Dismiss("b", f"host b was lost: {reason}", Level.WARNING)
 
 
-def test_a_sentence_is_shown_as_its_level_says(paper: Paper, narrator: Narrator) -> None:
+def test_a_sentence_is_shown_as_its_level_says(paper: Paper, reporter: JobReporter) -> None:
     for level in Level:
-        narrator.log(Log(f"this is {level}", level))
+        reporter.log(Log(f"this is {level}", level))
     assert (paper.notices, paper.details) == (["this is info.", "this is warning."], ["this is debug."])
 
 
-def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator) -> None:
+def test_a_worker_that_is_started_again_is_told(paper: Paper, reporter: JobReporter) -> None:
     for incarnation in (1, 2, 2, 3):  # an order may be repeated
         worker = Worker(TWO.slot, incarnation)
-        narrator.note_launch(Launch(worker, Assignment(1, 2, 0, 1, 1, 2), "placed"))
+        reporter.note_launch(Launch(worker, Assignment(1, 2, 0, 1, 1, 2), "placed"))
     assert paper.notices == 2 * ["the worker in the slot b:0 is started again."]
     assert len(paper.details) == 4
 
 
-def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
-    narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)", Level.WARNING))
-    narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
+def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, reporter: JobReporter) -> None:
+    reporter.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
+    reporter.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)", Level.WARNING))
+    reporter.note_dismissal(Dismiss("former", "it is no longer listed"))
     assert paper.notices == []
-    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    reporter.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
     assert paper.notices == [
         "host b was lost: gone.",
         "host a was lost: its agent was silent for 5 s (--lease).",
@@ -184,13 +184,13 @@ def test_hosts_that_come_and_go_are_told() -> None:
     assert list(describe_changes(before, tuple(reversed(before)))) == []
 
 
-def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper, narrator: Narrator) -> None:
+def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper, reporter: JobReporter) -> None:
     begun = ["policy min=1 max=4 failures=any", "tick 1", "hosts a:3 b:1"]
     for command in ('exit a:0 127 "not found"', "tick 2", 'exit a:1 127 "not found"', "lost b gone", "tick 3"):
         if command.startswith("lost"):
-            narrator.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
+            reporter.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
         begun.append(command)
-        narrator.note_state(play(*begun))
+        reporter.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
     why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
     assert paper.notices == [
@@ -203,28 +203,28 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
 
 def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
     now = [0.0]
-    narrator = make_narrator(paper, clock=lambda: now[0])
+    reporter = make_narrator(paper, clock=lambda: now[0])
     state = play("policy min=1 max=9 failures=any", "tick 1", f"hosts a:1 {' '.join(f'h{n}:1' for n in range(8))}")
     for host in range(8):
-        state = tell(narrator, state, Lost(f"h{host}", f"h{host} is not known"))
+        state = tell(reporter, state, Lost(f"h{host}", f"h{host} is not known"))
     lost = [f"host h{host} was lost: h{host} is not known." for host in range(5)]
     left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
     assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
     assert paper.details == [f"host h{host} was lost: h{host} is not known." for host in range(5, 8)]
     now[0] += 60
-    narrator.note_state(state)
+    reporter.note_state(state)
     sum_up = "this has happened 3 times more, the last time: host h7 was lost: h7 is not known."
     assert paper.notices[10:] == [sum_up]
     now[0] += 60
-    tell(narrator, state, Lost("a", "a is not known"))
+    tell(reporter, state, Lost("a", "a is not known"))
     assert paper.notices[11] == "host a was lost: a is not known."
 
 
-def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, narrator: Narrator) -> None:
+def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, reporter: JobReporter) -> None:
     story = ["policy min=1 max=3 failures=any reset=1", "hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9"]
     story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
     for end in range(3, len(story) + 1):
-        narrator.note_state(play(*story[:end]))
+        reporter.note_state(play(*story[:end]))
     limit = "the job has been formed anew once, and --reset-limit allows no more:"
     assert paper.notices == [
         "the job goes on with 2 workers.",
@@ -234,9 +234,9 @@ def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Pape
 
 
 def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
-    narrator = make_narrator(paper, with_fields(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
-    narrator.note_hosts((Host("a", 1),))
-    narrator.note_hosts((Host("a", 1), Host("b", 2)))
+    reporter = make_narrator(paper, with_fields(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
+    reporter.note_hosts((Host("a", 1),))
+    reporter.note_hosts((Host("a", 1), Host("b", 2)))
     assert paper.notices[0].startswith("the hosts offer 1 of the 2 slots that the job starts with")
     assert "600 s (--elastic-timeout)" in paper.notices[0]
     assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
@@ -262,15 +262,15 @@ TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were 
     ids=["too few", "given up", "state lost", "fails again", "host lost"],
 )
 def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
-    paper: Paper, narrator: Narrator, losses: list[Log | Dismiss], outcome: Outcome, notes: tuple[str]
+    paper: Paper, reporter: JobReporter, losses: list[Log | Dismiss], outcome: Outcome, notes: tuple[str]
 ) -> None:
     for loss in losses:
         if isinstance(loss, Log):
-            narrator.log(loss)
+            reporter.log(loss)
         else:
-            narrator.note_dismissal(loss)
-    narrator.note_state(replace(STATE, outcome=outcome))
-    narrator.explain(outcome, 2)
+            reporter.note_dismissal(loss)
+    reporter.note_state(replace(STATE, outcome=outcome))
+    reporter.explain(outcome, 2)
     last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
     assert paper.pages == [Page(reason=outcome.reason, last_lines=last_lines, notes=notes)]
     assert f"{outcome.reason}." not in paper.notices
@@ -278,31 +278,33 @@ def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
 
 def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(paper: Paper) -> None:
     times = iter([1.0, 10.0, 12.5])
-    narrator = make_narrator(paper, clock=times.__next__)
-    narrator.start()
-    narrator.decide()
-    narrator.explain(blame_worker(TWO, 1, 3), 2)
+    reporter = make_narrator(paper, clock=times.__next__)
+    reporter.start()
+    reporter.decide()
+    reporter.explain(blame_worker(TWO, 1, 3), 2)
     (page,) = paper.pages
     assert (page.rank, page.host, page.returncode, page.seconds) == (1, "b", 3, 2.5)
     assert page.last_lines == ("last words of b:0",)
 
 
-def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_state(STATE)
-    narrator.note_event(Exited(TWO, -9), STATE)
-    narrator.note_event(Exited(ONE, 0), STATE)
-    narrator.explain(blame_worker(TWO, 1, -9), 2)
+def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, reporter: JobReporter) -> None:
+    reporter.note_state(STATE)
+    reporter.note_event(Exited(TWO, -9), STATE)
+    reporter.note_event(Exited(ONE, 0), STATE)
+    reporter.explain(blame_worker(TWO, 1, -9), 2)
     note = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
     assert paper.pages[0].notes == (note,)
 
 
 @pytest.mark.parametrize("is_formed", [True, False])
-def test_the_page_names_ended_ranks_of_whoever_had_joined(paper: Paper, narrator: Narrator, *, is_formed: bool) -> None:
+def test_the_page_names_ended_ranks_of_whoever_had_joined(
+    paper: Paper, reporter: JobReporter, *, is_formed: bool
+) -> None:
     if is_formed:
-        narrator.note_state(STATE)
-        narrator.note_end_ordered(Worker(TWO.slot, 2))
-    narrator.note_end_ordered(ONE)
-    narrator.explain(blame_worker(TWO, 1, 3), 2)
+        reporter.note_state(STATE)
+        reporter.note_end_ordered(Worker(TWO.slot, 2))
+    reporter.note_end_ordered(ONE)
+    reporter.explain(blame_worker(TWO, 1, 3), 2)
     assert paper.pages[0].ended_ranks == (0,)
 
 
@@ -321,9 +323,9 @@ NOT_STARTED = blame_worker(TWO, 1, 127, NOT_FOUND, cannot_start=True)
     ids=["host lost", "not started on one of several", "not started", "ended well"],
 )
 def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
-    narrator = make_narrator(paper, STATIC)
-    narrator.note_event(Exited(TWO, 3), make_state(STATIC))
+    reporter = make_narrator(paper, STATIC)
+    reporter.note_event(Exited(TWO, 3), make_state(STATIC))
     for number in (1, 2):
-        narrator.note_state(make_state(STATIC, number))
-    narrator.explain(outcome, hosts)
+        reporter.note_state(make_state(STATIC, number))
+    reporter.explain(outcome, hosts)
     assert (paper.notices, paper.pages) == (notices, [])
