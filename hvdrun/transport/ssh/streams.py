@@ -87,8 +87,9 @@ class Stream:
     async def read(self) -> bytes:
         """The next bytes; empty at the end."""
         data = await self._arrived.read(_CHUNK_BYTES)
-        self._read_bytes += len(data)
-        self._ring()
+        self._read_bytes += len(data)  # before the look at the other count: the thread may find it full meanwhile
+        if self._arrived_bytes - self._read_bytes + len(data) >= _UNREAD_BYTES:
+            self._ring()
         return data
 
     def write(self, data: bytes) -> None:
