@@ -127,12 +127,15 @@ class Bridge:
     """A channel and its end on this machine. The connection's thread works on it.
 
     errors: the end of what the channel received as standard error.
+    exit_code: of the channel's command when it has ended; -1 where there is none.
     closed: set when the channel has ended in both directions.
     """
 
     def __init__(self, channel: paramiko.Channel, end: socket.socket | Stream, ring: Callable[[], None]) -> None:
         self.errors = b""
+        self.exit_code = -1
         self.closed = asyncio.Event()
+        self._was_closed = False  # before the last look at what had come
         self._loop = asyncio.get_running_loop()
         self._channel = channel
         self._end = end
@@ -144,14 +147,9 @@ class Bridge:
         channel.out_buffer_cv = _Window(channel, ring)
 
     @property
-    def exit_code(self) -> int:
-        """Of the channel's command; -1 where there is none."""
-        return self._channel.exit_status
-
-    @property
     def has_ended(self) -> bool:
         """Nothing comes or goes any more."""
-        return self._channel.closed and self._inward.has_ended
+        return self._was_closed and self._inward.has_ended
 
     def register(self, ready: select.poll) -> None:
         """Have the thread woken when the socket can go on; a stream wakes it by itself."""
@@ -163,11 +161,12 @@ class Bridge:
     def work(self) -> bool:
         """Carry what can be carried; whether there may be more."""
         try:
+            self._was_closed = self._channel.closed
             while self._channel.recv_stderr_ready():
                 self.errors = (self.errors + self._channel.recv_stderr(_CHUNK_BYTES))[-_ERROR_TAIL_BYTES:]
             return max([way.carry() for way in (self._outward, self._inward) if not way.has_ended], default=False)
         except Exception:  # noqa: BLE001 - whatever has befallen one channel, the others go on
-            self._outward.has_ended = self._inward.has_ended = True
+            self._was_closed = self._outward.has_ended = self._inward.has_ended = True
             with contextlib.suppress(Exception):  # it says so to the far end, and the connection may be lost
                 self._channel.close()
             return False
@@ -175,6 +174,7 @@ class Bridge:
     def finish(self) -> None:
         """Close the end here and tell the loop."""
         self._end.close()
+        self.exit_code = self._channel.exit_status
         with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(self.closed.set)
 
