@@ -10,10 +10,9 @@ from itertools import count
 from typing import NamedTuple, Protocol
 
 from hvdrun.console.interrupts import InterruptFilter
-from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
+from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter, Tail
 from hvdrun.console.marks import Marks
 from hvdrun.console.status import StatusLine
-from hvdrun.console.tail import Tail
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
 from rendezvous.orders import OutputStream

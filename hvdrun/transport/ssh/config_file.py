@@ -1,12 +1,16 @@
-"""Reads one ssh configuration file, with the files that it includes, into statements."""
+"""Reads one ssh configuration file, with the files that it includes, into statements; its tokens and patterns."""
 
 import glob
+import hashlib
+import os
 import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from hvdrun.transport.ssh.tokens import expand_home
+from hvdrun.transport.account import name_user
 
 _MAX_DEPTH = 16  # of files that include files; the same as OpenSSH's
 _STATEMENT = re.compile(r'\s*(?:"(?P<quoted>[^"]*)"|(?P<keyword>[^\s="]+))\s*=?\s*(?P<rest>.*?)\s*$')
@@ -106,3 +110,74 @@ def _parse(text: str, file: Path, folder: Path, home: Path, depth: int) -> Itera
                 for name in sorted(glob.glob(str(folder / expand_home(word, home))))  # noqa: PTH207 - may be absolute
             )
         yield Statement(where, keyword, match["rest"], included)
+
+
+_TOKEN = re.compile(r"%(.?)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def make_tokens(original: str, *, address: str, port: int, user: str, alias: str | None, home: Path) -> dict[str, str]:
+    """What each token stands for.
+
+    original: the host as it was asked for. address: where that leads. alias: its HostKeyAlias.
+    """
+    here = socket.gethostname()
+    connection = f"{here}{address}{port}{user}".encode()
+    return {
+        "%": "%",
+        "C": hashlib.sha1(connection, usedforsecurity=False).hexdigest(),
+        "L": here.partition(".")[0],
+        "d": str(home),
+        "h": address,
+        "i": str(os.getuid()),
+        "k": alias or original,
+        "l": here,
+        "n": original,
+        "p": str(port),
+        "r": user,
+        "u": name_user(),
+    }
+
+
+def expand_tokens(text: str, tokens: Mapping[str, str]) -> str:
+    """The text with its tokens replaced.
+
+    Raises:
+        ValueError: it has a token that stands for nothing here.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] not in tokens:
+            raise ValueError(f"{match[0]!r} in {text!r} stands for nothing")
+        return tokens[match[1]]
+
+    return _TOKEN.sub(replace, text)
+
+
+def expand_path(text: str, tokens: Mapping[str, str], home: Path) -> Path:
+    """The path with a leading ~, tokens and ${variables} replaced.
+
+    Raises:
+        ValueError: it has a token or a variable that stands for nothing.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise ValueError(f"the environment variable {match[1]} in {text!r} is not set")
+        return os.environ[match[1]]
+
+    path = expand_home(text, home)
+    return Path(_VARIABLE.sub(replace, expand_tokens(path, tokens)))
+
+
+def expand_home(text: str, home: Path) -> str:
+    """The text with a leading ~ or ~user replaced; an unknown user's stays."""
+    if text == "~" or text.startswith("~/"):
+        return f"{home}{text[1:]}"
+    return os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises for an unknown user
+
+
+def fits_any(name: str, patterns: Iterable[str]) -> bool:
+    """Some pattern fits, and none that begins with !; brackets, as around an address with a port, are not special."""
+    fitting = [pattern for pattern in patterns if fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]"))]
+    return bool(fitting) and not any(pattern.startswith("!") for pattern in fitting)

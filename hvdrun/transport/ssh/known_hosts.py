@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from hvdrun.transport.ssh.patterns import fits_any
+from hvdrun.transport.ssh.config_file import fits_any
 
 _DEFAULT_PORT = 22
 _FIELDS = 3  # names, kind of key, key

@@ -1,29 +1,31 @@
-"""The channels of one ssh connection as the event loop sees them: read, write, end.
+"""Carries bytes between the channels of one ssh connection and sockets of this machine.
 
-paramiko's calls block: a write waits for the network, and so does a read, which opens the window for more. One thread
-per connection makes these calls for all of its channels. When the loop does not read, the thread does not either; the
-channel's window fills, and the far end waits.
+paramiko's calls block: a send waits for the network, and so does a receive, which opens the window for more. One thread
+per connection makes these calls for all of its channels, and sleeps until one of them can go on. A side that does not
+take its bytes holds up the other side: the thread keeps one chunk in each direction.
 """
 
 import asyncio
 import contextlib
+import os
+import select
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import paramiko
 
 _CHUNK_BYTES = 64 * 1024
 _UNREAD_BYTES = 512 * 1024  # what the loop may leave unread beside the channel's own window
-_UNSENT_BYTES = 512 * 1024  # from here on `drain` waits
+_CHUNKS_IN_A_ROW = 8  # then it is the other channels' turn
 _ERROR_TAIL_BYTES = 16 * 1024
-_POLL_SECONDS = 0.02  # no event tells that the far end has opened its window, or that an ended channel has closed
 _JOIN_SECONDS = 5.0
 
 
 class _Bell(threading.Event):
-    """What paramiko sets when a channel has something to read or has ended."""
+    """paramiko sets it when a channel has something to read or has ended."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         super().__init__()
@@ -33,234 +35,231 @@ class _Bell(threading.Event):
         self._ring()
 
 
-class Stream:
-    """One channel, on the side of the event loop.
-
-    All of it belongs to the loop, but for `work`, which the connection's thread calls.
-    """
+class _Window(threading.Condition):
+    """paramiko notifies it when the far end takes more."""
 
     def __init__(self, channel: paramiko.Channel, ring: Callable[[], None]) -> None:
-        self.errors = b""
-        self.exit_code: int | None = None
-        self._channel = channel
+        super().__init__(channel.lock)
+        self._ring = ring
+
+    def notify_all(self) -> None:
+        super().notify_all()
+        self._ring()
+
+
+@dataclass(slots=True)
+class _Direction:
+    """From one end to the other; `end` passes the end of file on."""
+
+    receive: Callable[[int], bytes]
+    send: Callable[[bytes], int]
+    end: Callable[[], object]
+    pending: bytes = b""
+    has_ended: bool = False
+
+    def carry(self) -> bool:
+        """Carry what there is and the other end takes; whether there may be more."""
+        try:
+            for _ in range(_CHUNKS_IN_A_ROW):
+                if not self.pending:
+                    self.pending = self.receive(_CHUNK_BYTES)
+                if not self.pending:
+                    self.has_ended = True
+                    self.end()
+                    return False
+                self.pending = self.pending[self.send(self.pending) :]
+        except (BlockingIOError, TimeoutError):  # of a socket, of a channel
+            return False
+        return True
+
+
+class Stream:
+    """The event loop's end of a channel, where a tunnel has a socket."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
         self._loop = asyncio.get_running_loop()
-        self._arrived: deque[bytes] = deque()
-        self._changed = asyncio.Event()  # something arrived or was sent, or an end was reached
-        self._read_to_end = False
-        self._closed = False
-        self._lock = threading.Lock()  # guards the five below
-        self._unread = 0
+        self._arrived = asyncio.StreamReader()
+        self._arrived_bytes = 0  # the thread counts these, and the loop the next: neither needs a lock
+        self._read_bytes = 0
         self._outgoing: deque[bytes] = deque()
-        self._unsent = 0
-        self._end_wanted = False
-        self._abandoned = False
-        self._output_ended = False  # these belong to the thread
-        self._errors_ended = False
-        channel.settimeout(0.0)
-        bell = _Bell(ring)
-        channel.in_buffer.set_event(bell)
-        channel.in_stderr_buffer.set_event(bell)
 
     async def read(self) -> bytes:
-        """The next bytes; empty at the end. For one reader at a time."""
-        while not self._arrived and not self._read_to_end:
-            await self._wait()
-        if not self._arrived:
-            return b""
-        data = self._arrived.popleft()
-        with self._lock:
-            was_full = self._unread >= _UNREAD_BYTES
-            self._unread -= len(data)
-        if was_full:
+        """The next bytes; empty at the end."""
+        data = await self._arrived.read(_CHUNK_BYTES)
+        self._read_bytes += len(data)  # before the look at the other count: the thread may find it full meanwhile
+        if self._arrived_bytes - self._read_bytes + len(data) >= _UNREAD_BYTES:
             self._ring()
         return data
 
     def write(self, data: bytes) -> None:
         """Send bytes without waiting; after the end they are lost."""
-        if not self._closed:
-            with self._lock:
-                self._outgoing.append(data)
-                self._unsent += len(data)
-            self._ring()
+        chunks = range(0, len(data), _CHUNK_BYTES)  # the rest of a longer one would be copied with each packet
+        self._outgoing.extend(data[start : start + _CHUNK_BYTES] for start in chunks)
+        self._ring()
 
     def end_writing(self) -> None:
         """Send what is left, then the end."""
-        with self._lock:
-            self._end_wanted = True
+        self._outgoing.append(b"")
         self._ring()
 
-    def abandon(self) -> None:
-        """End it in both directions, whatever is on its way."""
-        with self._lock:
-            self._abandoned = True
-        self._ring()
+    def recv(self, _: int) -> bytes:
+        """What the loop has written. This and the next two are for the connection's thread, in a socket's place."""
+        if not self._outgoing:
+            raise BlockingIOError
+        return self._outgoing.popleft()
 
-    async def drain(self) -> None:
-        """Wait until not much is left to be sent."""
-        while not self._closed and self._unsent >= _UNSENT_BYTES:
-            await self._wait()
+    def send(self, data: bytes) -> int:
+        """Give bytes to the loop, unless it has left too many unread."""
+        if self._arrived_bytes - self._read_bytes >= _UNREAD_BYTES:
+            raise BlockingIOError
+        self._arrived_bytes += len(data)
+        self._loop.call_soon_threadsafe(self._arrived.feed_data, data)
+        return len(data)
 
-    async def flush(self) -> None:
-        """Wait until all that was written is sent, the end too."""
-        while not self._closed and self._has_unsent():
-            await self._wait()
+    def close(self) -> None:
+        """Nothing more comes."""
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self._arrived.feed_eof)
 
-    async def wait_closed(self) -> None:
-        """Wait until the channel has ended in both directions; meanwhile somebody must read it."""
-        while not self._closed:
-            await self._wait()
 
-    def work(self) -> bool:
-        """Send and receive what can be; whether to come again soon. For the connection's thread.
+class Bridge:
+    """A channel and its end on this machine. The connection's thread works on it.
 
-        The channel has ended when `has_ended`.
-        """
-        try:
-            if self._is_abandoned():
-                self._channel.close()
-            blocked = self._send()
-            self._receive()
-        except Exception:  # noqa: BLE001 - whatever has befallen one channel, the others go on
-            self._output_ended = self._errors_ended = True
-            self._close()
-            blocked = False
-        return blocked or (self._output_ended and self._errors_ended and not self.has_ended)
+    errors: the end of what the channel received as standard error.
+    exit_code: of the channel's command when it has ended; -1 where there is none.
+    closed: set when the channel has ended in both directions.
+    """
+
+    def __init__(self, channel: paramiko.Channel, end: socket.socket | Stream, ring: Callable[[], None]) -> None:
+        self.errors = b""
+        self.exit_code = -1
+        self.closed = asyncio.Event()
+        self._was_closed = False  # before the last look at what had come
+        self._loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._end = end
+        self._outward = _Direction(end.recv, self._send, channel.shutdown_write)
+        self._inward = _Direction(channel.recv, end.send, self._end_input)
+        channel.settimeout(0.0)
+        channel.in_buffer.set_event(_Bell(ring))
+        channel.in_stderr_buffer.set_event(_Bell(ring))
+        channel.out_buffer_cv = _Window(channel, ring)
 
     @property
     def has_ended(self) -> bool:
         """Nothing comes or goes any more."""
-        return self._output_ended and self._errors_ended and self._channel.closed
+        return self._was_closed and self._inward.has_ended
+
+    def register(self, ready: select.poll) -> None:
+        """Have the thread woken when the socket can go on; a stream wakes it by itself."""
+        wants_input = not self._outward.pending and not self._outward.has_ended
+        events = (select.POLLIN if wants_input else 0) | (select.POLLOUT if self._inward.pending else 0)
+        if events and isinstance(self._end, socket.socket):  # poll tells of a hang-up even where no event is wanted
+            ready.register(self._end, events)
+
+    def work(self) -> bool:
+        """Carry what can be carried; whether there may be more."""
+        try:
+            self._was_closed = self._channel.closed
+            while self._channel.recv_stderr_ready():
+                self.errors = (self.errors + self._channel.recv_stderr(_CHUNK_BYTES))[-_ERROR_TAIL_BYTES:]
+            return max([way.carry() for way in (self._outward, self._inward) if not way.has_ended], default=False)
+        except Exception:  # noqa: BLE001 - whatever has befallen one channel, the others go on
+            self._was_closed = self._outward.has_ended = self._inward.has_ended = True
+            with contextlib.suppress(Exception):  # it says so to the far end, and the connection may be lost
+                self._channel.close()
+            return False
 
     def finish(self) -> None:
-        """Tell the loop that the channel has ended. For the connection's thread."""
-        self._call(self._end, self._channel.exit_status)  # -1 where there was none
+        """Close the end here and tell the loop."""
+        self._end.close()
+        self.exit_code = self._channel.exit_status
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self.closed.set)
 
-    def _send(self) -> bool:
-        """Send what the far end takes; whether there is more."""
-        while data := self._next_outgoing():
-            try:
-                sent = self._channel.send(data) or len(data)  # 0: it has ended, and what is left is lost
-            except TimeoutError:  # the far end takes nothing at present
-                sent = 0
-            with self._lock:
-                self._unsent -= sent
-                if sent < len(data):
-                    self._outgoing.appendleft(data[sent:])
-            if sent == 0:
-                return True
-            self._call(self._changed.set)
-        if self._end_wanted:
-            self._channel.shutdown_write()
-            with self._lock:
-                self._end_wanted = False
-            self._call(self._changed.set)
-        return False
+    def _send(self, data: bytes) -> int:
+        return self._channel.send(data) or len(data)  # 0: it has ended, and what is left is lost
 
-    def _next_outgoing(self) -> bytes | None:
-        with self._lock:
-            return self._outgoing.popleft() if self._outgoing else None
-
-    def _receive(self) -> None:
-        while not self._errors_ended and (data := self._take(self._channel.recv_stderr)) is not None:
-            self._errors_ended = not data
-            self._call(self._keep_errors, data)
-        while not self._output_ended and self._has_room():
-            data = self._take(self._channel.recv)
-            if data is None:
-                return
-            self._output_ended = not data
-            with self._lock:
-                self._unread += len(data)
-            self._call(self._arrive, data)
-
-    def _take(self, receive: Callable[[int], bytes]) -> bytes | None:
-        try:
-            return receive(_CHUNK_BYTES)
-        except socket.timeout:  # noqa: UP041 - what paramiko raises, by its name
-            return None
-
-    def _is_abandoned(self) -> bool:
-        with self._lock:
-            return self._abandoned
-
-    def _has_room(self) -> bool:
-        with self._lock:
-            return self._unread < _UNREAD_BYTES or self._abandoned
-
-    def _has_unsent(self) -> bool:
-        with self._lock:
-            return self._unsent > 0 or self._end_wanted
-
-    def _arrive(self, data: bytes) -> None:
-        if data:
-            self._arrived.append(data)
+    def _end_input(self) -> None:
+        if isinstance(self._end, socket.socket):
+            self._end.shutdown(socket.SHUT_WR)
         else:
-            self._read_to_end = True
-        self._changed.set()
-
-    def _keep_errors(self, data: bytes) -> None:
-        self.errors = (self.errors + data)[-_ERROR_TAIL_BYTES:]
-
-    def _end(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-        self._read_to_end = self._closed = True
-        self._changed.set()
-
-    async def _wait(self) -> None:
-        self._changed.clear()
-        await self._changed.wait()
-
-    def _call(self, function: Callable[..., None], *arguments: object) -> None:
-        try:
-            self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:  # the loop has closed: nobody listens any more
-            self._close()
-
-    def _close(self) -> None:
-        with contextlib.suppress(Exception):  # it says so to the far end, and the connection may be lost
-            self._channel.close()
+            self._end.close()
 
 
 class Pump:
-    """The thread of one connection: sends and receives for all of its channels."""
+    """The thread of one connection: carries bytes for all of its channels."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._streams: list[Stream] = []
-        self._rung = threading.Event()
+        self._bridges: list[Bridge] = []
+        self._bell = os.eventfd(0)
+        self._is_rung = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="hvdrun-ssh-pump", daemon=True)
         self._thread.start()
 
-    def add(self, channel: paramiko.Channel) -> Stream:
-        """Serve a channel until its end."""
-        stream = Stream(channel, self._rung.set)
+    def __len__(self) -> int:
+        """How many channels it serves."""
+        return len(self._bridges)
+
+    def open_stream(self, channel: paramiko.Channel) -> tuple[Stream, Bridge]:
+        """Serve a channel that the event loop reads and writes."""
+        stream = Stream(self._ring)
+        return stream, self.add(channel, stream)
+
+    def add(self, channel: paramiko.Channel, end: socket.socket | Stream) -> Bridge:
+        """Connect a channel with a socket, which does not block, until the channel's end; the socket is closed then."""
+        bridge = Bridge(channel, end, self._ring)
         with self._lock:
-            self._streams.append(stream)
-        self._rung.set()
-        return stream
+            self._bridges.append(bridge)
+        self._ring()
+        return bridge
 
     def stop(self) -> None:
         """End the thread; blocks for a moment. The connection must have been closed before."""
         self._stopping = True
-        self._rung.set()
+        self._ring()
         self._thread.join(_JOIN_SECONDS)
 
-    def _run(self) -> None:
-        soon = False
-        while not self._stopping:
-            self._rung.wait(_POLL_SECONDS if soon else None)
-            self._rung.clear()
-            with self._lock:
-                streams = list(self._streams)
-            soon = max([stream.work() for stream in streams], default=False)  # any() would leave some out
-            ended = [stream for stream in streams if stream.has_ended]
-            with self._lock:
-                self._streams = [stream for stream in self._streams if stream not in ended]
-            for stream in ended:
-                stream.finish()
+    def _ring(self) -> None:
         with self._lock:
-            streams = list(self._streams)
-        for stream in streams:
-            stream.finish()
+            if not self._is_rung:
+                self._is_rung = True
+                os.eventfd_write(self._bell, 1)
+
+    def _run(self) -> None:
+        more = False
+        while not self._stopping:
+            self._sleep(0 if more else None)
+            more = self._work()
+        self._work()
+        for bridge in self._bridges:
+            bridge.finish()
+        with self._lock:
+            self._is_rung = True  # for good
+            os.close(self._bell)
+
+    def _sleep(self, milliseconds: int | None) -> None:
+        ready = select.poll()
+        ready.register(self._bell, select.POLLIN)
+        for bridge in self._bridges:
+            bridge.register(ready)
+        ready.poll(milliseconds)
+        with self._lock:
+            if self._is_rung:
+                self._is_rung = False
+                os.eventfd_read(self._bell)
+
+    def _work(self) -> bool:
+        """Whether to come again soon."""
+        with self._lock:
+            bridges = list(self._bridges)
+        more = max([bridge.work() for bridge in bridges], default=False)  # any() would leave some out
+        for bridge in bridges:
+            if bridge.has_ended:
+                with self._lock:
+                    self._bridges.remove(bridge)
+                bridge.finish()
+        return more

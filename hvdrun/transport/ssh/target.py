@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hvdrun.transport.account import name_user
 from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig
+from hvdrun.transport.ssh.config_file import expand_path, expand_tokens, make_tokens
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.known_hosts import name_host
-from hvdrun.transport.ssh.tokens import expand_path, expand_tokens, make_tokens
 
 _MAX_JUMPS = 8  # a jump host that is reached through itself would never end
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")

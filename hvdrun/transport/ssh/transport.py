@@ -12,7 +12,7 @@ from hvdrun.transport import start
 from hvdrun.transport.failures import AgentStartError
 from hvdrun.transport.ssh.dial import Connection, dial
 from hvdrun.transport.ssh.failures import TunnelRefusedError
-from hvdrun.transport.ssh.streams import Pump, Stream
+from hvdrun.transport.ssh.streams import Bridge, Pump, Stream
 from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.threads import in_thread
 from hvdrun.transport.ssh.tunnel import Tunnels
@@ -57,6 +57,7 @@ class SshTransport:
         self._connection: Connection | None = None
         self._pump: Pump | None = None
         self._stream: Stream | None = None
+        self._bridge: Bridge | None = None
         self._tunnels: Tunnels | None = None
         self._first = b""  # what came right behind the mark
         self._has_started = False  # the agent has started
@@ -76,7 +77,7 @@ class SshTransport:
             async with asyncio.timeout(self._limits.start_seconds):
                 await self._start(self._connection)
         except TimeoutError as error:
-            said = start.last_words(self._stream.errors) if self._stream is not None else ""
+            said = start.last_words(self._bridge.errors) if self._bridge is not None else ""
             raise AgentStartError(self.host, f"no sign of it within {self._limits.start_seconds:g} s", said) from error
 
     def send(self, order: Order) -> None:
@@ -97,11 +98,11 @@ class SshTransport:
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""
-        if self._stream is None or self._connection is None:
+        if self._bridge is None or self._connection is None:
             return "it was never started"
-        await self._stream.wait_closed()
-        code = self._exit_code()
-        last = start.last_words(self._stream.errors)
+        await self._bridge.closed.wait()
+        code = self._bridge.exit_code
+        last = start.last_words(self._bridge.errors)
         if code >= 0:
             how = f"its agent ended with exit code {code}"
         elif self._connection.client.is_active() or self._closing:
@@ -134,12 +135,12 @@ class SshTransport:
         """End the agent; see `Transport`."""
         if self._connection is None:
             return
-        if self._stream is not None and self._has_started:
+        if self._stream is not None and self._bridge is not None and self._has_started:
             self._stream.end_writing()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await self._discard_output(self._stream)
-                    await self._stream.wait_closed()
+                    await self._bridge.closed.wait()
         if self._tunnels is not None:
             await self._tunnels.close()
         await self.abandon()
@@ -148,7 +149,7 @@ class SshTransport:
         session = await self._open_session(connection)
         self._pump = Pump()
         self._tunnels = Tunnels(self.host, connection, self._pump)
-        self._stream = self._pump.add(session)
+        self._stream, self._bridge = self._pump.open_stream(session)
         # In one piece, so that no agent can be left to wait for its first order for ever.
         self._stream.write(self._agent.script() + wire.encode_order(Wait(self._agent.patience_seconds)))
         before, self._first = await start.find_mark(self._stream.read)
@@ -156,12 +157,8 @@ class SshTransport:
             self._first = await self._stream.read()
         self._has_started = bool(self._first)
         if not self._first:
-            await self._stream.wait_closed()
-            raise self._agent.explain(self.host, self._exit_code(), self._stream.errors, before)
-
-    def _exit_code(self) -> int:
-        code = self._stream.exit_code if self._stream is not None else None
-        return -1 if code is None else code
+            await self._bridge.closed.wait()
+            raise self._agent.explain(self.host, self._bridge.exit_code, self._bridge.errors, before)
 
     async def _open_session(self, connection: Connection) -> paramiko.Channel:
         def work() -> paramiko.Channel:

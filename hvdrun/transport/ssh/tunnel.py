@@ -4,17 +4,16 @@ For agents that cannot connect to the launcher, which may stand behind an addres
 """
 
 import asyncio
-import contextlib
+import socket
 
 import paramiko
 
 from hvdrun.transport.ssh.dial import Connection
 from hvdrun.transport.ssh.failures import TunnelRefusedError
-from hvdrun.transport.ssh.streams import Pump, Stream
+from hvdrun.transport.ssh.streams import Pump
 from hvdrun.transport.ssh.threads import in_thread
 from rendezvous.core.model import LOOPBACK
 
-_CHUNK_BYTES = 64 * 1024
 _MAX_CONNECTIONS = 64  # an agent needs a few; a stranger on its host must not fill this process
 _REQUEST_SECONDS = 15.0
 
@@ -28,7 +27,7 @@ class Tunnels:
         self._pump = pump
         self._loop = asyncio.get_running_loop()
         self._ports: dict[int, int] = {}  # there -> here
-        self._relays: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
         self._asking = asyncio.Lock()  # paramiko keeps one answer at a time
 
     async def open(self, port: int) -> int:
@@ -50,10 +49,10 @@ class Tunnels:
         return there
 
     async def close(self) -> None:
-        """End all connections."""
-        for relay in self._relays:
-            relay.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
+        """Begin no more; those that there are end with the connection."""
+        for connecting in self._connecting:
+            connecting.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
 
     def _arrive(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
         """A connection has come. In paramiko's thread."""
@@ -65,45 +64,22 @@ class Tunnels:
 
     def _start(self, channel: paramiko.Channel, there: int) -> None:
         port = self._ports.get(there)
-        stream = self._pump.add(channel)
-        if port is None or len(self._relays) >= _MAX_CONNECTIONS:
-            stream.abandon()
-            return
-        relay = asyncio.create_task(_relay(stream, port))
-        self._relays.add(relay)
-        relay.add_done_callback(self._relays.discard)
+        is_full = len(self._pump) + len(self._connecting) > _MAX_CONNECTIONS
+        work = in_thread(channel.close) if port is None or is_full else self._connect(channel, port)
+        task = asyncio.create_task(work)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
-
-async def _relay(stream: Stream, port: int) -> None:
-    """Carry bytes both ways until both ends have ended."""
-    try:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    except OSError:
-        stream.abandon()
-        return
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_carry_here(stream, writer))
-            group.create_task(_carry_there(reader, stream))
-        await stream.flush()
-    except* OSError:  # one end has gone; so does the other
-        pass
-    finally:
-        stream.abandon()
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
-async def _carry_here(stream: Stream, writer: asyncio.StreamWriter) -> None:
-    while data := await stream.read():
-        writer.write(data)
-        await writer.drain()
-    writer.write_eof()
-
-
-async def _carry_there(reader: asyncio.StreamReader, stream: Stream) -> None:
-    while data := await reader.read(_CHUNK_BYTES):
-        stream.write(data)
-        await stream.drain()
-    stream.end_writing()
+    async def _connect(self, channel: paramiko.Channel, port: int) -> None:
+        """Lead a connection to the port here; where nobody listens, end it."""
+        end = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            await self._loop.sock_connect(end, (LOOPBACK, port))
+        except BaseException as error:
+            end.close()
+            await in_thread(channel.close)
+            if not isinstance(error, OSError):
+                raise
+        else:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._pump.add(channel, end)

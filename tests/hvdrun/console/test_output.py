@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvdrun.console.lines import TAIL_LINES
 from hvdrun.console.marks import Marks
 from hvdrun.console.output import OutputMarker, OutputPrinter
-from hvdrun.console.tail import TAIL_LINES
 from hvdrun.console.writer import Writer
 from rendezvous.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at

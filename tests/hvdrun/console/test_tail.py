@@ -4,7 +4,7 @@ from itertools import count
 
 import pytest
 
-from hvdrun.console.tail import HEAD_LINES, TAIL_LINES, Tail
+from hvdrun.console.lines import HEAD_LINES, TAIL_LINES, Tail
 
 BEGIN = "Traceback (most recent call last):"
 

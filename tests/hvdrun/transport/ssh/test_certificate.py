@@ -12,7 +12,7 @@ import pytest
 
 from hvdrun.transport.ssh.certificate import BadCertificateError, HostCertificate, read_subject
 from hvdrun.transport.ssh.failures import SshError
-from hvdrun.transport.ssh.host_key import HostKey
+from hvdrun.transport.ssh.handshake import HostKey
 from tests.hvdrun.transport.ssh.servers import (
     USER,
     Home,

@@ -6,12 +6,14 @@ import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH
 from hvdrun.transport.failures import AgentStartError, DirectoryMissingError, HvdrunMissingError, VersionMismatchError
-from hvdrun.transport.ssh.failures import ConnectionDroppedError, SshError, UnknownHostError
-from hvdrun.transport.ssh.login_failures import (
+from hvdrun.transport.ssh.failures import (
     AuthenticationFailedError,
+    ConnectionDroppedError,
     HostKeyChangedError,
     HostKeyRevokedError,
     HostKeyUnknownError,
+    SshError,
+    UnknownHostError,
 )
 
 

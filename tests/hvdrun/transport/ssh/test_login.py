@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.ssh.failures import SshError
-from hvdrun.transport.ssh.login_failures import (
+from hvdrun.transport.ssh.failures import (
     AuthenticationFailedError,
     HostKeyChangedError,
     HostKeyRevokedError,
     HostKeyUnknownError,
+    SshError,
 )
 from tests.hvdrun.transport.ssh.servers import (
     USER,
