@@ -17,7 +17,7 @@ endif
 # Which part of `make nightly` runs: make nightly SHARD=1/3.
 SHARD ?= 1/1
 
-.PHONY: help demo test lint nightly soak gpu bench protos clean setup check-python
+.PHONY: help demo docs pictures test lint nightly soak gpu bench protos clean setup check-python
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +32,8 @@ help:
 	@echo "              trainings and a Gluon training on four ranks"
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
+	@echo "make docs     build the documentation into build/site, which opens in a browser from the disk"
+	@echo "make pictures run a job, kill a worker, and draw what the terminal shows for the README"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make clean    remove .venv, caches and built files"
 	@echo "Each makes .venv first, with the python3 on PATH or the one given: make demo PYTHON=/usr/bin/python3"
@@ -44,7 +46,7 @@ test: setup
 	@$(BIN)/python tests/house/parts.py --began $(BEGAN)
 
 lint: setup
-	@$(BIN)/python tests/house/parts.py lint format types layers
+	@$(BIN)/python tests/house/parts.py lint format types layers docs
 
 nightly: setup
 	@$(BIN)/python tests/house/parts.py nightly --shard $(SHARD)
@@ -74,6 +76,12 @@ bench: setup
 	$(BIN)/python benchmarks/recovery.py --json benchmarks/recovery.json
 	$(BIN)/python benchmarks/scale.py
 
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+pictures: setup
+	$(BIN)/python docs/pictures.py
+
 protos: setup
 	$(BIN)/python tests/protos/generate.py
 
@@ -85,7 +93,7 @@ setup: check-python $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing into .venv what pyproject.toml names, in the versions of constraints.txt: minutes, the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,mxnet,dev,dev-torch,deploy]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,mxnet,dev,dev-torch,deploy,docs]'
 	@touch $@
 
 # pip is the last that venv puts there: without it an earlier attempt has failed, and is made anew.

@@ -1,4 +1,4 @@
-"""The one table of options: the parser, --help, what is said of mistyped flags and the README's table come from it.
+"""The one table of options: the parser, --help, what is said of mistyped flags and the table in the docs come from it.
 
-`python -m hvdrun.options --readme README.md` writes the README's table.
+`python -m hvdrun.options --write docs/reference/options.md` writes that table.
 """

@@ -1,12 +1,12 @@
-"""The table of options for people: the lines of --help, and the README's table."""
+"""The table of options for people: the lines of --help, and the table in the docs."""
 
 from collections.abc import Iterator
 
 from hvdrun.options.option import Option
 from hvdrun.options.table import OPTIONS, TABLE
 
-README_START = "<!-- options -->"
-README_END = "<!-- /options -->"
+TABLE_START = "<!-- options -->"
+TABLE_END = "<!-- /options -->"
 
 
 def describe_options() -> Iterator[tuple[str, list[tuple[str, str]]]]:
@@ -27,8 +27,8 @@ def _explain(option: Option) -> str:
     return f"{option.help} {text[0].upper()}{text[1:]}." if text else option.help
 
 
-def readme_table() -> str:
-    """The README's table of options, in Markdown."""
+def render_table() -> str:
+    """The table of options, in Markdown."""
     lines = ["| option | meaning | default | environment |", "|---|---|---|---|"]
     for option in OPTIONS:
         first, *others = option.flags
@@ -38,14 +38,14 @@ def readme_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def replace_readme_table(readme: str) -> str:
-    """The README with the table between its markers made anew.
+def replace_table(page: str) -> str:
+    """The page with the table between its markers made anew.
 
     Raises:
         ValueError: the markers are not there, once and in order.
     """
-    before, start, rest = readme.partition(README_START)
-    _, end, after = rest.partition(README_END)
+    before, start, rest = page.partition(TABLE_START)
+    _, end, after = rest.partition(TABLE_END)
     if not start or not end:
-        raise ValueError(f"the markers {README_START} and {README_END} are missing")
-    return f"{before}{start}\n{readme_table()}{end}{after}"
+        raise ValueError(f"the markers {TABLE_START} and {TABLE_END} are missing")
+    return f"{before}{start}\n{render_table()}{end}{after}"

@@ -32,7 +32,10 @@ _PYTEST = ("pytest", "--numprocesses=2", "--dist=worksteal", "--durations=15", "
 _NO_TESTS = 5  # pytest's exit code
 # torch looks up, for its log, whose address each connection of a TCPStore has. Where the network loses one question in
 # twenty, the resolver's patience (5 s) would cost the tests minutes.
-_RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:4"}
+_ENVIRONMENT = {
+    "RES_OPTIONS": "timeout:1 attempts:4",
+    "NO_MKDOCS_2_WARNING": "1",  # of another project, in a box of ten lines
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ PARTS = (
     Part("format", ("ruff", "format", "--check")),
     Part("types", ("mypy",)),
     Part("layers", ("lint-imports",)),
+    Part("docs", ("mkdocs", "build", "--quiet")),
     Part(TESTS, (*_PYTEST, "-m", "not nightly")),
 )
 
@@ -72,7 +76,7 @@ def run_part(part: Part) -> Outcome:
         sys.stdout.write(f"\n--- {part.name}: {' '.join(part.command)}\n")
         sys.stdout.flush()
         began = time.monotonic()
-        code = subprocess.run(command, cwd=ROOT, env={**_RESOLVER, **os.environ}, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env={**_ENVIRONMENT, **os.environ}, check=False).returncode
         if part.name == NIGHTLY and code == _NO_TESTS:  # a shard may be empty
             code = 0
         seconds = time.monotonic() - began

@@ -1,6 +1,7 @@
 """The examples for MXNet train on real data; so do the two programs that MXNet's own guide to Horovod shows."""
 
 import re
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -154,10 +155,9 @@ def test_the_programs_of_mxnets_guide_to_horovod_train(hvdrun: Launcher, program
 
 
 @pytest.mark.nightly
-def test_the_readmes_lines_for_gluon_train(hvdrun: Launcher) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    chapter = readme.partition("## Gluon or Module")[2].partition("\n## ")[0]
-    (lines,) = re.findall(r"^```py\n(.*?)^```$", chapter, re.MULTILINE | re.DOTALL)
+def test_the_guides_lines_for_gluon_train(hvdrun: Launcher) -> None:
+    page = (ROOT / "docs" / "guides" / "mxnet.md").read_text(encoding="utf-8")
+    lines = textwrap.dedent(re.findall(r"^    ```py\n(.*?)^    ```$", page, re.MULTILINE | re.DOTALL)[0])
     before = "import mxnet as mx\nnet = mx.gluon.nn.Dense(2)\nmx.random.seed(id(net))\n"
     after = """
 for step in range(2):

@@ -1,4 +1,4 @@
-"""What the README shows of a training script runs, and the messages that it shows are those that come."""
+"""What README and docs show of a training script runs, and the messages that they show are those that come."""
 
 import json
 import os
@@ -12,11 +12,13 @@ import pytest
 
 from tests.system.launcher import Launcher
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-ALL_BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+PAGES = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
+TEXT = "\n".join(PAGES)
+ALL_BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 BLOCKS = [block for block in ALL_BLOCKS if "import hvdrun" not in block]
 FUNCTIONS = [block for block in ALL_BLOCKS if "import hvdrun" in block]
-MESSAGES = re.findall(r"^```\n((?:Mismatched|One or more).*?)^```$", README, re.MULTILINE | re.DOTALL)
+MESSAGES = re.findall(r"^```\n((?:Mismatched|One or more).*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 # Runs one block after the other, each with the names that a script has by then, and compares the replicas.
 RUNS_BLOCKS = """

@@ -1,10 +1,10 @@
-"""The options for people: --help and the README."""
+"""The options for people: --help and the docs."""
 
 from pathlib import Path
 
 import pytest
 
-from hvdrun.options.pages import README_END, README_START, describe_options, readme_table, replace_readme_table
+from hvdrun.options.pages import TABLE_END, TABLE_START, describe_options, render_table, replace_table
 from hvdrun.options.table import OPTIONS
 from tests.house.sources import ROOT
 from tests.hvdrun.interpreter import run_python
@@ -24,32 +24,32 @@ def test_where_a_value_comes_from_when_it_is_not_given_is_a_sentence() -> None:
 
 
 def test_the_table_has_a_row_for_every_option() -> None:
-    rows = readme_table().splitlines()[2:]
+    rows = render_table().splitlines()[2:]
     assert len(rows) == len(OPTIONS)
     assert all(row.count("|") == 5 for row in rows)
 
 
 def test_the_readme_is_replaced_between_its_markers_only() -> None:
-    old = f"before\n{README_START}\nold\n{README_END}\nafter\n"
-    new = replace_readme_table(old)
-    assert new == f"before\n{README_START}\n{readme_table()}{README_END}\nafter\n"
-    assert replace_readme_table(new) == new
+    old = f"before\n{TABLE_START}\nold\n{TABLE_END}\nafter\n"
+    new = replace_table(old)
+    assert new == f"before\n{TABLE_START}\n{render_table()}{TABLE_END}\nafter\n"
+    assert replace_table(new) == new
 
 
-@pytest.mark.parametrize("text", ["", README_START, README_END, f"{README_END}{README_START}"])
+@pytest.mark.parametrize("text", ["", TABLE_START, TABLE_END, f"{TABLE_END}{TABLE_START}"])
 def test_a_readme_without_markers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="markers"):
-        replace_readme_table(text)
+        replace_table(text)
 
 
 def test_the_module_rewrites_a_readme(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
-    readme.write_text(f"{README_START}{README_END}")
-    assert run_python("-m", "hvdrun.options", "--readme", readme).returncode == 0
-    assert readme_table() in readme.read_text()
+    readme.write_text(f"{TABLE_START}{TABLE_END}")
+    assert run_python("-m", "hvdrun.options", "--write", readme).returncode == 0
+    assert render_table() in readme.read_text()
 
 
 def test_the_readme_has_this_table() -> None:
-    """Where it does not: python -m hvdrun.options --readme README.md."""
-    text = (ROOT / "README.md").read_text()
-    assert replace_readme_table(text) == text
+    """Where it does not: python -m hvdrun.options --write docs/reference/options.md."""
+    text = (ROOT / "docs" / "reference" / "options.md").read_text()
+    assert replace_table(text) == text

@@ -1,0 +1,59 @@
+"""README and docs: short enough, no dead link, and every command line for hvdrun is one that it takes."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdrun.cli.program import read_spec
+from tests.house.sources import ROOT
+
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+README_LINES = 150
+# Command lines of other programs of ours, which have tests of their own.
+_OTHERS = ("horovodrun", "agent", "token")
+_FILES = {
+    "hosts.txt": "server1 slots=4\nserver2 slots=4\n",
+    "job.yaml": "np: 2\ncommand: python train.py\n",
+    "train.py": "",
+}
+
+
+def find_links(page: Path) -> Iterator[Path]:
+    """The files that a page links to."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        yield page.parent / target
+
+
+def find_commands() -> Iterator[str]:
+    """The command lines for hvdrun itself, each once."""
+    lines = (line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines())
+    yield from sorted(
+        {line.strip().removeprefix("$ hvdrun ") for line in lines if line.strip().startswith("$ hvdrun ")}
+    )
+
+
+def test_the_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_link_is_dead(page: Path) -> None:
+    assert [str(target) for target in find_links(page) if not target.exists()] == []
+
+
+@pytest.mark.parametrize("command", find_commands())
+def test_hvdrun_takes_each_command_line_of_the_docs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = shlex.split(command, comments=True)
+    if words[0] in _OTHERS:
+        pytest.skip("another program")
+    for name, text in _FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    assert read_spec(words).workers.size >= 1
