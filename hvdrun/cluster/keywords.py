@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from hvdrun.cli import program as cli
+from hvdrun.cli.parsing import parse
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.pickling import Unit, collect_modules
@@ -85,7 +85,7 @@ def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
     Raises:
         HvdrunError: it is impossible.
     """
-    typed, command = cli.parse(words)
+    typed, command = parse(words)
     return make_job(typed, command, environment, lambda _values: "num_proc=2")
 
 
@@ -96,7 +96,7 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
         HvdrunError: the hosts cannot be read, or what the scheduler says cannot be understood.
     """
     command = [interpreter or sys.executable, "-m", MODULE]
-    typed, _ = cli.parse([*words, *command])
+    typed, _ = parse([*words, *command])
     settled, _, _ = settle_request(typed, os.environ)
     values = settled.values
     if values["size"] is not None or choose_allocation(values, os.environ) is not None:

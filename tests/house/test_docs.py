@@ -28,12 +28,10 @@ def find_links(page: Path) -> Iterator[Path]:
         yield page.parent / target
 
 
-def find_commands() -> Iterator[str]:
+def find_commands() -> list[str]:
     """The command lines for hvdrun itself, each once."""
-    lines = (line for page in PAGES for line in page.read_text(encoding="utf-8").splitlines())
-    yield from sorted(
-        {line.strip().removeprefix("$ hvdrun ") for line in lines if line.strip().startswith("$ hvdrun ")}
-    )
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return sorted(set(re.findall(r"^\s*\$ hvdrun (.*)$", text, re.MULTILINE)))
 
 
 def test_the_readme_fits_on_two_screens() -> None:

@@ -15,7 +15,7 @@ from tests.house.sources import PACKAGES, ROOT
 
 # Where each outside package is at home. A package that is not listed has no home yet: decide where it belongs.
 HOMES = {
-    "click": {"hvdrun.cli.program", "hvdrun.options"},
+    "click": {"hvdrun.cli.parsing", "hvdrun.cli.program", "hvdrun.options.click_options", "hvdrun.options.programs"},
     "cloudpickle": {
         "hvdrun.cluster.pickling",
         "hvdrun.testing",

@@ -136,6 +136,7 @@ class Bridge:
         self.exit_code = -1
         self.closed = asyncio.Event()
         self._was_closed = False  # before the last look at what had come
+        self._is_broken = False
         self._loop = asyncio.get_running_loop()
         self._channel = channel
         self._end = end
@@ -166,7 +167,7 @@ class Bridge:
                 self.errors = (self.errors + self._channel.recv_stderr(_CHUNK_BYTES))[-_ERROR_TAIL_BYTES:]
             return max([way.carry() for way in (self._outward, self._inward) if not way.has_ended], default=False)
         except Exception:  # noqa: BLE001 - whatever has befallen one channel, the others go on
-            self._was_closed = self._outward.has_ended = self._inward.has_ended = True
+            self._was_closed = self._outward.has_ended = self._inward.has_ended = self._is_broken = True
             with contextlib.suppress(Exception):  # it says so to the far end, and the connection may be lost
                 self._channel.close()
             return False
@@ -174,7 +175,8 @@ class Bridge:
     def finish(self) -> None:
         """Close the end here and tell the loop."""
         self._end.close()
-        self.exit_code = self._channel.exit_status
+        if not self._is_broken:  # else the far end may still say with what it has ended for it
+            self.exit_code = self._channel.exit_status
         with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(self.closed.set)
 

@@ -9,7 +9,7 @@ import pytest
 
 from hvdrun.allocation import found as hostfiles
 from hvdrun.allocation.found import find_allocation
-from hvdrun.cli import program as cli
+from hvdrun.cli.parsing import parse
 from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.request import make_job
 from hvdrun.spec.allocation import Allocation
@@ -20,7 +20,7 @@ SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_P
 
 
 def make(words: str, environment: Mapping[str, str]) -> JobSpec:
-    typed, command = cli.parse(shlex.split(words))
+    typed, command = parse(shlex.split(words))
     return make_job(typed, command, environment, lambda _: "hvdrun")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.cli import program as cli
+from hvdrun.cli.parsing import parse
 from hvdrun.hosts.reach import Transports, fill_words
 from hvdrun.options.request import make_job
 from hvdrun.spec.allocation import Allocation
@@ -53,7 +53,7 @@ def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, f
 @pytest.mark.parametrize(("way", "found"), [("./way -q", "/work/way -q"), ("way ./q", "way ./q")])
 def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.MonkeyPatch, way: str, found: str) -> None:
     monkeypatch.setattr("hvdrun.options.request.find_directory", lambda: Path("/work"))
-    typed, command = cli.parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
+    typed, command = parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
     assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").remote.rsh) == found
 
 

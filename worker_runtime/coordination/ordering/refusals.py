@@ -4,6 +4,8 @@
 Horovod has no notes; their check precedes that of the shapes, because a note says where the shapes come from. The first
 check that finds a difference between the lowest rank and another one gives the text, so the text does not depend on
 which rank asked first.
+
+Long because each sentence stands beside the check that makes it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
