@@ -149,6 +149,7 @@ class NetworkPlan:
     async def _admit_all(self, spec: JobSpec, hosts: Sequence[str], choice: "Choice") -> dict[str, Answer]:
         reached = {host: choice.launcher[host] if spec.is_remote(host) else LOOPBACK for host in hosts}
         inside = self._doors[LOOPBACK]
+        ways: dict[str, str] = {}
 
         async def admit(host: str) -> Answer:
             chosen, address = choice.hosts[host], reached[host]
@@ -161,14 +162,18 @@ class NetworkPlan:
             except LaunchError as error:
                 return error
             way = f"at {end}" if address is not None else spec.remote.inner_way
-            self._verbose(f"{host}: {chosen.reason}; it reaches the rendezvous {way}")
+            ways[host] = f"{host}: {chosen.reason}; it reaches the rendezvous {way}"
             self._settled[host] = chosen.address
             return Route(chosen.address, chosen.interface, end)
 
         for address in dict.fromkeys(reached.values()):
             if address is not None:
                 await self._open_door(address)
-        return dict(zip(hosts, await asyncio.gather(*map(admit, hosts)), strict=True))
+        answers = dict(zip(hosts, await asyncio.gather(*map(admit, hosts)), strict=True))
+        for host in hosts:
+            if host in ways:
+                self._verbose(ways[host])
+        return answers
 
     def _admit_inside(self, spec: JobSpec, host: str) -> Answer:
         if not spec.remote.is_inside:
