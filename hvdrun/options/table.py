@@ -92,7 +92,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "--checkpoint",
             "checkpoint",
             "The folder of the job's checkpoints, which all hosts share. A function under hvd.elastic.run begins with "
-            "the newest one, and writes one when the job is told to stop.",
+            "the newest one, and writes one after a stop notice (SIGUSR2).",
             FOLDER,
             "/shared/run1",
             environment=CHECKPOINT_VARIABLE,
@@ -154,7 +154,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
         Option(
             "--min-np --min-num-proc",
             "min_size",
-            "With how few workers the job goes on when others are lost. Without it: -np.",
+            "With how few workers the job continues when others are lost. Without it: -np.",
             COUNT,
             "1",
         ),
@@ -355,8 +355,8 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
         Option(
             "--launcher-timeout",
             "launcher_timeout_seconds",
-            "How long the workers on another host go on without a word from hvdrun, which may be stopped, or asleep "
-            "with its laptop, before they are ended; at least the lease.",
+            "How long the workers on another host continue when they hear nothing from hvdrun, which may be stopped, "
+            "or asleep with its laptop, before they are ended; at least the lease.",
             TIME,
             "10m",
             default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",

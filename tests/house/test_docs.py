@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.program import read_spec
+from rendezvous.core.lifecycle import PHASES, draw
 from tests.house.sources import ROOT
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 README_LINES = 150
+MAP = ROOT / "docs" / "contributing" / "architecture.md"
 # Command lines of other programs of ours, which have tests of their own.
 _OTHERS = ("horovodrun", "agent", "token")
 _FILES = {
@@ -41,6 +43,17 @@ def test_the_readme_fits_on_two_screens() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_link_is_dead(page: Path) -> None:
     assert [str(target) for target in find_links(page) if not target.exists()] == []
+
+
+@pytest.mark.parametrize("page", [MAP, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_every_file_that_the_map_names_exists(page: Path) -> None:
+    named = re.findall(r"`([\w.-]+(?:/[\w.-]+)+)/?`", page.read_text(encoding="utf-8"))
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_map_draws_the_phases_of_the_core() -> None:
+    assert draw(PHASES) in MAP.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("command", find_commands())
