@@ -198,7 +198,6 @@ def _can_stay_inside(spec: JobSpec) -> bool:
     if spec.remote.hosts:
         return False
     hosts = spec.workers.hosts
-    hosts = spec.workers.hosts
     return not spec.discovers or (not spec.remote.interfaces and all(_means_itself(host.name) for host in hosts))
 
 
