@@ -33,5 +33,13 @@ def main() -> int:
     return cli.main()
 
 
+def run() -> None:
+    """Run hvdrun and end this process."""
+    code = main()
+    from hvdrun.startup.process_end import end_process  # noqa: PLC0415 - after the check above
+
+    end_process(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()
