@@ -19,10 +19,10 @@ from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
 from hvdrun.processes import processes, python_command
 from hvdrun.processes.guard import Guard
-from rendezvous.backend import MODULE, Backend, read_answer
 from rendezvous.bootstrap import BACKEND
 from rendezvous.core.messages import Launch
-from rendezvous.orders import Begin
+from rendezvous.wire.backend import MODULE, Backend, read_answer
+from rendezvous.wire.orders import Begin
 
 _VARIABLE = os.fsencode(BACKEND)
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}

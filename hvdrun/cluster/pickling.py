@@ -22,7 +22,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
-from rendezvous.unsendable import find
+from rendezvous.wire.unsendable import find
 
 Unit = tuple[str, Mapping[str, bytes]]  # a folder, and by path in it the sources of one module or package
 _ON_ALL_HOSTS = frozenset({"horovod", "hvdrun", "protos", "rendezvous", "worker_runtime"})

@@ -11,7 +11,7 @@ from hvdrun.network.errors import NoAllowedAddressError, describe
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import LOOPBACK
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 _FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # addresses of nobody (RFC 5737, RFC 3849)
 _DISCARD_PORT = 9

@@ -19,7 +19,7 @@ from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, S
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import LOOPBACK
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 _LATENCY_CLASSES = (5.0, 50.0)  # in milliseconds: one site, one region, the world
 

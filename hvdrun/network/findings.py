@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from rendezvous.orders import Found, Listening, Proof
+from rendezvous.wire.orders import Found, Listening, Proof
 
 LAUNCHER = "(launcher)"  # hvdrun's own name in a survey: no host can be called so
 ALL_PAIRS_LIMIT = 32

@@ -14,7 +14,7 @@ from typing import cast
 from hvdrun.network.handshake import QUESTION_BYTES, Identity
 from hvdrun.network.interfaces import InterfaceAddress
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 SILENCE_SECONDS = 2.0  # how long a connection may take for its question
 MAX_VISITORS = 256  # at the same time, on all addresses together

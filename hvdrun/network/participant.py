@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hvdrun.network.interfaces import list_addresses
 from hvdrun.network.listener import Listener
 from hvdrun.network.probe import probe
-from rendezvous.orders import Found, Probed, ProbeTarget
+from rendezvous.wire.orders import Found, Probed, ProbeTarget
 
 
 class Participant:

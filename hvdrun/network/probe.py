@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from hvdrun.network.handshake import ANSWER_BYTES, Identity
-from rendezvous.orders import ProbeTarget, Proof
+from rendezvous.wire.orders import ProbeTarget, Proof
 
 PROBE_SECONDS = 2.0  # for one target: long enough for one lost packet, which is sent again after a second
 CONCURRENCY = 128  # connections at the same time; a process has 1,024 descriptors at least

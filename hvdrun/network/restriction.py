@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Self
 
 from hvdrun.errors import BadValueError
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 OPTION = "--network-interfaces"
 

@@ -13,7 +13,7 @@ from hvdrun.network.errors import SurveyTimeoutError
 from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
 from hvdrun.network.participant import Participant
 from hvdrun.network.probe import bound_seconds
-from rendezvous.orders import Found, Look, Order, Probe, Probed, ProbeTarget, Telling
+from rendezvous.wire.orders import Found, Look, Order, Probe, Probed, ProbeTarget, Telling
 
 ANSWER_SECONDS = 15.0  # for what an agent does at once, on a busy machine
 _TOKEN_BYTES = 32

@@ -4,7 +4,7 @@ import os
 import signal
 import tempfile
 
-from rendezvous.file_limit import raise_file_limit
+from rendezvous.server.file_limit import raise_file_limit
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - writable in every container
 

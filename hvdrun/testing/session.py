@@ -18,7 +18,7 @@ from hvdrun.cluster.errors import UnsendableError
 from hvdrun.cluster.pickling import read_error, read_result
 from hvdrun.errors import HvdrunError
 from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_travel, read_settings, run_test
-from rendezvous.unsendable import find
+from rendezvous.wire.unsendable import find
 
 
 class DebuggedError(BdbQuit):

@@ -1,42 +1,43 @@
-"""Messages between an agent that comes by itself and the launcher's door."""
+"""What an agent that comes by itself says to the launcher at the door, and what it is answered."""
 
-from google.protobuf.message import DecodeError
-
-from protos import rendezvous_pb2 as pb
-from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.errors import WireError
-from rendezvous.wire.frames import frame
-from rendezvous.wire.text import encode_text
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 
-def encode_agent_join(join: AgentJoin) -> bytes:
-    """One framed wish to join."""
-    message = pb.AgentJoin(
-        version=join.version, secret=join.secret, host=encode_text(join.host), slots=join.slots, tunnel=join.tunnel
-    )
-    return frame(message.SerializeToString())
+@dataclass(frozen=True, slots=True)
+class AgentJoin:
+    """An agent's wish to join, and all that it says of itself.
+
+    version: of hvdrun there.
+    secret: of the token.
+    host: the name that its host is to have in the job.
+    slots: 0 for a connection of this host's agent to the rendezvous, by the same door.
+    tunnel: the port of that host's loopback address where such connections begin.
+    """
+
+    version: str
+    secret: bytes = field(repr=False)
+    host: str
+    slots: int
+    tunnel: int = 0
 
 
-def decode_agent_join(data: bytes) -> AgentJoin:
-    """The wish in one frame."""
-    try:
-        message = pb.AgentJoin.FromString(data)
-    except DecodeError as error:
-        raise WireError(f"{len(data)} bytes that are no wish to join") from error
-    return AgentJoin(message.version, message.secret, message.host, message.slots, message.tunnel)
+class Admission(IntEnum):
+    """What becomes of the wish."""
+
+    ACCEPTED = 1
+    REFUSED = 2
+    NOT_NEEDED = 3
 
 
-def encode_agent_admitted(answer: AgentAdmitted) -> bytes:
-    """One framed answer."""
-    admission = pb.Admission.ValueType(answer.admission)
-    message = pb.AgentAdmitted(admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code)
-    return frame(message.SerializeToString())
+@dataclass(frozen=True, slots=True)
+class AgentAdmitted:
+    """The answer.
 
+    reason: a sentence, empty for an agent that is accepted.
+    exit_code: what an agent ends with that is not needed.
+    """
 
-def decode_agent_admitted(data: bytes) -> AgentAdmitted:
-    """The answer in one frame."""
-    try:
-        message = pb.AgentAdmitted.FromString(data)
-        return AgentAdmitted(Admission(message.admission), message.reason, message.exit_code)
-    except (DecodeError, ValueError) as error:
-        raise WireError(f"{len(data)} bytes that answer nothing") from error
+    admission: Admission
+    reason: str = ""
+    exit_code: int = 0

@@ -1,45 +1,53 @@
-"""Messages of tasks: each is a stream whose first message has all but data, and the others nothing else."""
+"""Functions that the workers of a job run one after the other: how they are handed out, and what comes back.
+
+Only bytes here: the program that has written a task and the worker that runs it know what they mean.
+"""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
-from protos import rendezvous_pb2 as pb
-from rendezvous.errors import WireError
-from rendezvous.tasks import OutcomeHead, Task
-from rendezvous.wire.membership import decode_worker, encode_worker
+from rendezvous.core.model import Worker
 
-
-def encode_task(task: Task) -> Iterator[pb.TaskPart]:
-    """The messages of a task."""
-    yield pb.TaskPart(number=task.number)
-    for piece in task.pieces():
-        yield pb.TaskPart(data=piece)
+PIECE_BYTES = 1024 * 1024  # nothing larger is in memory on the way
 
 
-def encode_outcome(head: OutcomeHead, pieces: Iterator[bytes]) -> Iterator[pb.OutcomePart]:
-    """The messages of an outcome."""
-    yield pb.OutcomePart(
-        worker=encode_worker(head.worker),
-        number=head.number,
-        size=head.size,
-        failed=head.failed,
-        follows_another=head.follows_another,
-    )
-    for piece in pieces:
-        yield pb.OutcomePart(data=piece)
+@dataclass(frozen=True, slots=True)
+class OutcomeHead:
+    """What is known of an outcome before its bytes.
+
+    number: of the task.
+    size: how many bytes there are.
+    failed: the bytes tell of an exception, and not of a result.
+    follows_another: the task has failed because another worker had ended.
+    """
+
+    worker: Worker
+    number: int
+    size: int
+    failed: bool = False
+    follows_another: bool = False
 
 
-def decode_outcome_head(message: pb.OutcomePart) -> OutcomeHead:
-    """What the first message of an outcome says."""
-    if not message.HasField("worker") or not message.number:
-        raise WireError("an outcome without worker or number")
-    return OutcomeHead(
-        decode_worker(message.worker), message.number, message.size, message.failed, message.follows_another
-    )
+class Task(Protocol):
+    """One function, in bytes.
+
+    number: from 1, growing.
+    """
+
+    @property
+    def number(self) -> int:
+        """See the class."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its bytes, none of the pieces larger than PIECE_BYTES; each call begins anew."""
 
 
-async def read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[bytes]:
-    """The bytes of the messages after the first."""
-    async for part in parts:
-        if part.HasField("worker"):
-            raise WireError("an outcome within an outcome")
-        yield part.data
+class TaskDesk(Protocol):
+    """Hands tasks out to the workers, and takes what has become of them."""
+
+    async def next(self, after: int) -> Task | None:
+        """Wait for a task with a number above `after`; None when there will be none."""
+
+    async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
+        """Take an outcome; one that was taken before is ignored, one that breaks off was not taken."""

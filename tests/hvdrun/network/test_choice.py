@@ -11,7 +11,7 @@ from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, S
 from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Listening, Proof
+from rendezvous.wire.orders import Found, Listening, Proof
 
 
 def read_listening(text: str) -> Listening:

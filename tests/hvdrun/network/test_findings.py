@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hvdrun.network.findings import ALL_PAIRS_LIMIT, LAUNCHER, Findings, plan_pairs
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Listening
+from rendezvous.wire.orders import Found, Listening
 
 
 def name_hosts(count: int) -> list[str]:

@@ -13,7 +13,7 @@ from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
 from hvdrun.network.interfaces import InterfaceAddress, list_addresses
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Listening, Proof
+from rendezvous.wire.orders import Found, Listening, Proof
 
 Entry = namedtuple("Entry", ["family", "address", "netmask"])  # noqa: PYI024 - as psutil has them
 Stats = namedtuple("Stats", ["isup", "speed"])  # noqa: PYI024 - the same

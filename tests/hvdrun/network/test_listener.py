@@ -12,7 +12,7 @@ from hvdrun.network.interfaces import InterfaceAddress
 from hvdrun.network.listener import MAX_VISITORS, Listener
 from hvdrun.network.probe import probe
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Listening, ProbeTarget
+from rendezvous.wire.orders import Listening, ProbeTarget
 from tests.hvdrun.network.loopback import ADDRESSES
 from tests.waiting import in_loop
 

@@ -12,7 +12,7 @@ from hvdrun.network.interfaces import InterfaceAddress
 from hvdrun.network.listener import Listener
 from hvdrun.network.probe import CONCURRENCY, bound_seconds, probe
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import ProbeTarget, Proof
+from rendezvous.wire.orders import ProbeTarget, Proof
 from tests.hvdrun.network.loopback import ADDRESSES
 from tests.waiting import in_loop
 

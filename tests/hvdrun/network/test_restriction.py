@@ -5,7 +5,7 @@ import pytest
 from hvdrun.errors import BadValueError
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 
 def make_listening(interface: str, address: str) -> Listening:

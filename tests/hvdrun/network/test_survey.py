@@ -12,7 +12,7 @@ from hvdrun.network.errors import NoAllowedAddressError, SurveyTimeoutError
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.participant import Participant
 from hvdrun.network.survey import survey
-from rendezvous.orders import Found, Look, Order, Probe, Probed, Remark, Telling
+from rendezvous.wire.orders import Found, Look, Order, Probe, Probed, Remark, Telling
 
 LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 5.0  # for an agent on this machine

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rendezvous.backend import MODULE, read_answer
+from rendezvous.wire.backend import MODULE, read_answer
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends import __main__ as program
 from worker_runtime.groups.backends.choice import (

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.notices import (
+from rendezvous.wire.notifications import (
     KEY_BYTES,
     Board,
     Departed,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from rendezvous.credentials import SERVER_NAME, agent_identity
+from rendezvous.wire.credentials import SERVER_NAME, agent_identity
 
 
 @given(some.text(some.characters(exclude_categories=["Cs"])), some.text(some.characters(exclude_categories=["Cs"])))

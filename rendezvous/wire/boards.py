@@ -4,7 +4,7 @@ import secrets
 
 from rendezvous.core.messages import Announce, Depart, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Worker
-from rendezvous.notices import (
+from rendezvous.wire.notifications import (
     KEY_BYTES,
     Board,
     Departed,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rendezvous.backend import Backend, encode_answer, read_answer, read_backend
 from rendezvous.bootstrap import BACKEND
 from rendezvous.errors import UnknownBackendError
+from rendezvous.wire.backend import Backend, encode_answer, read_answer, read_backend
 
 
 @pytest.mark.parametrize("backend", Backend)

@@ -3,11 +3,11 @@
 import asyncio
 from contextlib import aclosing
 
-from rendezvous.boards import Boards
 from rendezvous.core.messages import Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 from rendezvous.core.reports import Decision, Verdict
-from rendezvous.notices import KEY_BYTES, Departed, Interrupted, Notice, Published, Refused, ResizeOffered
+from rendezvous.wire.boards import Boards
+from rendezvous.wire.notifications import KEY_BYTES, Departed, Interrupted, Notice, Published, Refused, ResizeOffered
 
 A0, B0 = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 RETRY = Verdict(Decision.RETRY, (0, 1))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rendezvous.unsendable import find
+from rendezvous.wire.unsendable import find
 
 LOCK = threading.Lock()
 LIST = [1, 2, LOCK]
@@ -44,7 +44,7 @@ def with_default(value: object = LOCK, *, word: object = 1) -> object:
 
 def is_sendable(value: object, seen: frozenset[int] = frozenset()) -> bool:
     """Nothing that leads to the lock is."""
-    from rendezvous.unsendable import list_parts  # noqa: PLC0415 - only this
+    from rendezvous.wire.unsendable import list_parts  # noqa: PLC0415 - only this
 
     if value is LOCK:
         return False

@@ -11,10 +11,10 @@ STRANGER = """
 import os
 import {module}
 import grpc
-from rendezvous.authority import Authority
+from rendezvous.server.authority import Authority
 import asyncio
 from rendezvous.core.model import Policy
-from rendezvous.server import Server
+from rendezvous.server.server import Server
 
 async def main():
     async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
@@ -36,12 +36,14 @@ def start_stranger(module: str, **variables: str) -> tuple[str, str]:
     return run.stdout.strip(), run.stderr
 
 
-@pytest.mark.parametrize("module", ["rendezvous.quiet_grpc", "rendezvous.server", "hvdrun.agent.attendance"])
+@pytest.mark.parametrize(
+    "module", ["rendezvous.server.quiet_grpc", "rendezvous.server.server", "hvdrun.agent.attendance"]
+)
 def test_a_stranger_is_not_told_to_who_reads_standard_error(module: str) -> None:
     assert start_stranger(module) == ("None", "")
 
 
 def test_who_wants_to_hear_grpc_does() -> None:
-    output, errors = start_stranger("rendezvous.quiet_grpc", GRPC_VERBOSITY="INFO")
+    output, errors = start_stranger("rendezvous.server.quiet_grpc", GRPC_VERBOSITY="INFO")
     assert output == "INFO"
     assert "handshake failed" in errors.lower()

@@ -3,10 +3,10 @@
 import pytest
 
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Credential
-from rendezvous.notices import Published
-from rendezvous.orders import Begin, Look, OutputStream
-from rendezvous.sequencing import Activation
+from rendezvous.wire.credentials import Credential
+from rendezvous.wire.notifications import Published
+from rendezvous.wire.orders import Begin, Look, OutputStream
+from rendezvous.wire.sequencing import Activation
 
 CREDENTIAL = Credential(b"authority", b"certificate", b"secret key")
 BEGIN = Begin(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rendezvous.sequencing import Activation, read_port
+from rendezvous.wire.sequencing import Activation, read_port
 
 KEY = bytes(range(32))
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous import forking
-from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready
+from rendezvous.wire import forking
+from rendezvous.wire.forking import LENGTH, Forked, ForkRequest, Message, Ready
 
 words = st.binary().map(os.fsdecode)  # whatever an operating system may hold, as Python shows it
 messages: st.SearchStrategy[Message] = st.one_of(

@@ -7,8 +7,8 @@ import pytest
 
 from protos import rendezvous_pb2 as pb
 from rendezvous.errors import WireError
-from rendezvous.tasks import OutcomeHead
-from rendezvous.wire.tasks import decode_outcome_head, encode_outcome, read_data
+from rendezvous.wire.task_codec import decode_outcome_head, encode_outcome, read_data
+from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.wire.messages import WORKER
 
 HEAD = OutcomeHead(WORKER, 3, 5, failed=True, follows_another=True)

@@ -6,7 +6,7 @@ from typing import cast
 import grpc
 import pytest
 
-from rendezvous import serving
+from rendezvous.server import serving
 from tests.waiting import in_loop
 
 
