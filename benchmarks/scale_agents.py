@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Self
 
-import rendezvous.server.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
 import grpc
@@ -28,8 +28,8 @@ from rendezvous.core.reports import Report, Wish
 from rendezvous.errors import UnreachableError
 from rendezvous.server.file_limit import raise_file_limit
 from rendezvous.wire import codec
-from rendezvous.wire.credentials import Credential
 from rendezvous.wire.notifications import Interrupted, Notice, Published
+from rendezvous.wire.orders import Credential
 from rendezvous.wire.reports import encode_report
 
 LIMIT_SECONDS = 120.0

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
-import rendezvous.server.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
 import psutil

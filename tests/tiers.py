@@ -23,13 +23,8 @@ class Tier(StrEnum):
 FILES = {
     Tier.PURE: (
         "tests/rendezvous/core/",
-        "tests/rendezvous/wire/test_backend.py",
         "tests/rendezvous/test_bootstrap.py",
-        "tests/rendezvous/wire/test_credentials.py",
-        "tests/rendezvous/wire/test_notifications.py",
-        "tests/rendezvous/wire/test_forking.py",
-        "tests/rendezvous/wire/test_orders.py",
-        "tests/rendezvous/wire/test_sequencing.py",
+        "tests/rendezvous/wire/",
         "tests/worker_runtime/coordination/ordering/",
         "tests/worker_runtime/test_errors.py",
         "tests/worker_runtime/coordination/test_wire.py",

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-import rendezvous.server.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
 from hvdrun.agent.lease import Lease, LeaseExpiredError

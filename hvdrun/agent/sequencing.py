@@ -26,7 +26,7 @@ from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
 from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
 from rendezvous.wire.orders import Begin
-from rendezvous.wire.sequencing import MODULE, Activation
+from rendezvous.wire.processes import SEQUENCER, Activation
 
 LIMIT_SECONDS = 30.0  # for one start; a busy machine needs a second or two
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
@@ -73,7 +73,7 @@ class Sequencing:
         warn: Callable[[str], None],
         *,
         limit_seconds: float = LIMIT_SECONDS,
-        module: str = MODULE,
+        module: str = SEQUENCER,
     ) -> None:
         self._begin = begin
         self._forker = forker

@@ -6,7 +6,7 @@ from hvdrun.console.job_reporter import JobReporter
 from rendezvous.core.messages import Effect, Event
 from rendezvous.core.model import Policy
 from rendezvous.server.server import Server
-from rendezvous.wire.credentials import Credential
+from rendezvous.wire.orders import Credential
 from rendezvous.wire.tasks import TaskDesk
 
 

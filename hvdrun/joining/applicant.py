@@ -27,8 +27,7 @@ from rendezvous.core.model import Endpoint
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
-from rendezvous.wire.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.wire.orders import Begin
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Begin
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0

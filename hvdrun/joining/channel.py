@@ -17,7 +17,7 @@ from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK
 from rendezvous.errors import RendezvousError, WireError
 from rendezvous.wire import codec
-from rendezvous.wire.credentials import SERVER_NAME, Credential
+from rendezvous.wire.orders import SERVER_NAME, Credential
 
 if TYPE_CHECKING:
     from hvdrun.agent.output import OutputForwarder

@@ -18,8 +18,7 @@ from hvdrun.version import __version__
 from rendezvous.errors import RendezvousError
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
-from rendezvous.wire.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.wire.credentials import Credential
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Credential
 
 MAX_STRANGERS = 256  # at the same time, unless few files may be open
 _SHARE = 3  # of the connections that an address of the rendezvous may have

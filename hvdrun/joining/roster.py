@@ -18,8 +18,7 @@ from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
-from rendezvous.wire.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.wire.orders import Order, Release, Telling
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Order, Release, Telling
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
 _MARGIN_SECONDS = 5.0

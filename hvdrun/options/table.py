@@ -42,9 +42,8 @@ from hvdrun.spec.limits import (
     ELASTIC_LEASE_SECONDS,
 )
 from hvdrun.spec.mapping import BindTo, MapBy
-from rendezvous.bootstrap import BACKEND
+from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
-from rendezvous.wire.backend import Backend
 
 TABLE: Mapping[Group, tuple[Option, ...]] = {
     Group.WORKERS: (

@@ -7,8 +7,8 @@ from pathlib import Path
 from hvdrun.errors import UsageError
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo
+from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host
-from rendezvous.wire.backend import Backend
 from rendezvous.wire.orders import PlainValue
 
 

@@ -16,8 +16,8 @@ from rendezvous.core.messages import Exited
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
-from rendezvous.wire.credentials import SERVER_NAME, Credential
 from rendezvous.wire.notifications import Notice
+from rendezvous.wire.orders import SERVER_NAME, Credential
 
 _LEASE_SECONDS = 30.0
 _SILENCE_SHARE = 0.2  # of a lease: when a silent connection is asked, and how long it has for its answer, but

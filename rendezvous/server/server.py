@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
-import rendezvous.server.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+from rendezvous.server import serving  # before gRPC itself: see there
 
 # isort: split
 import grpc
@@ -39,12 +39,10 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
-from rendezvous.server import serving
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
-from rendezvous.wire.boards import Boards
-from rendezvous.wire.credentials import Credential, agent_identity
-from rendezvous.wire.notifications import Board
+from rendezvous.wire.notifications import Board, Boards
+from rendezvous.wire.orders import Credential, agent_identity
 from rendezvous.wire.task_codec import decode_outcome_head, encode_task, read_data
 from rendezvous.wire.tasks import TaskDesk
 

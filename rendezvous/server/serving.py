@@ -1,14 +1,39 @@
-"""Starts and stops gRPC's servers, neither halfway nor without a limit."""
+"""Imports gRPC, silent, and starts and stops its servers, neither halfway nor without a limit.
+
+To be imported before gRPC itself, whose C core writes a line for every stranger that fails a handshake: that is the
+launcher's terminal, or the last line that an agent is known by. How much it may say it reads from its environment
+variable, once, while it is imported; so the variable is set just for that, and what this process starts does not
+inherit it. A user who has set it is obeyed. The workers' own processes are left alone: gRPC may be the script's there.
+"""
 
 import asyncio
+import importlib
+import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import grpc
+if TYPE_CHECKING:
+    import grpc
 
+_VERBOSITY = "GRPC_VERBOSITY"
 LIMIT_SECONDS = 10.0  # a start takes one turn of the loop, a stop that of all calls
 
 
-async def start(server: grpc.aio.Server) -> None:
+def _import_quietly() -> None:
+    """Import gRPC, silent unless the user wants to hear it; does nothing where it has been imported before."""
+    if _VERBOSITY in os.environ:
+        return
+    os.environ[_VERBOSITY] = "NONE"
+    try:
+        importlib.import_module("grpc")
+    finally:
+        del os.environ[_VERBOSITY]
+
+
+_import_quietly()
+
+
+async def start(server: "grpc.aio.Server") -> None:
     """Start a server to its end, even if the caller is cancelled meanwhile: gRPC complains of one that is left halfway.
 
     Raises:
@@ -25,7 +50,7 @@ async def start(server: grpc.aio.Server) -> None:
         await asyncio.wait({starting}, timeout=LIMIT_SECONDS)
 
 
-async def stop(servers: Iterable[grpc.aio.Server], grace_seconds: float | None = None) -> None:
+async def stop(servers: Iterable["grpc.aio.Server"], grace_seconds: float | None = None) -> None:
     """Stop servers, whose calls have this long to end by themselves; one that does not stop is left."""
     stopping = {asyncio.create_task(server.stop(grace_seconds)) for server in servers}
     if not stopping:

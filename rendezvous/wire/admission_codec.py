@@ -4,8 +4,8 @@ from google.protobuf.message import DecodeError
 
 from protos import rendezvous_pb2 as pb
 from rendezvous.errors import WireError
-from rendezvous.wire.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.wire.frames import frame
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin
 from rendezvous.wire.text import encode_text
 
 

@@ -8,7 +8,6 @@ from google.protobuf.message import DecodeError
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.errors import WireError
-from rendezvous.wire.credentials import Credential
 from rendezvous.wire.frames import frame
 from rendezvous.wire.membership import (
     decode_assignment,
@@ -18,7 +17,7 @@ from rendezvous.wire.membership import (
     encode_endpoint,
     encode_worker,
 )
-from rendezvous.wire.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait
+from rendezvous.wire.orders import Begin, Credential, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait
 from rendezvous.wire.text import encode_text
 
 

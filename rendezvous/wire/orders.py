@@ -1,6 +1,7 @@
-"""What a launcher tells an agent on its standard input, and what comes back on its standard output.
+"""What launcher and agent say to each other: at the door, then orders to the agent and messages from it.
 
-Of the orders, `Launch` and `Terminate` are the core's effects themselves.
+An agent reads orders from its standard input and writes its messages to its standard output; one that comes by itself
+uses the connection by which it has joined. Of the orders, `Launch` and `Terminate` are the core's effects themselves.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,66 @@ from enum import IntEnum
 
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
-from rendezvous.wire.credentials import Credential
 
 PlainValue = bool | int | float | str | None
+SERVER_NAME = "rendezvous.hvdrun"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What one party of a job shows, and whom it trusts; PEM."""
+
+    authority: bytes
+    certificate: bytes
+    private_key: bytes = field(repr=False)
+
+
+def agent_identity(host: str, number: int = 1) -> str:
+    """How a certificate names the agent of a host: a URI, hex-coded, since a host's name may hold any character.
+
+    number: which agent of this host, counted from 1: one that was cut off and replaced may come back.
+    """
+    name = f"hvdrun:agent:{host.encode().hex()}"
+    return name if number == 1 else f"{name}:{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoin:
+    """An agent's wish to join, and all that it says of itself.
+
+    version: of hvdrun there.
+    secret: of the token.
+    host: the name that its host is to have in the job.
+    slots: 0 for a connection of this host's agent to the rendezvous, by the same door.
+    tunnel: the port of that host's loopback address where such connections begin.
+    """
+
+    version: str
+    secret: bytes = field(repr=False)
+    host: str
+    slots: int
+    tunnel: int = 0
+
+
+class Admission(IntEnum):
+    """What becomes of the wish."""
+
+    ACCEPTED = 1
+    REFUSED = 2
+    NOT_NEEDED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAdmitted:
+    """The answer.
+
+    reason: a sentence, empty for an agent that is accepted.
+    exit_code: what an agent ends with that is not needed.
+    """
+
+    admission: Admission
+    reason: str = ""
+    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
-        ("rendezvous.client", {"rendezvous.wire.tasks", "rendezvous.client.tasks", "rendezvous.wire.task_codec"}),
+        ("rendezvous.client", {"rendezvous.wire.tasks", "rendezvous.client.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
         ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks", "worker_runtime.preparation"}),
         ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rendezvous.server.authority import Authority
-from rendezvous.wire.credentials import Credential
+from rendezvous.wire.orders import Credential
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what an HTTP/2 client says first
 _PATIENCE_SECONDS = 0.3  # how long a stranger waits for an answer before it comes as another

@@ -21,8 +21,8 @@ from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.server.authority import Authority
 from rendezvous.server.relay import Relay
 from rendezvous.server.server import Server
-from rendezvous.wire.credentials import Credential
 from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.orders import Credential
 from tests.waiting import wait_until
 
 T = TypeVar("T")

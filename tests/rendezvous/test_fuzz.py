@@ -16,7 +16,7 @@ from rendezvous.core.messages import Exited, Finish
 from rendezvous.core.model import Host
 from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server.server import MAX_MESSAGE_BYTES
-from rendezvous.wire.credentials import SERVER_NAME
+from rendezvous.wire.orders import SERVER_NAME
 from tests.rendezvous.fire import burning, holding, make_hello
 from tests.rendezvous.stage import A0, A1, LIMIT_SECONDS, LOOPBACK, in_clean_loop, in_thread, open_stage, open_worker
 

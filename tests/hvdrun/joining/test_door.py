@@ -22,8 +22,7 @@ from hvdrun.joining.token import find_expiry
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.server.file_limit import count_connections
-from rendezvous.wire.admission import AgentAdmitted, AgentJoin
-from rendezvous.wire.orders import Hello, Release
+from rendezvous.wire.orders import AgentAdmitted, AgentJoin, Hello, Release
 from tests.waiting import happen, in_loop
 
 PATIENCE_SECONDS = 60.0

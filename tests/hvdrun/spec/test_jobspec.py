@@ -9,8 +9,8 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
 from hvdrun.spec.workers import Workers
+from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host, Policy, Recovery
-from rendezvous.wire.backend import Backend
 from tests.hvdrun.specs import with_fields
 
 SPEC = JobSpec(Workers(("python", "train.py"), 2, (Host("localhost", 2),), Path("/work")), Limits(grace_seconds=1.0))

@@ -22,8 +22,7 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
-from rendezvous.wire.boards import Boards
-from rendezvous.wire.notifications import KEY_BYTES, Departed, Interrupted, Published, ResizeOffered
+from rendezvous.wire.notifications import KEY_BYTES, Boards, Departed, Interrupted, Published, ResizeOffered
 from tests.rendezvous.stage import (
     A0,
     A1,

@@ -18,7 +18,7 @@ from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
-from rendezvous.wire.credentials import SERVER_NAME, Credential
+from rendezvous.wire.orders import SERVER_NAME, Credential
 from tests.rendezvous.stage import A0, B0, LIMIT_SECONDS, LOOPBACK, Stage, in_clean_loop, open_stage, run
 
 ODD_NAMES = ["a" * 300, "é" * 300, "語" * 64, "2001:db8::1", "a b/c?d=%e#f", "a\nb", "*", "rendezvous.hvdrun", "a\0b"]

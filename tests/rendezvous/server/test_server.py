@@ -35,8 +35,7 @@ from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, W
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
-from rendezvous.wire.boards import Boards
-from rendezvous.wire.notifications import KEY_BYTES, Notice, Published, SequencerOpened
+from rendezvous.wire.notifications import KEY_BYTES, Boards, Notice, Published, SequencerOpened
 from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
     A0,

@@ -1,6 +1,9 @@
-"""gRPC's servers that neither start nor stop hold nobody up."""
+"""gRPC's servers that neither start nor stop hold nobody up, and strangers that fail a handshake cost no line."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from typing import cast
 
 import grpc
@@ -31,3 +34,44 @@ async def test_a_server_that_is_stuck_is_not_waited_for_without_end(monkeypatch:
     await serving.stop([server, server])
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# Fails a handshake, which gRPC itself would tell on standard error, and tells what its own children would inherit.
+STRANGER = """
+import os
+import {module}
+import grpc
+from rendezvous.server.authority import Authority
+import asyncio
+from rendezvous.core.model import Policy
+from rendezvous.server.server import Server
+
+async def main():
+    async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", await server.open("127.0.0.1"))
+        writer.write(b"not a word of TLS")
+        assert await reader.read() != b"never"
+        writer.close()
+
+asyncio.run(main())
+print(os.environ.get("GRPC_VERBOSITY"))
+"""
+
+
+def start_stranger(module: str, **variables: str) -> tuple[str, str]:
+    """Standard output and error of a process that has met a stranger."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    command = [sys.executable, "-c", STRANGER.format(module=module)]
+    run = subprocess.run(command, env=kept | variables, capture_output=True, text=True, timeout=50, check=True)
+    return run.stdout.strip(), run.stderr
+
+
+@pytest.mark.parametrize("module", ["rendezvous.server.serving", "rendezvous.server.server", "hvdrun.agent.attendance"])
+def test_a_stranger_is_not_told_to_who_reads_standard_error(module: str) -> None:
+    assert start_stranger(module) == ("None", "")
+
+
+def test_who_wants_to_hear_grpc_does() -> None:
+    output, errors = start_stranger("rendezvous.server.serving", GRPC_VERBOSITY="INFO")
+    assert output == "INFO"
+    assert "handshake failed" in errors.lower()

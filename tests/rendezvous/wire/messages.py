@@ -8,8 +8,6 @@ from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
 from rendezvous.wire import codec
-from rendezvous.wire.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.wire.credentials import Credential
 from rendezvous.wire.notifications import (
     KEY_BYTES,
     Departed,
@@ -22,8 +20,12 @@ from rendezvous.wire.notifications import (
     SequencerOpened,
 )
 from rendezvous.wire.orders import (
+    Admission,
+    AgentAdmitted,
+    AgentJoin,
     Alert,
     Begin,
+    Credential,
     Found,
     Hello,
     Hold,
