@@ -71,7 +71,7 @@ from rendezvous.wire.orders import (
 )
 
 if TYPE_CHECKING:
-    from hvdrun.network.participant import Participant
+    from hvdrun.network.connectivity import Participant
 
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
@@ -339,7 +339,7 @@ async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
                     if participant is not None:
                         participant.close()
                     participant = _make_participant(token, host)
-                    output.tell(await participant.look())
+                    output.tell(await participant.list_addresses())
                 case Probe(targets) if participant is not None:
                     output.tell(await participant.probe(targets))
                 case Release():
@@ -354,6 +354,6 @@ async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
 
 
 def _make_participant(token: bytes, host: str) -> "Participant":
-    from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
+    from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - a job on one host needs no survey
 
     return Participant(token, host)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rendezvous.wire.orders import Look, Probe, Telling
 
 if TYPE_CHECKING:
-    from hvdrun.network.participant import Participant
+    from hvdrun.network.connectivity import Participant
 
 LISTEN_SECONDS = 60.0  # after the last question: longer than a launcher waits for the answers of all hosts
 
@@ -36,7 +36,7 @@ class Respondent:
         """Answer this question, without waiting; a Look begins another survey."""
         match question:
             case Look(token, host):
-                from hvdrun.network.participant import Participant  # noqa: PLC0415 - most jobs need no later survey
+                from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - most jobs need no later survey
 
                 self._leave()
                 self._participant = Participant(token, host, loopback=self._loopback)
@@ -62,7 +62,7 @@ class Respondent:
         task.add_done_callback(self._tasks.discard)
 
     async def _look(self, participant: "Participant") -> None:
-        found = await participant.look()
+        found = await participant.list_addresses()
         if participant is self._participant:
             self._tell(found)
         else:  # another survey has begun meanwhile

@@ -2,7 +2,7 @@
 
 The first hosts are surveyed together. A host that comes later must reach, and be reached by, those that are in use, at
 the addresses that these have already. A job whose hosts are all this machine stays on the loopback interface, and needs
-no survey.
+no connectivity check.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from rendezvous.core.model import LOOPBACK, Endpoint
 
 if TYPE_CHECKING:
     from hvdrun.network.choice import Choice
-    from hvdrun.network.findings import Findings
+    from hvdrun.network.connectivity import Connectivity
     from rendezvous.server.server import Server
 
 
@@ -56,7 +56,7 @@ class NetworkPlan:
     verbose: takes what -v prints.
     is_whole: no other hosts come than the first ones, and each of these is needed.
     coming: the hosts that are named, and of which the job does not know yet whether they are this machine.
-    loopback: loopback addresses take part in surveys; for tests.
+    loopback: loopback addresses take part in connectivity checks; for tests.
     """
 
     def __init__(
@@ -101,29 +101,29 @@ class NetworkPlan:
         if self._is_inside:
             return {host: self._admit_inside(spec, host) for host in newcomers}
         answers: dict[str, Answer] = {}
-        findings = await self._survey(list(newcomers), answers)
-        while findings is not None and (left := [host for host in findings.hosts if host in newcomers]):
-            choice = self._choose(spec, findings)
+        connectivity = await self._check(list(newcomers), answers)
+        while connectivity is not None and (left := [host for host in connectivity.hosts if host in newcomers]):
+            choice = self._choose(spec, connectivity)
             if not isinstance(choice, LaunchError):
                 return answers | await self._admit_all(spec, left, choice)
             for host in left if self._is_whole else _find_hindrances(choice, left):
                 answers[host] = choice
-                findings = findings.without(host)
+                connectivity = connectivity.without(host)
         return answers
 
-    async def _survey(self, waiting: list[str], answers: dict[str, Answer]) -> "Findings | None":
-        """What a survey of the hosts in use and of these finds; who fails meanwhile gets an answer and is left out."""
-        from hvdrun.network.errors import SurveyTimeoutError  # noqa: PLC0415 - jobs on this machine alone do without it
-        from hvdrun.network.survey import survey  # noqa: PLC0415 - the same
+    async def _check(self, waiting: list[str], answers: dict[str, Answer]) -> "Connectivity | None":
+        """What a check of the hosts in use and of these finds; who fails meanwhile gets an answer and is left out."""
+        from hvdrun.network.connectivity import check_connectivity  # noqa: PLC0415 - the same
+        from hvdrun.network.errors import ConnectivityTimeoutError  # noqa: PLC0415 - jobs on this machine alone do without it
 
         while waiting:
             settled = dict(self._settled)
             try:
-                return await survey(
+                return await check_connectivity(
                     [*settled, *waiting], self._pool.send, self._pool.hear, settled=settled, loopback=self._loopback
                 )
-            except (SurveyTimeoutError, HostLostError) as error:
-                missing = error.hosts if isinstance(error, SurveyTimeoutError) else (error.host,)
+            except (ConnectivityTimeoutError, HostLostError) as error:
+                missing = error.hosts if isinstance(error, ConnectivityTimeoutError) else (error.host,)
                 have_left = any(host in settled and host not in self._settled for host in missing)
                 failed = [host for host in waiting if host in missing] or ([] if have_left else waiting)
                 failed = waiting if self._is_whole else failed
@@ -131,16 +131,19 @@ class NetworkPlan:
                 waiting = [host for host in waiting if host not in failed]
         return None
 
-    def _choose(self, spec: JobSpec, findings: "Findings") -> "Choice | LaunchError":
-        from hvdrun.network.alone import choose_alone  # noqa: PLC0415 - as above
-        from hvdrun.network.choice import check_machines, choose  # noqa: PLC0415 - the same
-        from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same
+    def _choose(self, spec: JobSpec, connectivity: "Connectivity") -> "Choice | LaunchError":
+        from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - the same
+        from hvdrun.network.choice import (  # noqa: PLC0415 - the same
+            check_machines,
+            choose,
+            choose_alone,
+        )
 
         restriction = Restriction(spec.remote.interfaces) if spec.remote.interfaces else None
         try:
-            choice = choose(findings, restriction)
-            if len(findings.hosts) == 1 and not self._is_whole:
-                choice = replace(choice, hosts={findings.hosts[0]: choose_alone(findings, restriction)})
+            choice = choose(connectivity, restriction)
+            if len(connectivity.hosts) == 1 and not self._is_whole:
+                choice = replace(choice, hosts={connectivity.hosts[0]: choose_alone(connectivity, restriction)})
             check_machines(choice)
         except LaunchError as error:
             return error
@@ -194,7 +197,6 @@ def _can_stay_inside(spec: JobSpec) -> bool:
         return spec.remote.joining.is_inside
     if spec.remote.hosts:
         return False
-    hosts = spec.workers.hosts
     hosts = spec.workers.hosts
     return not spec.discovers or (not spec.remote.interfaces and all(_means_itself(host.name) for host in hosts))
 

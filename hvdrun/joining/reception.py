@@ -16,8 +16,8 @@ from hvdrun.errors import LaunchError
 from hvdrun.joining.door import Door
 from hvdrun.joining.keys import open_keys
 from hvdrun.joining.roster import Roster
-from hvdrun.network.alone import find_own_outward
-from hvdrun.network.interfaces import list_addresses
+from hvdrun.network.addresses import list_addresses
+from hvdrun.network.choice import find_own_outward
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.signals import answer_signals
 from hvdrun.spec.hosts import count_slots

@@ -1,4 +1,4 @@
-"""Chooses, from what a survey has proven, the address of each host that the others are told.
+"""Chooses, from what a connectivity check has proven, the address of each host that the others are told.
 
 Pure. The rules, in their order:
 1. An address counts only if everybody who was asked to reach it did: that is why docker0 is never chosen, whatever it
@@ -10,14 +10,15 @@ Pure. The rules, in their order:
 """
 
 import ipaddress
+import socket
 import statistics
 from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hvdrun.network.addresses import Restriction
+from hvdrun.network.connectivity import LAUNCHER, Connectivity
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, describe
-from hvdrun.network.findings import LAUNCHER, Findings
-from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import LOOPBACK
 from rendezvous.wire.orders import Listening
 
@@ -48,8 +49,8 @@ class Choice:
     launcher: Mapping[str, str | None]
 
 
-def choose(findings: Findings, restriction: Restriction | None = None) -> Choice:
-    """The choice for all hosts of a survey.
+def choose(connectivity: Connectivity, restriction: Restriction | None = None) -> Choice:
+    """The choice for all hosts of a connectivity check.
 
     restriction: binding for the hosts, and a preference for the launcher, which may be a machine of another kind.
 
@@ -57,7 +58,7 @@ def choose(findings: Findings, restriction: Restriction | None = None) -> Choice
         NoAllowedAddressError: a host has no address that may be used.
         NoCommonAddressError: some cannot reach each other, or not at one address.
     """
-    return Choice(_choose_hosts(findings, restriction), _choose_launcher(findings, restriction))
+    return Choice(_choose_hosts(connectivity, restriction), _choose_launcher(connectivity, restriction))
 
 
 def check_machines(choice: Choice) -> None:
@@ -74,20 +75,20 @@ def check_machines(choice: Choice) -> None:
             raise SameMachineError(alike, address)
 
 
-def _choose_hosts(findings: Findings, restriction: Restriction | None) -> dict[str, Chosen]:
-    hosts = findings.hosts
+def _choose_hosts(connectivity: Connectivity, restriction: Restriction | None) -> dict[str, Chosen]:
+    hosts = connectivity.hosts
     if len(hosts) == 1 and restriction is None:
         return {hosts[0]: Chosen(LOOPBACK, "", "the only host: its workers meet on the loopback interface")}
     allowed = {
-        host: [entry for entry in findings.addresses(host) if restriction is None or restriction.allows(entry)]
+        host: [entry for entry in connectivity.addresses(host) if restriction is None or restriction.allows(entry)]
         for host in hosts
     }
-    if lacking := {host: findings.addresses(host) for host in hosts if not allowed[host]}:
+    if lacking := {host: connectivity.addresses(host) for host in hosts if not allowed[host]}:
         raise NoAllowedAddressError(lacking, restriction)
-    reach = _Reach(findings, restriction)
+    reach = _Reach(connectivity, restriction)
     proven = {host: [entry for entry in allowed[host] if reach.is_complete(host, entry)] for host in hosts}
     if not all(proven.values()):
-        raise _explain(findings, reach, allowed, [host for host in hosts if not proven[host]])
+        raise _explain(connectivity, reach, allowed, [host for host in hosts if not proven[host]])
     chosen, network = _find_network(reach, proven)
     limits = f", as {restriction} allows" if restriction is not None else ""
     return {
@@ -99,17 +100,17 @@ def _choose_hosts(findings: Findings, restriction: Restriction | None) -> dict[s
 class _Reach:
     """Who reaches which address, and how fast."""
 
-    def __init__(self, findings: Findings, restriction: Restriction | None) -> None:
+    def __init__(self, connectivity: Connectivity, restriction: Restriction | None) -> None:
         self._restriction = restriction
         self._milliseconds: dict[tuple[str, str], dict[str, float]] = {}
-        for prober, proofs in findings.proofs.items():
+        for prober, proofs in connectivity.proofs.items():
             for proof in proofs:
                 self._milliseconds.setdefault((proof.host, proof.address), {})[prober] = proof.milliseconds
-        self._probers = {host: findings.probers(host) for host in findings.found}
+        self._probers = {host: connectivity.probers(host) for host in connectivity.found}
         self._positions = {
             (host, entry): position
-            for host in findings.found
-            for position, entry in enumerate(findings.addresses(host))
+            for host in connectivity.found
+            for position, entry in enumerate(connectivity.addresses(host))
         }
         # Classes of latency of the interfaces, each that of its fastest address: one lost packet decides no family.
         self._distances: dict[tuple[str, str], int] = {}
@@ -190,7 +191,7 @@ _KINDS: tuple[tuple[Callable[[Listening], Hashable], Callable[[Listening], str]]
 
 
 def _explain(
-    findings: Findings, reach: _Reach, allowed: Mapping[str, Sequence[Listening]], hosts: Sequence[str]
+    connectivity: Connectivity, reach: _Reach, allowed: Mapping[str, Sequence[Listening]], hosts: Sequence[str]
 ) -> NoCommonAddressError:
     """Who does not reach these hosts, which have no address that all reach."""
     unreached: list[tuple[str, str]] = []
@@ -198,8 +199,8 @@ def _explain(
     for host in hosts:
         reached: dict[str, list[str]] = {
             prober: [entry.endpoint.address for entry in allowed[host] if prober in reach.by(host, entry)]
-            for prober in findings.found  # in their order
-            if prober in findings.probers(host)
+            for prober in connectivity.found  # in their order
+            if prober in connectivity.probers(host)
         }
         missing = [(prober, host) for prober, addresses in reached.items() if not addresses]
         unreached += missing
@@ -208,16 +209,63 @@ def _explain(
     return NoCommonAddressError(unreached, divided, allowed)
 
 
-def _choose_launcher(findings: Findings, restriction: Restriction | None) -> dict[str, str | None]:
+def _choose_launcher(connectivity: Connectivity, restriction: Restriction | None) -> dict[str, str | None]:
     """For each host the address of the launcher that it reaches and that most of the others reach too."""
-    reach = _Reach(findings, restriction)
+    reach = _Reach(connectivity, restriction)
 
     def rate(entry: Listening) -> tuple[bool, int, tuple[int, ...]]:
         forbidden = restriction is not None and not restriction.allows(entry)
         return forbidden, -len(reach.by(LAUNCHER, entry)), reach.rate(LAUNCHER, entry)
 
-    entries = sorted(findings.addresses(LAUNCHER), key=rate)
+    entries = sorted(connectivity.addresses(LAUNCHER), key=rate)
     return {
         host: next((entry.endpoint.address for entry in entries if host in reach.by(LAUNCHER, entry)), None)
-        for host in findings.hosts
+        for host in connectivity.hosts
     }
+
+
+_FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # addresses of nobody (RFC 5737, RFC 3849)
+_DISCARD_PORT = 9
+
+
+def choose_alone(connectivity: Connectivity, restriction: Restriction | None) -> Chosen:
+    """Where the one host of these connectivity will be reached.
+
+    Raises:
+        NoAllowedAddressError: it has no address that may be used.
+    """
+    (host,) = connectivity.hosts
+    entries = connectivity.addresses(host)
+    allowed = [entry for entry in entries if restriction is None or restriction.allows(entry)]
+    if not allowed and restriction is not None:
+        raise NoAllowedAddressError({host: entries}, restriction)
+    if not allowed:
+        return Chosen(LOOPBACK, "", "it has no other address: no other host can join it")
+    outward = _find_outward(connectivity, host)
+
+    def rate(entry: Listening) -> tuple[int, bool, int]:
+        wish = restriction.rank(entry) if restriction is not None else 0
+        return wish, entry.endpoint.address not in outward, -entry.speed
+
+    best = min(allowed, key=rate)
+    return Chosen(best.endpoint.address, best.interface, f"{describe(best)}: it is alone, and others may come")
+
+
+def find_own_outward() -> frozenset[str]:
+    """The addresses from which this machine would go out into the world; nothing is sent."""
+    found = set()
+    for address, family in _FAR:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((address, _DISCARD_PORT))
+            except OSError:  # there is no way out in this family
+                continue
+            found.add(str(probe.getsockname()[0]))
+    return frozenset(found)
+
+
+def _find_outward(connectivity: Connectivity, host: str) -> frozenset[str]:
+    """The addresses from which it has reached the launcher; on the same machine each of them reaches itself."""
+    sources = {proof.source for proof in connectivity.proofs.get(host, ()) if proof.host == LAUNCHER}
+    own = {entry.endpoint.address for entry in connectivity.addresses(LAUNCHER)}
+    return frozenset(sources - own) or find_own_outward()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hvdrun.errors import LaunchError
-from hvdrun.network.restriction import OPTION, Restriction
+from hvdrun.network.addresses import OPTION, Restriction
 from rendezvous.wire.orders import Listening
 
 _NAMED = 8  # a sentence that names more is not read
@@ -68,7 +68,7 @@ class SameMachineError(LaunchError):
         self.address = address
 
 
-class SurveyTimeoutError(LaunchError):
+class ConnectivityTimeoutError(LaunchError):
     """Some hosts did not answer when they were asked for their addresses, or for whom they reach."""
 
     def __init__(self, hosts: Sequence[str], task: str, limit_seconds: float) -> None:

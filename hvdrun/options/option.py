@@ -238,7 +238,7 @@ def parse_interfaces(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: a piece between commas can be none of these.
     """
-    from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - most jobs name none
+    from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - most jobs name none
 
     try:
         pieces = Restriction.parse(text).pieces

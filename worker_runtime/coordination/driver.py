@@ -63,6 +63,7 @@ class Driver:
         self._patience_seconds = patience_seconds
         self._pending: dict[int, Handle[object]] = {}
         # A signal's handler may call shutdown() while its thread sends or drives.
+        # Their order: `_driving`, the `lock` of InFlight, `_sending`. Nothing is carried out under the last.
         self._sending = threading.RLock()  # what goes out, and the numbers of questions
         self._driving = threading.RLock()
         # Of those who wait while another drives. Not events: a signal's handler that raises may leave one's lock held.
@@ -272,13 +273,13 @@ class Driver:
                 self._background.ring()
 
     def _flush(self) -> None:
-        with self._sending:
-            try:
+        try:
+            with self._sending:
                 self._link.flush()
-            except OSError as error:
-                self._end_broken(error)
-            except RuntimeError as error:
-                self._end(f"what was asked could not be sent ({error})")
+        except OSError as error:
+            self._end_broken(error)
+        except RuntimeError as error:
+            self._end(f"what was asked could not be sent ({error})")
 
     def _hear(self, wait_seconds: float | None) -> None:
         """Carry out the answers that have come, or come within the time."""

@@ -13,9 +13,9 @@ import pytest
 from hvdrun.errors import HostLostEarlyError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.network_plan import InsideOnlyError, NetworkPlan, Route
+from hvdrun.network.addresses import list_addresses
+from hvdrun.network.connectivity import LAUNCHER
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
-from hvdrun.network.findings import LAUNCHER
-from hvdrun.network.interfaces import list_addresses
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity

@@ -12,7 +12,7 @@ from hvdrun.joining import reception
 from hvdrun.joining.programs import make_token, run_agent
 from hvdrun.joining.reception import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
 from hvdrun.joining.token import Token
-from hvdrun.network.interfaces import InterfaceAddress
+from hvdrun.network.addresses import InterfaceAddress
 from hvdrun.options.conflicts import choose_joining
 from hvdrun.options.programs import read_agent, read_token
 from hvdrun.spec.jobspec import JobSpec

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvdrun.network.addresses import Restriction
 from hvdrun.network.choice import Choice, Chosen, check_machines, choose
+from hvdrun.network.connectivity import LAUNCHER, Connectivity, plan_pairs
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
-from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
-from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Found, Listening, Proof
 
@@ -26,8 +26,8 @@ def read_machines(text: str) -> dict[str, Found]:
     return {host: Found(tuple(map(read_listening, listed)), 4) for host, listed in zip("abc", machines, strict=False)}
 
 
-def make_findings(machines: str | dict[str, Found], *unreached: str, slow: tuple[str, ...] = ()) -> Findings:
-    """A survey in which everybody reached everything, but for `address`, or `host>address`; slow ones take 9 ms."""
+def make_findings(machines: str | dict[str, Found], *unreached: str, slow: tuple[str, ...] = ()) -> Connectivity:
+    """All hosts reach all addresses but for `address`, or `host>address`; slow ones take 9 ms."""
     found = read_machines(machines) if isinstance(machines, str) else machines
     pairs = plan_pairs([host for host in found if host != LAUNCHER])
     proofs = {
@@ -41,7 +41,7 @@ def make_findings(machines: str | dict[str, Found], *unreached: str, slow: tuple
         for prober in found
         if prober != LAUNCHER
     }
-    return Findings(found, pairs, proofs)
+    return Connectivity(found, pairs, proofs)
 
 
 def list_addresses(choice: Choice) -> dict[str, str]:
@@ -175,70 +175,76 @@ networks = st.lists(hosts, min_size=2, max_size=5).map(
 
 
 @st.composite
-def surveys(draw: st.DrawFn) -> Findings:
+def drawn_connectivity(draw: st.DrawFn) -> Connectivity:
     """Hosts with some addresses each, and who reached which."""
-    findings = make_findings(draw(networks))
+    connectivity = make_findings(draw(networks))
     proofs = {
-        host: [proof for proof in listed if draw(st.integers(0, 5))] for host, listed in sorted(findings.proofs.items())
+        host: [proof for proof in listed if draw(st.integers(0, 5))]
+        for host, listed in sorted(connectivity.proofs.items())
     }
-    return Findings(findings.found, findings.pairs, proofs)
+    return Connectivity(connectivity.found, connectivity.pairs, proofs)
 
 
-def find_complete(findings: Findings) -> dict[str, set[str]]:
+def find_complete(connectivity: Connectivity) -> dict[str, set[str]]:
     """The addresses of each host that all others have proven."""
     return {
         host: {
             entry.endpoint.address
-            for entry in findings.addresses(host)
+            for entry in connectivity.addresses(host)
             if all(
-                any((proof.host, proof.address) == (host, entry.endpoint.address) for proof in findings.proofs[prober])
-                for prober in findings.hosts
+                any(
+                    (proof.host, proof.address) == (host, entry.endpoint.address)
+                    for proof in connectivity.proofs[prober]
+                )
+                for prober in connectivity.hosts
                 if prober != host
             )
         }
-        for host in findings.hosts
+        for host in connectivity.hosts
     }
 
 
-@given(surveys())
-def test_what_is_chosen_was_proven_by_all_and_there_is_a_choice_whenever_there_can_be(findings: Findings) -> None:
-    complete = find_complete(findings)
+@given(drawn_connectivity())
+def test_what_is_chosen_was_proven_by_all_and_there_is_a_choice_whenever_there_can_be(
+    connectivity: Connectivity,
+) -> None:
+    complete = find_complete(connectivity)
     try:
-        choice = choose(findings)
+        choice = choose(connectivity)
     except NoCommonAddressError as error:
-        assert {host for _, host in error.unreached} | error.divided.keys()  # noqa: PT017 - a survey at random
+        assert {host for _, host in error.unreached} | error.divided.keys()  # noqa: PT017 - a connectivity check at random
         assert not all(complete.values())
     else:
         for host, chosen in choice.hosts.items():
             assert chosen.address in complete[host]
             assert (chosen.interface, chosen.address) in {
-                (entry.interface, entry.endpoint.address) for entry in findings.addresses(host)
+                (entry.interface, entry.endpoint.address) for entry in connectivity.addresses(host)
             }
 
 
-@given(surveys(), st.randoms())
-def test_the_order_of_proofs_is_of_no_importance(findings: Findings, random: Random) -> None:
-    shuffled = {host: random.sample(list(listed), len(listed)) for host, listed in findings.proofs.items()}
-    other = Findings(findings.found, findings.pairs, dict(reversed(shuffled.items())))
-    assert describe_choice(findings) == describe_choice(other)
+@given(drawn_connectivity(), st.randoms())
+def test_the_order_of_proofs_is_of_no_importance(connectivity: Connectivity, random: Random) -> None:
+    shuffled = {host: random.sample(list(listed), len(listed)) for host, listed in connectivity.proofs.items()}
+    other = Connectivity(connectivity.found, connectivity.pairs, dict(reversed(shuffled.items())))
+    assert describe_choice(connectivity) == describe_choice(other)
 
 
-@given(surveys(), addresses)
-def test_an_address_that_nobody_has_reached_changes_nothing(findings: Findings, decoy: str) -> None:
+@given(drawn_connectivity(), addresses)
+def test_an_address_that_nobody_has_reached_changes_nothing(connectivity: Connectivity, decoy: str) -> None:
     entry = read_listening(decoy.replace("10.", "172.", 1))
-    found = {host: Found((entry, *there.addresses), there.cores) for host, there in findings.found.items()}
+    found = {host: Found((entry, *there.addresses), there.cores) for host, there in connectivity.found.items()}
     try:
-        expected = choose(findings)
+        expected = choose(connectivity)
     except NoCommonAddressError:
         with pytest.raises(NoCommonAddressError):
-            choose(Findings(found, findings.pairs, findings.proofs))
+            choose(Connectivity(found, connectivity.pairs, connectivity.proofs))
     else:
-        assert choose(Findings(found, findings.pairs, findings.proofs)) == expected
+        assert choose(Connectivity(found, connectivity.pairs, connectivity.proofs)) == expected
 
 
-def describe_choice(findings: Findings) -> Choice | str:
+def describe_choice(connectivity: Connectivity) -> Choice | str:
     try:
-        return choose(findings)
+        return choose(connectivity)
     except NoCommonAddressError as error:
         return str(error)
 

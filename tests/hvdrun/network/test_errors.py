@@ -1,15 +1,15 @@
 """Sentences about the network that stay readable however many hosts there are."""
 
 from hvdrun.errors import CANNOT_LAUNCH
-from hvdrun.network.errors import NoCommonAddressError, SurveyTimeoutError
+from hvdrun.network.errors import ConnectivityTimeoutError, NoCommonAddressError
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Listening
 
 
 def test_hosts_that_do_not_answer_are_named_with_the_limit() -> None:
-    error = SurveyTimeoutError(["a", "b"], "tell its addresses", 15.0)
+    error = ConnectivityTimeoutError(["a", "b"], "list its addresses", 15.0)
     assert str(error) == (
-        "a, b did not tell its addresses within 15 s: look whether the machine is overloaded or its connection stalls, "
+        "a, b did not list its addresses within 15 s: look whether the machine is overloaded or its connection stalls, "
         "and start again."
     )
     assert (error.hosts, error.exit_code) == (("a", "b"), CANNOT_LAUNCH)

@@ -1,4 +1,4 @@
-"""A listener answers the probes of its survey, and whoever else connects can do it no harm."""
+"""A listener answers the probes of its connectivity check, and whoever else connects can do it no harm."""
 
 import asyncio
 import os
@@ -7,10 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from hvdrun.network.handshake import QUESTION_BYTES, Identity
-from hvdrun.network.interfaces import InterfaceAddress
-from hvdrun.network.listener import MAX_VISITORS, Listener
-from hvdrun.network.probe import probe
+from hvdrun.network.addresses import InterfaceAddress
+from hvdrun.network.probe import MAX_CONNECTIONS, QUESTION_BYTES, Identity, Listener, probe
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Listening, ProbeTarget
 from tests.hvdrun.network.loopback import ADDRESSES
@@ -98,7 +96,7 @@ async def speak(endpoint: Endpoint, data: bytes) -> bytes:
         os.urandom(1 << 20),
         Identity(b"another", "a", Endpoint("127.0.0.1", 1)).ask(),
     ],
-    ids=["http", "tls", "much", "another survey"],
+    ids=["http", "tls", "much", "another connectivity check"],
 )
 @in_loop
 async def test_a_stranger_gets_no_answer_and_is_let_go_at_once(data: bytes) -> None:
@@ -146,7 +144,7 @@ async def test_who_does_not_ask_in_time_is_let_go(behave: Callable[[asyncio.Stre
         reader, writer = await connect(entry.endpoint, stack)
         await behave(writer)
         rest = await read_rest(reader)
-        assert not listener._visitors
+        assert not listener._connections
         assert rest == b""
 
 
@@ -158,4 +156,4 @@ async def test_all_who_probe_at_the_same_moment_are_answered_among_many_who_only
         targets = [ProbeTarget("a", entry.endpoint)] * 100
         probes = [probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS) for _ in range(3)]
         assert [len(proofs) for proofs in await asyncio.gather(*probes)] == [100, 100, 100]
-        assert len(listener._visitors) <= MAX_VISITORS
+        assert len(listener._connections) <= MAX_CONNECTIONS

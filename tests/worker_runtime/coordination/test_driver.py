@@ -16,6 +16,7 @@ from tests.waiting import wait_until
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player, Sequencer, converse
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.messages import Answer
 from worker_runtime.coordination.ordering.questions import Question, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.errors import ShutDownError
@@ -275,6 +276,23 @@ def test_who_halts_does_not_wait_for_what_another_thread_has_heard(patient: Ends
     with pytest.raises(RuntimeError, match="rank 1 was lost"):
         waiting.finish()
     halting.finish()
+
+
+def test_no_lock_of_what_is_sent_is_held_while_the_end_is_carried_out(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player, sequencer = ends
+    others: list[Errand] = []
+
+    def carry_out(answer: Answer) -> None:  # the engine waits here for a lock under which another thread may ask
+        others.append(Errand(player.driver.tell_departed, 1, daemon=True))
+        others[0].finish()
+        player.carry_out(answer)
+
+    monkeypatch.setattr(player.driver, "_carry_out", carry_out)
+    sequencer.close()
+    player.submit("x", at_once=True, is_awaited=True)
+    assert len(player.ended) == len(others) == 1
 
 
 def test_a_forked_child_has_no_part_in_the_conversation(ends: Ends) -> None:

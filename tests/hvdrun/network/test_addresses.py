@@ -7,11 +7,11 @@ from collections import namedtuple
 import psutil
 import pytest
 
-from hvdrun.network.alone import choose_alone, find_own_outward
+from hvdrun.errors import BadValueError
+from hvdrun.network.addresses import InterfaceAddress, Restriction, list_addresses
+from hvdrun.network.choice import choose_alone, find_own_outward
+from hvdrun.network.connectivity import LAUNCHER, Connectivity, plan_pairs
 from hvdrun.network.errors import NoAllowedAddressError
-from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
-from hvdrun.network.interfaces import InterfaceAddress, list_addresses
-from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Found, Listening, Proof
 
@@ -69,32 +69,32 @@ def read(text: str) -> Listening:
     return Listening(interface, Endpoint(address, 1), 24, int(speed))
 
 
-def make_findings(*entries: str, source: str, own: str = "eth0 10.0.0.250 0") -> Findings:
+def make_findings(*entries: str, source: str, own: str = "eth0 10.0.0.250 0") -> Connectivity:
     found = {"a": Found(tuple(map(read, entries)), 4), LAUNCHER: Found((read(own),), 4)}
     proof = Proof(LAUNCHER, read(own).endpoint.address, source, 0.2)
-    return Findings(found, plan_pairs(["a"]), {"a": [proof]})
+    return Connectivity(found, plan_pairs(["a"]), {"a": [proof]})
 
 
 DOCKER = "docker0 172.17.0.1 10000"
 
 
 def test_it_is_reached_where_it_goes_out_to_the_launcher() -> None:
-    findings = make_findings(DOCKER, "eth1 10.1.0.1 25000", "eth0 10.0.0.1 1000", source="10.0.0.1")
-    chosen = choose_alone(findings, None)
+    connectivity = make_findings(DOCKER, "eth1 10.1.0.1 25000", "eth0 10.0.0.1 1000", source="10.0.0.1")
+    chosen = choose_alone(connectivity, None)
     assert (chosen.address, chosen.interface) == ("10.0.0.1", "eth0")
     assert "alone" in chosen.reason
 
 
 def test_the_user_s_networks_come_before_that() -> None:
-    findings = make_findings(DOCKER, "eth1 10.1.0.1 25000", "eth0 10.0.0.1 1000", source="10.0.0.1")
-    assert choose_alone(findings, Restriction(("eth1", "eth0"))).address == "10.1.0.1"
+    connectivity = make_findings(DOCKER, "eth1 10.1.0.1 25000", "eth0 10.0.0.1 1000", source="10.0.0.1")
+    assert choose_alone(connectivity, Restriction(("eth1", "eth0"))).address == "10.1.0.1"
     with pytest.raises(NoAllowedAddressError, match="ib0"):
-        choose_alone(findings, Restriction(("ib0",)))
+        choose_alone(connectivity, Restriction(("ib0",)))
 
 
 def test_a_machine_without_a_network_stays_by_itself() -> None:
-    findings = Findings({"a": Found((), 4), LAUNCHER: Found((), 4)}, plan_pairs(["a"]), {})
-    assert choose_alone(findings, None).address == "127.0.0.1"
+    connectivity = Connectivity({"a": Found((), 4), LAUNCHER: Found((), 4)}, plan_pairs(["a"]), {})
+    assert choose_alone(connectivity, None).address == "127.0.0.1"
 
 
 def test_the_launcher_s_own_machine_goes_out_into_the_world() -> None:
@@ -103,5 +103,53 @@ def test_the_launcher_s_own_machine_goes_out_into_the_world() -> None:
     for address in outward:
         if ":" in address:
             continue
-        findings = make_findings(DOCKER, f"eth0 {address} 0", source=address, own=f"eth0 {address} 0")
-        assert choose_alone(findings, None).address == address
+        connectivity = make_findings(DOCKER, f"eth0 {address} 0", source=address, own=f"eth0 {address} 0")
+        assert choose_alone(connectivity, None).address == address
+
+
+def make_listening(interface: str, address: str) -> Listening:
+    return Listening(interface, Endpoint(address, 4711), 24)
+
+
+@pytest.mark.parametrize(
+    ("text", "interface", "address", "allowed"),
+    [
+        ("eth0", "eth0", "10.0.0.1", True),
+        ("eth0", "eth01", "10.0.0.1", False),
+        ("eth0", "ETH0", "10.0.0.1", False),
+        ("eth1, eth0", "eth0", "10.0.0.1", True),
+        ("ib*", "ib3", "10.0.0.1", True),
+        ("ib*", "eth0", "10.0.0.1", False),
+        ("eth[01]", "eth1", "10.0.0.1", True),
+        ("eth0.100", "eth0.100", "10.0.0.1", True),
+        ("10.0.0.0/8", "eth0", "10.255.0.1", True),
+        ("10.0.0.0/8", "eth0", "11.0.0.1", False),
+        ("10.0.0.7/24", "eth0", "10.0.0.1", True),
+        ("10.0.0.1", "eth0", "10.0.0.1", True),
+        ("10.0.0.1", "eth0", "10.0.0.2", False),
+        ("2001:db8::/32", "eth0", "2001:db8::1", True),
+        ("2001:db8::/32", "eth0", "10.0.0.1", False),
+        ("0.0.0.0/0", "eth0", "2001:db8::1", False),
+    ],
+)
+def test_an_address_is_allowed_by_its_interface_or_its_subnet(
+    text: str, interface: str, address: str, *, allowed: bool
+) -> None:
+    assert Restriction.parse(text).allows(make_listening(interface, address)) is allowed
+
+
+def test_what_is_named_first_is_preferred() -> None:
+    restriction = Restriction.parse("ib*,eth0,10.0.0.0/8")
+    entries = [make_listening(name, "10.0.0.1") for name in ("ib1", "eth0", "eth1")]
+    assert [restriction.rank(entry) for entry in entries] == [0, 1, 2]
+    assert restriction.rank(make_listening("eth1", "11.0.0.1")) == 3
+
+
+@pytest.mark.parametrize("text", ["", "eth0,", ",", "eth0,,eth1", "10.0.0.0/33", "10.0.0/8", "fe80::/200", "eth0/24"])
+def test_what_can_be_neither_interface_nor_subnet_is_an_error(text: str) -> None:
+    with pytest.raises(BadValueError, match="--network-interfaces takes names of interfaces"):
+        Restriction.parse(text)
+
+
+def test_it_is_shown_as_it_was_given() -> None:
+    assert str(Restriction.parse("ib*, 10.0.0.0/8")) == "--network-interfaces ib*,10.0.0.0/8"
