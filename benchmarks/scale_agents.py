@@ -15,21 +15,21 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Self
 
-import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
 import grpc
 
 from protos import rendezvous_pb2 as pb
-from rendezvous import wire
 from rendezvous.client import AgentClient
 from rendezvous.client.calls import RETRY_SECONDS, may_be_retried
 from rendezvous.core.model import REPORTS_PER_LEASE, Slot, Worker
 from rendezvous.core.reports import Report, Wish
-from rendezvous.credentials import Credential
 from rendezvous.errors import UnreachableError
-from rendezvous.file_limit import raise_file_limit
-from rendezvous.notices import Interrupted, Notice, Published
+from rendezvous.server.file_limit import raise_file_limit
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Interrupted, Notice, Published
+from rendezvous.wire.orders import Credential
 from rendezvous.wire.reports import encode_report
 
 LIMIT_SECONDS = 120.0
@@ -135,13 +135,13 @@ class _Agent:
         self._tasks = {asyncio.create_task(self._watch()), asyncio.create_task(self._report())}
 
     async def join(self) -> float:
-        requests = [pb.JoinRequest(worker=wire.encode_worker(worker)) for worker in self._workers]
+        requests = [pb.JoinRequest(worker=codec.encode_worker(worker)) for worker in self._workers]
         await asyncio.gather(*map(self._join_one, requests))
         return await self.hear(Published)
 
     async def join_again(self) -> float:
         report = encode_report(Report(wish=Wish.CONTINUE))
-        workers = map(wire.encode_worker, self._workers)
+        workers = map(codec.encode_worker, self._workers)
         await asyncio.gather(
             *(self._join_one(pb.JoinRequest(worker=worker, after=1, report=report)) for worker in workers)
         )

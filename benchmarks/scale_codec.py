@@ -10,19 +10,19 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 
-import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
 import psutil
 
 from protos import rendezvous_pb2 as pb
-from rendezvous import wire
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Effect, HostsChanged, Launch, Lost, Terminate, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.reports import Report, Wish
-from rendezvous.notices import Interrupted, Notice, Published
-from rendezvous.server import Server
+from rendezvous.server.authority import Authority
+from rendezvous.server.server import Server
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Interrupted, Notice, Published
 from rendezvous.wire.reports import encode_report
 
 
@@ -86,7 +86,7 @@ class _Story:
     def _report(self, hosts: Iterable[str]) -> None:
         number = len(self.figures.seconds) + 1
         for host in hosts:
-            running = [wire.encode_worker(worker) for worker in self._workers(host)]
+            running = [codec.encode_worker(worker) for worker in self._workers(host)]
             data = self._send(pb.AgentReport(host=host, number=number, running=running).SerializeToString())
             self._server.receive(pb.AgentReport.FromString(data))
 
@@ -95,21 +95,21 @@ class _Story:
         told = None if report == Report() else encode_report(report)
         for host in hosts:
             first, *others = (
-                pb.JoinRequest(worker=wire.encode_worker(worker), after=after, report=told)
+                pb.JoinRequest(worker=codec.encode_worker(worker), after=after, report=told)
                 for worker in self._workers(host)
             )
             first.others.extend(others)
             received = pb.JoinRequest.FromString(self._send(first.SerializeToString()))
             for wish in (received, *received.others):
-                self._server.tell(wire.decode_join(wish))
+                self._server.tell(codec.decode_join(wish))
 
     async def _time_telling(self, part: str, kind: type[Notice]) -> None:
         began = time.perf_counter()
         for follower in self._followers.values():
             while True:
-                data = wire.encode_notice(await anext(follower)).SerializeToString()
+                data = codec.encode_notice(await anext(follower)).SerializeToString()
                 self._bytes["sent"] += len(data)
-                if isinstance(wire.decode_notice(pb.Notice.FromString(data)), kind):
+                if isinstance(codec.decode_notice(pb.Notice.FromString(data)), kind):
                     break
         self._note(part, began)
 
@@ -129,7 +129,7 @@ class _Story:
 
     def _carry_out(self, effect: Effect) -> None:
         if isinstance(effect, Launch | Terminate):
-            self._bytes["sent"] += len(wire.encode_order(effect))
+            self._bytes["sent"] += len(codec.encode_order(effect))
 
 
 def _read_memory() -> int:

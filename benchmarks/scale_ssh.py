@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.transport.transport import MAX_AT_ONCE
-from rendezvous.orders import Order, Telling
+from rendezvous.wire.orders import Order, Telling
 
 ROUND_TRIP_SECONDS = 0.2
 LOGIN_ROUND_TRIPS = 7  # at most MAX_AT_ONCE hosts at a time

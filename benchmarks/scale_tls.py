@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 from scale_agents import Crowd, Mission, Question, Told
 
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Begun, HostsChanged, Lost
 from rendezvous.core.model import Host, Policy
-from rendezvous.file_limit import raise_file_limit
-from rendezvous.server import Server
+from rendezvous.server.authority import Authority
+from rendezvous.server.file_limit import raise_file_limit
+from rendezvous.server.server import Server
 
 LOOPBACK = "127.0.0.1"
 _IDLE_SECONDS = 3.0

@@ -44,13 +44,13 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
+from rendezvous.wire.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
     from hvdrun.tasks.desk import Desk
-    from rendezvous.authority import Authority
-    from rendezvous.server import Server
+    from rendezvous.server.authority import Authority
+    from rendezvous.server.server import Server
 
 _HOLD_SECONDS = 0.1  # for the orders to leave before this process stops
 _PATIENT_STOPS = 2  # signals; a third one waits for nobody, not for a host either that is cut off
@@ -175,7 +175,7 @@ class Job:
 
     async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
         from hvdrun.console.reporting_server import ReportingServer  # noqa: PLC0415 - the agents boot meanwhile
-        from rendezvous.authority import Authority  # noqa: PLC0415 - the same
+        from rendezvous.server.authority import Authority  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
         server = ReportingServer(

@@ -8,11 +8,12 @@ scripts and libraries that torchrun would start.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.errors import BootstrapError
+from rendezvous.errors import BootstrapError, UnknownBackendError
 
 JOB = "HVD_JOB"
 SOCKET = "HVD_SOCKET"
@@ -96,6 +97,29 @@ class Bootstrap:
         for limit, seconds in (("start timeout", self.start_timeout_seconds), ("lease", self.lease_seconds)):
             if not 0 < seconds < math.inf:
                 raise ValueError(f"a {limit} of {seconds} s")
+
+
+class Backend(StrEnum):
+    """What may be asked for; without a wish each kind of tensor takes what suits it."""
+
+    GLOO = "gloo"
+    NCCL = "nccl"
+    UCC = "ucc"
+
+
+def read_backend(environment: Mapping[str, str]) -> Backend | None:
+    """The backend that a worker's variables ask for; None when they ask for none.
+
+    Raises:
+        UnknownBackendError: they ask for one that there is not.
+    """
+    name = environment.get(BACKEND)
+    if not name:
+        return None
+    try:
+        return Backend(name)
+    except ValueError:
+        raise UnknownBackendError(BACKEND, name, [backend.value for backend in Backend]) from None
 
 
 def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool) -> dict[str, str]:

@@ -23,13 +23,8 @@ class Tier(StrEnum):
 FILES = {
     Tier.PURE: (
         "tests/rendezvous/core/",
-        "tests/rendezvous/test_backend.py",
         "tests/rendezvous/test_bootstrap.py",
-        "tests/rendezvous/test_credentials.py",
-        "tests/rendezvous/test_notices.py",
-        "tests/rendezvous/test_forking.py",
-        "tests/rendezvous/test_orders.py",
-        "tests/rendezvous/test_sequencing.py",
+        "tests/rendezvous/wire/",
         "tests/worker_runtime/coordination/ordering/",
         "tests/worker_runtime/test_errors.py",
         "tests/worker_runtime/coordination/test_wire.py",

@@ -48,12 +48,12 @@ from hvdrun.processes.standstill import Standstill
 from hvdrun.shim.path import lead_to_shim
 from hvdrun.spec.environment import is_elastic, lay_over
 from hvdrun.version import __version__
-from rendezvous import wire
 from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
-from rendezvous.orders import (
+from rendezvous.wire import codec
+from rendezvous.wire.orders import (
     Alert,
     Begin,
     Hello,
@@ -94,7 +94,7 @@ class Orders:
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self.exit_code = 0
         self._reader = reader
-        self._frames = wire.FrameReader()
+        self._frames = codec.FrameReader()
         self._pending: list[Order] = []
 
     async def next(self) -> Order | None:
@@ -103,7 +103,7 @@ class Orders:
             chunk = await self._reader.read(_CHUNK_BYTES)
             if not chunk:
                 return None
-            self._pending += [wire.decode_order(data) for data in self._frames.feed(chunk)]
+            self._pending += [codec.decode_order(data) for data in self._frames.feed(chunk)]
         order = self._pending.pop(0)
         if isinstance(order, Release):
             self.exit_code = order.exit_code

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
 from hvdrun.agent.lease import Lease, LeaseExpiredError
@@ -13,8 +13,8 @@ from rendezvous.client import AgentClient
 from rendezvous.core.messages import Exited
 from rendezvous.core.model import REPORTS_PER_LEASE
 from rendezvous.errors import UnreachableError
-from rendezvous.orders import Begin
-from rendezvous.relay import Relay, Sequencing
+from rendezvous.server.relay import Relay, Sequencing
+from rendezvous.wire.orders import Begin
 
 # Each report names every worker, and thousands change one by one: their reports must not be all that both sides do.
 SECONDS_PER_WORKER = 0.0001

@@ -19,10 +19,10 @@ from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
 from hvdrun.processes import processes, python_command
 from hvdrun.processes.guard import Guard
-from rendezvous.backend import MODULE, Backend, read_answer
-from rendezvous.bootstrap import BACKEND
+from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.core.messages import Launch
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin
+from rendezvous.wire.processes import BACKENDS, read_answer
 
 _VARIABLE = os.fsencode(BACKEND)
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
@@ -48,7 +48,7 @@ class CheckedSpawner:
         module: the program that is asked.
     """
 
-    def __init__(self, begin: Begin, spawner: ForkingSpawner, guard: Guard, *, module: str = MODULE) -> None:
+    def __init__(self, begin: Begin, spawner: ForkingSpawner, guard: Guard, *, module: str = BACKENDS) -> None:
         self._begin = begin
         self._spawner = spawner
         self._guard = guard

@@ -11,8 +11,8 @@ from hvdrun.errors import HvdrunError
 from hvdrun.processes import python_command
 from hvdrun.processes.python_command import PythonCommand
 from rendezvous.core.messages import Launch
-from rendezvous.forking import ForkRequest
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin
+from rendezvous.wire.processes import ForkRequest
 
 _THREADS = "OMP_NUM_THREADS"
 _MODULES = ("torch", "worker_runtime.torch")

@@ -7,9 +7,9 @@ their own writes like any program in a pipe; reports and orders go other ways an
 import asyncio
 import os
 
-from rendezvous import wire
 from rendezvous.core.model import Worker
-from rendezvous.orders import Output, OutputStream, Telling, Written
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Output, OutputStream, Telling, Written
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -38,7 +38,7 @@ class OutputForwarder(asyncio.Protocol):
     def tell(self, telling: Telling) -> None:
         """Say something of the agent's own."""
         if self._transport is not None:
-            self._transport.write(wire.encode_telling(telling))
+            self._transport.write(codec.encode_telling(telling))
 
     def add(self, worker: Worker, stream: OutputStream, descriptor: int) -> None:
         """Read this descriptor, which is the forwarder's from now on, until its end."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hvdrun.agent.output_file import OutputFile
 from hvdrun.processes import processes
-from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
+from rendezvous.wire.processes import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 _SEARCH = b"PYTHONPATH"
 _ENTRANCE = os.fsencode(Path(__file__).resolve().parent / "entrance")  # see sitecustomize.py there

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from rendezvous.orders import Look, Probe, Telling
+from rendezvous.wire.orders import Look, Probe, Telling
 
 if TYPE_CHECKING:
     from hvdrun.network.connectivity import Participant

@@ -13,7 +13,7 @@ from typing import Self
 from hvdrun.agent.output_file import OutputFile
 from hvdrun.processes import processes
 from rendezvous.errors import SequencerStartError
-from rendezvous.sequencing import STOP, Activation, read_port
+from rendezvous.wire.processes import STOP, Activation, read_port
 
 _REAP_SECONDS = 2.0  # between the end of a process' output and the news of its end
 

@@ -24,9 +24,9 @@ from hvdrun.processes.guard import Guard
 from hvdrun.spec.environment import is_elastic
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
-from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
-from rendezvous.orders import Begin
-from rendezvous.sequencing import MODULE, Activation
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.orders import Begin
+from rendezvous.wire.processes import SEQUENCER, Activation
 
 LIMIT_SECONDS = 30.0  # for one start; a busy machine needs a second or two
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
@@ -73,7 +73,7 @@ class Sequencing:
         warn: Callable[[str], None],
         *,
         limit_seconds: float = LIMIT_SECONDS,
-        module: str = MODULE,
+        module: str = SEQUENCER,
     ) -> None:
         self._begin = begin
         self._forker = forker
@@ -100,7 +100,7 @@ class Sequencing:
             self.prepare("")
 
     def prepare(self, interpreter: str) -> None:
-        """Start the process if rank 0 is to be here and none is there; see `rendezvous.relay.Sequencing`."""
+        """Start the process if rank 0 is to be here and none is there; see `rendezvous.server.relay.Sequencing`."""
         self._interpreter = self._interpreter or interpreter
         if self._is_expected and not self._is_closing:
             if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
@@ -108,7 +108,7 @@ class Sequencing:
             self._ensure_opening()
 
     def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
-        """Serve this generation if its rank 0 is here; see `rendezvous.relay.Sequencing`."""
+        """Serve this generation if its rank 0 is here; see `rendezvous.server.relay.Sequencing`."""
         sizes = [numbers.size for _, numbers in published.members if numbers.rank == 0 and numbers.size > 1]
         if not sizes or published.generation == self._generation or self._is_closing:
             return

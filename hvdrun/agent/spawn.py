@@ -17,7 +17,7 @@ from hvdrun.spec.mapping import BindTo
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin
 
 # By these NCCL, gloo and tensorpipe find the network between the hosts. NCCL takes a bare name for a beginning, which
 # would let eth1 mean eth10 as well; with "=" it is the name.

@@ -37,7 +37,7 @@ from hvdrun.processes.supervision import supervise
 from hvdrun.processes.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
-from rendezvous.orders import Alert, OutputStream
+from rendezvous.wire.orders import Alert, OutputStream
 
 STARTS_AT_ONCE = 16
 NOT_STARTED = "it was not started any more"

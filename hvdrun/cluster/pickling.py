@@ -22,7 +22,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
-from rendezvous.unsendable import find
+from rendezvous.wire.tasks import find_unsendable
 
 Unit = tuple[str, Mapping[str, bytes]]  # a folder, and by path in it the sources of one module or package
 _ON_ALL_HOSTS = frozenset({"horovod", "hvdrun", "protos", "rendezvous", "worker_runtime"})
@@ -179,7 +179,7 @@ def _explain(
     ]
     for place, value in parts:
         if not _is_sendable(value):
-            return f"{find(place, value, _is_sendable)}; make it inside the function, or leave it out."
+            return f"{find_unsendable(place, value, _is_sendable)}; make it inside the function, or leave it out."
     return f"{name} cannot be sent to the workers: {error}"
 
 

@@ -14,7 +14,7 @@ from hvdrun.console.page import Page, render_annotation, render_page
 from hvdrun.console.start_line import StartLine, StartProgress
 from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 
 
 class Console:

@@ -9,7 +9,7 @@ from hvdrun.console.output import STREAM_NAMES, OutputMarker
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Worker
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 
 
 class OutputFiles:

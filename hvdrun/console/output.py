@@ -15,7 +15,7 @@ from hvdrun.console.marks import Marks
 from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 
 PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
 _LOOK_SECONDS = 0.002  # between two looks whether the writer has written

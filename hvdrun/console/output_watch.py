@@ -8,7 +8,7 @@ from hvdrun.console.console import Console
 from hvdrun.console.writer import is_passing
 from hvdrun.errors import OUTPUT_LOST
 from rendezvous.core.outcome import SIGNAL_OFFSET
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 
 _NAMES = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard error"}
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from hvdrun.console.job_reporter import JobReporter
 from rendezvous.core.messages import Effect, Event
 from rendezvous.core.model import Policy
-from rendezvous.credentials import Credential
-from rendezvous.server import Server
-from rendezvous.tasks import TaskDesk
+from rendezvous.server.server import Server
+from rendezvous.wire.orders import Credential
+from rendezvous.wire.tasks import TaskDesk
 
 
 class ReportingServer(Server):

@@ -11,10 +11,10 @@ from hvdrun.spec.environment import THREADS, choose_environment
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.bootstrap import torch_host_environment
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin
 
 if TYPE_CHECKING:
-    from rendezvous.authority import Authority
+    from rendezvous.server.authority import Authority
 
 
 class AgentConfig:

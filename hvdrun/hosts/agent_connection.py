@@ -9,7 +9,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait
+from rendezvous.wire.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait
 
 
 class AgentConnection:

@@ -10,7 +10,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
-from rendezvous.orders import Begin, Input, Order, Stop, Telling, Wait
+from rendezvous.wire.orders import Begin, Input, Order, Stop, Telling, Wait
 
 RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost

@@ -41,12 +41,12 @@ from hvdrun.transport.transport import Transport
 from hvdrun.version import __version__
 from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Hello
+from rendezvous.wire.orders import Hello
 
 if TYPE_CHECKING:
     from hvdrun.hosts.discovery import Discovery
     from hvdrun.joining.roster import Roster
-    from rendezvous.server import Server
+    from rendezvous.server.server import Server
 
 FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all may be needed
 GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are surveyed together

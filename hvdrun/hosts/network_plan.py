@@ -20,7 +20,7 @@ from rendezvous.core.model import LOOPBACK, Endpoint
 if TYPE_CHECKING:
     from hvdrun.network.choice import Choice
     from hvdrun.network.connectivity import Connectivity
-    from rendezvous.server import Server
+    from rendezvous.server.server import Server
 
 
 @dataclass(frozen=True, slots=True)

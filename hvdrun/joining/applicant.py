@@ -23,12 +23,11 @@ from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.signals import answer_notice
 from hvdrun.spec.hosts import count_slots
 from hvdrun.version import __version__
-from rendezvous import wire
-from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Endpoint
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.errors import RendezvousError
-from rendezvous.orders import Begin
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Begin
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
@@ -188,9 +187,9 @@ class Applicant:
         try:
             channel.keep_alive(WAITING_SECONDS)
             channel.transport.write(
-                wire.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
+                codec.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
             )
-            match wire.decode_agent_admitted(await channel.read_frame()):
+            match codec.decode_agent_admitted(await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
                     taken = True
                     return channel

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 from hvdrun.errors import HvdrunError
 from hvdrun.processes.background import BackgroundTasks
-from rendezvous import wire
 from rendezvous.core.model import LOOPBACK
-from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import RendezvousError, WireError
+from rendezvous.wire import codec
+from rendezvous.wire.orders import SERVER_NAME, Credential
 
 if TYPE_CHECKING:
     from hvdrun.agent.output import OutputForwarder
@@ -100,7 +100,7 @@ class Channel(asyncio.StreamReaderProtocol):
         length = int.from_bytes(head, "big")
         if length > PROOF_BYTES:
             raise WireError(f"a frame of {length} bytes")
-        return next(iter(wire.FrameReader().feed(head + await self.reader.readexactly(length))))
+        return next(iter(codec.FrameReader().feed(head + await self.reader.readexactly(length))))
 
 
 def make_server_context(credential: Credential) -> ssl.SSLContext:

@@ -15,11 +15,10 @@ from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Chann
 from hvdrun.joining.token import Token
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.version import __version__
-from rendezvous import wire
-from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.credentials import Credential
 from rendezvous.errors import RendezvousError
-from rendezvous.file_limit import count_connections
+from rendezvous.server.file_limit import count_connections
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Credential
 
 MAX_STRANGERS = 256  # at the same time, unless few files may be open
 _SHARE = 3  # of the connections that an address of the rendezvous may have
@@ -111,9 +110,9 @@ class Door:
                     ssl_handshake_timeout=self._limit_seconds,
                     ssl_shutdown_timeout=LAST_OUTPUT_SECONDS,
                 )
-                join = wire.decode_agent_join(await channel.read_frame())
+                join = codec.decode_agent_join(await channel.read_frame())
             answer = await self._answer(join, channel)
-            channel.transport.write(wire.encode_agent_admitted(answer))
+            channel.transport.write(codec.encode_agent_admitted(answer))
             admitted = answer.admission is Admission.ACCEPTED
             if not admitted:
                 channel.transport.close()

@@ -18,7 +18,7 @@ from hvdrun.joining.token import (
     refuse_open,
     write_secret,
 )
-from rendezvous.authority import Authority
+from rendezvous.server.authority import Authority
 
 _NAME = "token"
 _SECRET_BYTES = 32

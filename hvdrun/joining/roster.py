@@ -15,11 +15,10 @@ from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, lead_inside
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
-from rendezvous import wire
-from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
-from rendezvous.orders import Order, Release, Telling
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Order, Release, Telling
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
 _MARGIN_SECONDS = 5.0
@@ -143,7 +142,7 @@ class Roster:
             arrival.channel for name, arrival in self._arrivals.items() if not arrival.is_used and name not in keep
         ]
         for channel in leaving:
-            channel.transport.write(wire.encode_order(Release(self._exit_code or 0)))
+            channel.transport.write(codec.encode_order(Release(self._exit_code or 0)))
         if leaving:
             await asyncio.wait([channel.closed for channel in leaving], timeout=_RELEASE_SECONDS)
         for channel in leaving:
@@ -196,15 +195,15 @@ class JoinedTransport:
     def send(self, order: Order) -> None:
         """Send an order; see `Transport`."""
         if self._channel is not None and not self._channel.transport.is_closing():
-            self._channel.transport.write(wire.encode_order(order))
+            self._channel.transport.write(codec.encode_order(order))
 
     async def tellings(self) -> AsyncIterator[Telling]:
         """What the agent tells; see `Transport`."""
-        frames = wire.FrameReader()
+        frames = codec.FrameReader()
         if self._channel is not None:
             while chunk := await self._channel.reader.read(_CHUNK_BYTES):
                 for data in frames.feed(chunk):
-                    yield wire.decode_telling(data)
+                    yield codec.decode_telling(data)
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""

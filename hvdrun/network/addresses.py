@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Self
 
 from hvdrun.errors import BadValueError
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 _LARGEST_SPEED = 2**31 - 1  # drivers that do not know say 2**32 - 1
 

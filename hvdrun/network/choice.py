@@ -20,7 +20,7 @@ from hvdrun.network.addresses import Restriction
 from hvdrun.network.connectivity import LAUNCHER, Connectivity
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, describe
 from rendezvous.core.model import LOOPBACK
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 _LATENCY_CLASSES = (5.0, 50.0)  # in milliseconds: one site, one region, the world
 

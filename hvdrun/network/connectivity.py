@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.errors import ConnectivityTimeoutError
 from hvdrun.network.probe import Listener, bound_seconds, probe
-from rendezvous.orders import Found, Listening, Look, Order, Probe, Probed, ProbeTarget, Proof, Telling
+from rendezvous.wire.orders import Found, Listening, Look, Order, Probe, Probed, ProbeTarget, Proof, Telling
 
 LAUNCHER = "(launcher)"  # hvdrun's own name in a connectivity check: no host can be called so
 ALL_PAIRS_LIMIT = 32

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from hvdrun.errors import LaunchError
 from hvdrun.network.addresses import OPTION, Restriction
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 _NAMED = 8  # a sentence that names more is not read
 

@@ -22,7 +22,7 @@ from typing import cast
 
 from hvdrun.network.addresses import InterfaceAddress
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Listening, ProbeTarget, Proof
+from rendezvous.wire.orders import Listening, ProbeTarget, Proof
 
 NONCE_BYTES = 16
 _MAC_BYTES = 32

@@ -42,8 +42,7 @@ from hvdrun.spec.limits import (
     ELASTIC_LEASE_SECONDS,
 )
 from hvdrun.spec.mapping import BindTo, MapBy
-from rendezvous.backend import Backend
-from rendezvous.bootstrap import BACKEND
+from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
 
 TABLE: Mapping[Group, tuple[Option, ...]] = {

@@ -7,9 +7,9 @@ from pathlib import Path
 from hvdrun.errors import UsageError
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo
-from rendezvous.backend import Backend
+from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host
-from rendezvous.orders import PlainValue
+from rendezvous.wire.orders import PlainValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from rendezvous.file_limit import raise_file_limit
+from rendezvous.server.file_limit import raise_file_limit
 
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 - as tempfile has them
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - writable in every container

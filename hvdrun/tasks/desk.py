@@ -11,7 +11,7 @@ from hvdrun.errors import LaunchError
 from hvdrun.tasks.messages import Body, Delivered, Ended, EndTasks, Message, RunTask, collect, receive, send
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome
-from rendezvous.tasks import OutcomeHead
+from rendezvous.wire.tasks import OutcomeHead
 
 _CALLER_GONE = "the program that runs functions here has gone"
 _MOST_TAIL_CHARACTERS = 16_000
@@ -28,7 +28,7 @@ class _Task:
 
 
 class Desk:
-    """Of one job; belongs to one event loop, from `open` on. A `rendezvous.tasks.TaskDesk`.
+    """Of one job; belongs to one event loop, from `open` on. A `rendezvous.wire.tasks.TaskDesk`.
 
     connection: to the program; the desk's from now on.
     program: a descriptor of its process (a pidfd), which none of its forked children keeps as they keep the connection;

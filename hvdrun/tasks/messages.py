@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from rendezvous.tasks import PIECE_BYTES
+from rendezvous.wire.tasks import PIECE_BYTES
 
 INLINE_BYTES = 32 * 1024
 _PACKET_BYTES = 128 * 1024  # less than what the kernel lets a packet have
@@ -91,7 +91,7 @@ class EndTasks:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """To the program: what has become of a function on one worker; see `rendezvous.tasks.OutcomeHead`."""
+    """To the program: what has become of a function on one worker; see `rendezvous.wire.tasks.OutcomeHead`."""
 
     rank: int
     number: int

@@ -18,7 +18,7 @@ from hvdrun.cluster.errors import UnsendableError
 from hvdrun.cluster.pickling import read_error, read_result
 from hvdrun.errors import HvdrunError
 from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_travel, read_settings, run_test
-from rendezvous.unsendable import find
+from rendezvous.wire.tasks import find_unsendable
 
 
 class DebuggedError(BdbQuit):
@@ -247,11 +247,11 @@ def name_culprit(item: pytest.Function, arguments: dict[str, Any]) -> str | None
     for name, value in arguments.items():
         if not can_travel(value):
             return (
-                f"{find(f'the fixture {name!r}', value, can_travel)}. Make it inside the test, or give the test what "
-                "it is made from."
+                f"{find_unsendable(f'the fixture {name!r}', value, can_travel)}. "
+                "Make it inside the test, or give the test what it is made from."
             )
     if not can_travel(item.obj):
-        return f"{find(item.name, item.obj, can_travel)}. Make it inside the test."
+        return f"{find_unsendable(item.name, item.obj, can_travel)}. Make it inside the test."
     return None
 
 

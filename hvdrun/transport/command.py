@@ -14,8 +14,8 @@ from hvdrun.transport.child import Child, describe_end
 from hvdrun.transport.failures import AgentStartError, NoTunnelError
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import MAX_AT_ONCE
-from rendezvous import wire
-from rendezvous.orders import Order, Telling, Wait
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Order, Telling, Wait
 
 START_SECONDS = 60.0  # for a login or a step of the scheduler's, and for an agent on a busy host
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away
@@ -68,17 +68,17 @@ class CommandTransport:
     def send(self, order: Order) -> None:
         """Send an order; see `Transport`."""
         if self._child is not None:
-            self._child.write(wire.encode_order(order))
+            self._child.write(codec.encode_order(order))
 
     async def tellings(self) -> AsyncIterator[Telling]:
         """What the agent tells; see `Transport`."""
         if self._child is None:
             return
-        frames = wire.FrameReader()
+        frames = codec.FrameReader()
         chunk, self._first = self._first, b""
         while chunk:
             for data in frames.feed(chunk):
-                yield wire.decode_telling(data)
+                yield codec.decode_telling(data)
             chunk = await self._child.read()
 
     async def wait(self) -> str:
@@ -124,7 +124,7 @@ class CommandTransport:
         except OSError as error:
             raise AgentStartError(self.host, f"{self._name} cannot be run", error.strerror or str(error)) from error
         # In one piece, so that no agent can be left to wait for its first order for ever.
-        child.write(self._agent.script() + wire.encode_order(Wait(self._agent.patience_seconds)))
+        child.write(self._agent.script() + codec.encode_order(Wait(self._agent.patience_seconds)))
         before, self._first = await start.find_mark(child.read)
         self._first = self._first or await child.read()
         if not self._first:

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from hvdrun.errors import LaunchError
 from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.child import Child, describe_end
-from rendezvous import wire
-from rendezvous.orders import Order, Telling
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Order, Telling
 
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; after that it is killed, and its guardian does it
 
@@ -31,15 +31,15 @@ class LocalTransport:
     def send(self, order: Order) -> None:
         """Send an order; see `Transport`."""
         if self._child is not None:
-            self._child.write(wire.encode_order(order))
+            self._child.write(codec.encode_order(order))
 
     async def tellings(self) -> AsyncIterator[Telling]:
         """What the agent tells; see `Transport`."""
-        frames = wire.FrameReader()
+        frames = codec.FrameReader()
         if self._child is not None:
             while chunk := await self._child.read():
                 for data in frames.feed(chunk):
-                    yield wire.decode_telling(data)
+                    yield codec.decode_telling(data)
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from rendezvous.orders import Order, Telling
+from rendezvous.wire.orders import Order, Telling
 
 # Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
 # little, and a jump host that all of them pass through counts each against its MaxStartups.

@@ -11,13 +11,13 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
 from rendezvous.core.messages import Exited
 from rendezvous.core.model import Endpoint, Worker
-from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import UnreachableError
-from rendezvous.notices import Notice
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Notice
+from rendezvous.wire.orders import SERVER_NAME, Credential
 
 _LEASE_SECONDS = 30.0
 _SILENCE_SHARE = 0.2  # of a lease: when a silent connection is asked, and how long it has for its answer, but
@@ -60,8 +60,8 @@ class AgentClient:
         report = pb.AgentReport(
             host=self._host,
             number=number,
-            running=[wire.encode_worker(worker) for worker in running],
-            ended=[wire.encode_exited(event) for event in ended],
+            running=[codec.encode_worker(worker) for worker in running],
+            ended=[codec.encode_exited(event) for event in ended],
             noticed=is_noticed,
         )
         try:
@@ -105,7 +105,7 @@ class AgentClient:
             CallRefusedError: rank 0 of that generation is not on this host.
         """
         request = pb.OpenSequencerRequest(
-            host=self._host, generation=generation, endpoint=wire.encode_endpoint(endpoint)
+            host=self._host, generation=generation, endpoint=codec.encode_endpoint(endpoint)
         )
         while True:
             try:
@@ -134,7 +134,7 @@ class AgentClient:
         while True:
             try:
                 async for message in self._stub.Watch(pb.WatchRequest(host=self._host)):
-                    yield wire.decode_notice(message)
+                    yield codec.decode_notice(message)
             except grpc.aio.AioRpcError as error:
                 raise_final(error, self._server)
             await asyncio.sleep(RETRY_SECONDS)

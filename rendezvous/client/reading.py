@@ -11,11 +11,11 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
 from rendezvous.client.calls import RETRY_SECONDS, raise_final
 from rendezvous.core.model import Worker
 from rendezvous.errors import CallRefusedError, RendezvousError, UnreachableError, WireError
-from rendezvous.notices import Bulletin, Notice
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Bulletin, Notice
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class Reading:
 
     def _read(self) -> None:
         """Read through broken connections, until closed or refused."""
-        request = pb.WatchRequest(worker=wire.encode_worker(self._worker))
+        request = pb.WatchRequest(worker=codec.encode_worker(self._worker))
         failure: RendezvousError | None = None
         while failure is None and not self.is_closed.is_set():
             try:
@@ -136,7 +136,7 @@ class Reading:
             call.cancel()
         try:
             for message in call:
-                self._post(wire.decode_notice(message))
+                self._post(codec.decode_notice(message))
         except grpc.RpcError as error:
             raise_final(error, self._where)
 

@@ -12,11 +12,11 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import OPTIONS, RETRY_SECONDS, name_socket, raise_final
-from rendezvous.tasks import PIECE_BYTES, OutcomeHead
-from rendezvous.wire.tasks import encode_outcome
+from rendezvous.wire import codec
+from rendezvous.wire.task_codec import encode_outcome
+from rendezvous.wire.tasks import PIECE_BYTES, OutcomeHead
 
 ResultT = TypeVar("ResultT")
 
@@ -40,7 +40,7 @@ class TaskClient:
         Raises:
             CallRefusedError: the job has no tasks, or does not know this worker.
         """
-        request = pb.FetchTaskRequest(worker=wire.encode_worker(self._worker), after=after)
+        request = pb.FetchTaskRequest(worker=codec.encode_worker(self._worker), after=after)
 
         def fetch() -> int | None:
             file.seek(0)

@@ -10,7 +10,6 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, name_socket, raise_final
 from rendezvous.client.reading import CLOSED, Reading
@@ -22,7 +21,8 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
-from rendezvous.notices import (
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import (
     Departed,
     Interrupted,
     Notice,
@@ -70,10 +70,10 @@ class WorkerClient:
         """
         deadline = time.monotonic() + (self._patience_seconds if report is None else math.inf)
         request = pb.JoinRequest(
-            worker=wire.encode_worker(self._worker),
+            worker=codec.encode_worker(self._worker),
             after=after,
             interpreter=os.fsencode(sys.executable or ""),
-            report=None if report is None else wire.encode_report(report),
+            report=None if report is None else codec.encode_report(report),
         )
         self._call(lambda seconds: self._stub.Join(request, timeout=seconds, wait_for_ready=True), deadline)
 
@@ -103,7 +103,7 @@ class WorkerClient:
             CallRefusedError: the job does not know this worker.
             UnreachableError: nobody answered in time.
         """
-        request = pb.DeclareRequest(worker=wire.encode_worker(self._worker), is_blank=is_blank)
+        request = pb.DeclareRequest(worker=codec.encode_worker(self._worker), is_blank=is_blank)
         deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
@@ -114,7 +114,7 @@ class WorkerClient:
             CallRefusedError: the agent does not know this worker.
             UnreachableError: nobody answered in time.
         """
-        request = pb.FailRequest(worker=wire.encode_worker(self._worker), returncode=returncode)
+        request = pb.FailRequest(worker=codec.encode_worker(self._worker), returncode=returncode)
         deadline = time.monotonic() + _FAIL_SECONDS
         self._call(lambda seconds: self._stub.Fail(request, timeout=min(seconds, _FAIL_SECONDS)), deadline)
 

@@ -5,7 +5,7 @@ from rendezvous.core.messages import Exited, Joined
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import Report
 from rendezvous.errors import WireError
-from rendezvous.notices import (
+from rendezvous.wire.notifications import (
     KEY_BYTES,
     Departed,
     Interrupted,

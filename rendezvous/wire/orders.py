@@ -1,155 +1,293 @@
-"""Messages of a launcher's orders to an agent."""
+"""What launcher and agent say to each other: at the door, then orders to the agent and messages from it.
 
-import json
-import os
+An agent reads orders from its standard input and writes its messages to its standard output; one that comes by itself
+uses the connection by which it has joined. Of the orders, `Launch` and `Terminate` are the core's effects themselves.
+"""
 
-from google.protobuf.message import DecodeError
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
 
-from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Launch, Terminate
-from rendezvous.credentials import Credential
-from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait
-from rendezvous.wire.frames import frame
-from rendezvous.wire.membership import (
-    decode_assignment,
-    decode_endpoint,
-    decode_worker,
-    encode_assignment,
-    encode_endpoint,
-    encode_worker,
-)
-from rendezvous.wire.text import encode_text
+from rendezvous.core.model import Endpoint, Worker
+
+PlainValue = bool | int | float | str | None
+SERVER_NAME = "rendezvous.hvdrun"
 
 
-def encode_order(order: Order) -> bytes:  # noqa: C901 - one case for each kind of order
-    """One framed order."""
-    match order:
-        case Begin():
-            message = pb.Order(begin=_encode_begin(order))
-        case Launch(worker, assignment, reason, is_late):
-            numbers = encode_assignment(assignment)
-            launch = pb.Launch(
-                worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason), late=is_late
-            )
-            message = pb.Order(launch=launch)
-        case Terminate(worker, grace_seconds, reason, number):
-            named = encode_worker(worker)
-            terminate = pb.Terminate(
-                worker=named, grace_seconds=grace_seconds, reason=encode_text(reason), signal=number
-            )
-            message = pb.Order(terminate=terminate)
-        case Release(exit_code):
-            message = pb.Order(release=pb.Release(exit_code=exit_code))
-        case Stop():
-            message = pb.Order(stop=pb.Stop())
-        case Hold(held):
-            message = pb.Order(hold=pb.Hold(held=held))
-        case Input(data):
-            message = pb.Order(input=pb.Input(data=data))
-        case Wait(limit_seconds):
-            message = pb.Order(wait=pb.Wait(limit_seconds=limit_seconds))
-        case Look(token, host):
-            message = pb.Order(look=pb.Look(token=token, host=host))
-        case Probe(targets):
-            listed = [pb.ProbeTarget(host=target.host, endpoint=encode_endpoint(target.endpoint)) for target in targets]
-            message = pb.Order(probe=pb.Probe(targets=listed))
-    return frame(message.SerializeToString())
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What one party of a job shows, and whom it trusts; PEM."""
+
+    authority: bytes
+    certificate: bytes
+    private_key: bytes = field(repr=False)
 
 
-def decode_order(data: bytes) -> Order:  # noqa: C901 - one case for each kind of order
-    """The order of one frame."""
-    try:
-        message = pb.Order.FromString(data)
-    except DecodeError as error:
-        raise WireError(f"{len(data)} bytes that are no order") from error
-    match message.WhichOneof("order"):
-        case "begin":
-            return _decode_begin(message.begin)
-        case "launch":
-            launch = message.launch
-            return Launch(
-                decode_worker(launch.worker), decode_assignment(launch.assignment), launch.reason, launch.late
-            )
-        case "terminate":
-            terminate = message.terminate
-            worker = decode_worker(terminate.worker)
-            return Terminate(worker, terminate.grace_seconds, terminate.reason, signal=terminate.signal)
-        case "release":
-            return Release(message.release.exit_code)
-        case "stop":
-            return Stop()
-        case "hold":
-            return Hold(message.hold.held)
-        case "input":
-            return Input(message.input.data)
-        case "wait":
-            return Wait(message.wait.limit_seconds if message.wait.HasField("limit_seconds") else None)
-        case "look":
-            return _decode_look(message.look)
-        case "probe":
-            return Probe(tuple(_decode_target(target) for target in message.probe.targets))
-        case _:
-            raise WireError("an order of no known kind")
+def agent_identity(host: str, number: int = 1) -> str:
+    """How a certificate names the agent of a host: a URI, hex-coded, since a host's name may hold any character.
+
+    number: which agent of this host, counted from 1: one that was cut off and replaced may come back.
+    """
+    name = f"hvdrun:agent:{host.encode().hex()}"
+    return name if number == 1 else f"{name}:{number}"
 
 
-def _encode_begin(begin: Begin) -> pb.Begin:
-    return pb.Begin(
-        job=begin.job,
-        host=begin.host,
-        server=begin.server,
-        authority=begin.credential.authority,
-        certificate=begin.credential.certificate,
-        private_key=begin.credential.private_key,
-        command=[os.fsencode(word) for word in begin.command],
-        directory=os.fsencode(begin.directory),
-        environment=[pb.Variable(name=name, value=value) for name, value in begin.environment.items()],
-        lease_seconds=begin.lease_seconds,
-        patience_seconds=begin.patience_seconds,
-        start_timeout_seconds=begin.start_timeout_seconds,
-        address=begin.address,
-        workers=json.dumps(dict(begin.workers)).encode(),
-        master=None if begin.master is None else encode_endpoint(begin.master),
-        interface=os.fsencode(begin.interface),
-        inherits=begin.inherits,
-        grace_seconds=begin.grace_seconds,
-    )
+@dataclass(frozen=True, slots=True)
+class AgentJoin:
+    """An agent's wish to join, and all that it says of itself.
+
+    version: of hvdrun there.
+    secret: of the token.
+    host: the name that its host is to have in the job.
+    slots: 0 for a connection of this host's agent to the rendezvous, by the same door.
+    tunnel: the port of that host's loopback address where such connections begin.
+    """
+
+    version: str
+    secret: bytes = field(repr=False)
+    host: str
+    slots: int
+    tunnel: int = 0
 
 
-def _decode_begin(message: pb.Begin) -> Begin:
-    if not (message.job and message.host and message.server and message.command):
-        raise WireError("a beginning without job, host, server or command")
-    try:
-        workers = json.loads(message.workers or b"{}")
-    except ValueError as error:
-        raise WireError("a beginning whose workers are no JSON") from error
-    return Begin(
-        job=message.job,
-        host=message.host,
-        server=message.server,
-        credential=Credential(message.authority, message.certificate, message.private_key),
-        command=tuple(os.fsdecode(word) for word in message.command),
-        directory=os.fsdecode(message.directory),
-        environment={variable.name: variable.value for variable in message.environment},
-        lease_seconds=message.lease_seconds,
-        patience_seconds=message.patience_seconds,
-        start_timeout_seconds=message.start_timeout_seconds,
-        address=message.address,
-        workers=workers,
-        master=decode_endpoint(message.master) if message.HasField("master") else None,
-        interface=os.fsdecode(message.interface),
-        inherits=message.inherits,
-        grace_seconds=message.grace_seconds,
-    )
+class Admission(IntEnum):
+    """What becomes of the wish."""
+
+    ACCEPTED = 1
+    REFUSED = 2
+    NOT_NEEDED = 3
 
 
-def _decode_look(message: pb.Look) -> Look:
-    if not (message.token and message.host):
-        raise WireError("a survey without token or host")
-    return Look(message.token, message.host)
+@dataclass(frozen=True, slots=True)
+class AgentAdmitted:
+    """The answer.
+
+    reason: a sentence, empty for an agent that is accepted.
+    exit_code: what an agent ends with that is not needed.
+    """
+
+    admission: Admission
+    reason: str = ""
+    exit_code: int = 0
 
 
-def _decode_target(message: pb.ProbeTarget) -> ProbeTarget:
-    if not message.host:
-        raise WireError("a target of a survey without host")
-    return ProbeTarget(message.host, decode_endpoint(message.endpoint))
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Everything an agent needs to know of the job; comes once, and only Wait, Look and Probe may come before it.
+
+    job: the job's identity, random and not secret.
+    host: this host's name in the job.
+    server: address:port of the rendezvous server.
+    command, directory, environment: of every worker; the environment in bytes, as an operating system has it.
+    lease_seconds: how long this agent may be silent before it counts as lost.
+    patience_seconds: how long the server may be silent before this agent ends its workers; infinite on its own machine.
+    address: where the workers of other hosts reach this host.
+    master: where rank 0 may open a torch store of its own; None asks this host to reserve a port for it.
+    workers: what the launcher's options say of the workers, by the names that launcher and agent have for it.
+    inherits: the environment lies over the agent's own, which a login on this host made.
+    interface: the name, on this host, of the network interface that has `address`; empty when there is none to name.
+    grace_seconds: how long a worker that has failed may take to end.
+    """
+
+    job: str
+    host: str
+    server: str
+    credential: Credential = field(repr=False)
+    command: tuple[str, ...]
+    directory: str
+    environment: Mapping[bytes, bytes] = field(repr=False)
+    lease_seconds: float
+    patience_seconds: float
+    start_timeout_seconds: float
+    address: str
+    master: Endpoint | None = None
+    workers: Mapping[str, PlainValue] = field(default_factory=dict)
+    interface: str = ""
+    inherits: bool = False
+    grace_seconds: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job will begin, or not: wait on, but without a further order no longer than this; None: without a limit."""
+
+    limit_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find this machine's addresses, open a listener on each, and tell both.
+
+    token: secret of this one survey, the same for all its participants.
+    host: this host's name in the job.
+    """
+
+    token: bytes = field(repr=False)
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """A listener that another host says it has."""
+
+    host: str
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Connect to each of these listeners, and tell which of them proved to be who they should be."""
+
+    targets: tuple[ProbeTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The job is over: send what output is left, and go.
+
+    exit_code: what an agent that has come by itself ends with: the job's own, or that it may be started again.
+    """
+
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The launcher is being suspended by its user, or goes on: its silence meanwhile is no death."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The next piece of hvdrun's standard input, for the worker that reads it; an empty one is the end."""
+
+    data: bytes
+
+
+Order = Begin | Launch | Terminate | Release | Stop | Hold | Input | Wait | Look | Probe
+
+
+class OutputStream(IntEnum):
+    """Which of a worker's streams; the numbers are file descriptors."""
+
+    STDOUT = 1
+    STDERR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Bytes exactly as a worker wrote them."""
+
+    worker: Worker
+    stream: OutputStream
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What the agent itself has to say to whoever asked hvdrun to be verbose; one sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """What every user should know; one sentence, without a full stop."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """This agent, of rank 0's host, keeps a port free for a torch store that a worker may open there."""
+
+    master: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The worker that reads hvdrun's standard input can take the next piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """An agent's first words, before it has read any order.
+
+    version: of hvdrun there.
+    hostname: what that machine calls itself.
+    python: its version.
+    """
+
+    version: str
+    hostname: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A listener on one address of a host, and what is known of the interface that has it.
+
+    prefix: how many leading bits of the address name its subnet.
+    speed: in Mbit/s; 0 where the interface does not tell.
+    """
+
+    interface: str
+    endpoint: Endpoint
+    prefix: int
+    speed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a host has, in answer to Look.
+
+    cores: how many the agent, and so its workers, may use.
+    token: of the survey that this answers.
+    """
+
+    addresses: tuple[Listening, ...]
+    cores: int
+    token: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The host that tells this has reached that address of that host.
+
+    source: its own address, from which it went.
+    milliseconds: that connecting took.
+    """
+
+    host: str
+    address: str
+    source: str
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What was proven, in answer to Probe; what is missing was not.
+
+    token: of the survey that this answers.
+    """
+
+    proofs: tuple[Proof, ...]
+    token: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """All has been told that a worker has written before it said what has become of the task with this number."""
+
+    worker: Worker
+    number: int
+
+
+Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed | Written

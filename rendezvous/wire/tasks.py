@@ -1,45 +1,116 @@
-"""Messages of tasks: each is a stream whose first message has all but data, and the others nothing else."""
+"""Functions that the workers of a job run one after the other: how they are handed out, and what comes back.
 
-from collections.abc import AsyncIterator, Iterator
+Only bytes here: the program that has written a task and the worker that runs it know what they mean. Both pickle, and
+ask `find_unsendable` where in a value the part is that no pickle can hold.
+"""
 
-from protos import rendezvous_pb2 as pb
-from rendezvous.errors import WireError
-from rendezvous.tasks import OutcomeHead, Task
-from rendezvous.wire.membership import decode_worker, encode_worker
+import dis
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType
+from typing import Protocol
 
+from rendezvous.core.model import Worker
 
-def encode_task(task: Task) -> Iterator[pb.TaskPart]:
-    """The messages of a task."""
-    yield pb.TaskPart(number=task.number)
-    for piece in task.pieces():
-        yield pb.TaskPart(data=piece)
-
-
-def encode_outcome(head: OutcomeHead, pieces: Iterator[bytes]) -> Iterator[pb.OutcomePart]:
-    """The messages of an outcome."""
-    yield pb.OutcomePart(
-        worker=encode_worker(head.worker),
-        number=head.number,
-        size=head.size,
-        failed=head.failed,
-        follows_another=head.follows_another,
-    )
-    for piece in pieces:
-        yield pb.OutcomePart(data=piece)
+PIECE_BYTES = 1024 * 1024  # nothing larger is in memory on the way
 
 
-def decode_outcome_head(message: pb.OutcomePart) -> OutcomeHead:
-    """What the first message of an outcome says."""
-    if not message.HasField("worker") or not message.number:
-        raise WireError("an outcome without worker or number")
-    return OutcomeHead(
-        decode_worker(message.worker), message.number, message.size, message.failed, message.follows_another
-    )
+@dataclass(frozen=True, slots=True)
+class OutcomeHead:
+    """What is known of an outcome before its bytes.
+
+    number: of the task.
+    size: how many bytes there are.
+    failed: the bytes tell of an exception, and not of a result.
+    follows_another: the task has failed because another worker had ended.
+    """
+
+    worker: Worker
+    number: int
+    size: int
+    failed: bool = False
+    follows_another: bool = False
 
 
-async def read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[bytes]:
-    """The bytes of the messages after the first."""
-    async for part in parts:
-        if part.HasField("worker"):
-            raise WireError("an outcome within an outcome")
-        yield part.data
+class Task(Protocol):
+    """One function, in bytes.
+
+    number: from 1, growing.
+    """
+
+    @property
+    def number(self) -> int:
+        """See the class."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its bytes, none of the pieces larger than PIECE_BYTES; each call begins anew."""
+
+
+class TaskDesk(Protocol):
+    """Hands tasks out to the workers, and takes what has become of them."""
+
+    async def next(self, after: int) -> Task | None:
+        """Wait for a task with a number above `after`; None when there will be none."""
+
+    async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
+        """Take an outcome; one that was taken before is ignored, one that breaks off was not taken."""
+
+
+_DEEPEST = 20
+
+
+def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
+    """One sentence, without a full stop, for a value that cannot be sent: where in it the part is that cannot.
+
+    place: what the value is called.
+    """
+    path: list[str] = []
+    while len(path) < _DEEPEST:
+        part = next(((where, part) for where, part in list_parts(value) if not is_sendable(part)), None)
+        if part is None:
+            break
+        path.append(part[0])
+        value = part[1]
+    kind = type(value)
+    named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    owner = f"its {', '.join(path)}" if path else "it"
+    return f"{place} cannot be sent to another process: {owner} is a {named}"
+
+
+def list_parts(value: object) -> Iterator[tuple[str, object]]:
+    """What a value is made of, and what each part is called."""
+    match value:
+        case FunctionType():
+            yield from _list_variables(value)
+        case MethodType():
+            yield "object", value.__self__
+        case functools.partial():
+            yield "function", value.func
+            yield from ((f"argument {position}", part) for position, part in enumerate(value.args))
+            yield from ((f"argument {name!r}", part) for name, part in value.keywords.items())
+        case dict():
+            yield from ((f"item {key!r}", part) for key, part in value.items())
+        case list() | tuple() | set() | frozenset():
+            yield from ((f"item {position}", part) for position, part in enumerate(value))
+        case _:
+            yield from ((f"attribute `{name}`", part) for name, part in getattr(value, "__dict__", {}).items())
+
+
+def _list_variables(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield f"variable `{name}`", cell.cell_contents
+        except ValueError:  # not bound yet
+            continue
+    for name in sorted(_list_globals(function.__code__)):
+        if name in function.__globals__:
+            yield f"global variable `{name}`", function.__globals__[name]
+    yield from ((f"default {position}", value) for position, value in enumerate(function.__defaults__ or ()))
+    yield from ((f"default of `{name}`", value) for name, value in (function.__kwdefaults__ or {}).items())
+    yield from ((f"attribute `{name}`", value) for name, value in vars(function).items())
+
+
+def _list_globals(code: CodeType) -> set[str]:
+    names = {str(step.argval) for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return names.union(*(_list_globals(part) for part in code.co_consts if isinstance(part, CodeType)))

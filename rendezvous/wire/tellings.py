@@ -6,7 +6,9 @@ from google.protobuf.message import DecodeError
 
 from protos import rendezvous_pb2 as pb
 from rendezvous.errors import WireError
-from rendezvous.orders import (
+from rendezvous.wire.frames import frame
+from rendezvous.wire.membership import decode_endpoint, decode_worker, encode_endpoint, encode_worker
+from rendezvous.wire.orders import (
     Alert,
     Found,
     Hello,
@@ -21,8 +23,6 @@ from rendezvous.orders import (
     Telling,
     Written,
 )
-from rendezvous.wire.frames import frame
-from rendezvous.wire.membership import decode_endpoint, decode_worker, encode_endpoint, encode_worker
 from rendezvous.wire.text import encode_text
 
 

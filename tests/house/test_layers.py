@@ -22,9 +22,9 @@ HOMES = {
         "worker_runtime.engine.objects",
         "worker_runtime.tasks",
     },
-    "cryptography": {"hvdrun.transport.ssh", "rendezvous.authority"},  # reads users' keys, and makes a job's own
+    "cryptography": {"hvdrun.transport.ssh", "rendezvous.server.authority"},  # reads users' keys, and makes a job's own
     "google": {"protos", "rendezvous.wire"},
-    "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server", "rendezvous.serving"},
+    "grpc": {"protos", "rendezvous.client", "rendezvous.server"},
     "mxnet": {"worker_runtime.mxnet"},
     "numpy": {"worker_runtime"},
     "paramiko": {"hvdrun.transport.ssh"},
@@ -152,8 +152,8 @@ def test_outside_packages_are_imported_only_at_home() -> None:
         ),
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
-        ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
-        ("rendezvous.client", {"rendezvous.tasks", "rendezvous.client.tasks", "rendezvous.wire.tasks"}),
+        ("rendezvous.server.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
+        ("rendezvous.client", {"rendezvous.wire.tasks", "rendezvous.client.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
         ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks", "worker_runtime.preparation"}),
         ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),
@@ -167,7 +167,7 @@ def test_importing_a_room_brings_only_what_it_stands_on(module: str, absent: set
 
 def test_importing_prints_nothing_and_starts_no_thread() -> None:
     program = (
-        "import threading, hvdrun.cli.program, hvdrun.agent.agent, rendezvous.server, worker_runtime.torch\n"
+        "import threading, hvdrun.cli.program, hvdrun.agent.agent, rendezvous.server.server, worker_runtime.torch\n"
         "print(*(thread.name for thread in threading.enumerate()))"
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

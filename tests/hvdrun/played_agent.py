@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from hvdrun import __version__
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Release, Telling
+from rendezvous.wire.orders import Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Release, Telling
 
 HOW_IT_ENDED = "its agent ended"
 TUNNEL_PORT = 7000
@@ -155,7 +155,7 @@ class Doors:
         self.opened: list[str] = []
 
     async def open(self, address: str) -> int:
-        """See `rendezvous.server.Server`."""
+        """See `rendezvous.server.server.Server`."""
         self.opened.append(address)
         return len(self.opened)
 

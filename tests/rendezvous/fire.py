@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rendezvous.authority import Authority
-from rendezvous.credentials import Credential
+from rendezvous.server.authority import Authority
+from rendezvous.wire.orders import Credential
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what an HTTP/2 client says first
 _PATIENCE_SECONDS = 0.3  # how long a stranger waits for an answer before it comes as another

@@ -14,15 +14,15 @@ from typing import Any, ParamSpec, TypeVar
 import grpc
 import psutil
 
-from rendezvous.authority import Authority
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import AgentClient, WorkerClient, name_socket
 from rendezvous.core.messages import Effect, HostsChanged
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
-from rendezvous.credentials import Credential
-from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
-from rendezvous.relay import Relay
-from rendezvous.server import Server
+from rendezvous.server.authority import Authority
+from rendezvous.server.relay import Relay
+from rendezvous.server.server import Server
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.orders import Credential
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -116,11 +116,11 @@ class Sequencing:
     posting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def prepare(self, interpreter: str) -> None:
-        """See `rendezvous.relay.Sequencing`."""
+        """See `rendezvous.server.relay.Sequencing`."""
         self.interpreters.append(interpreter)
 
     def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
-        """See `rendezvous.relay.Sequencing`."""
+        """See `rendezvous.server.relay.Sequencing`."""
         self.published.append(published)
         if self.is_slow or all(assignment.rank for _, assignment in published.members):
             return  # it is not there yet, or another host's

@@ -10,9 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rendezvous import bootstrap
-from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment, torch_host_environment
+from rendezvous.bootstrap import (
+    BACKEND,
+    Backend,
+    Bootstrap,
+    horovod_environment,
+    read_backend,
+    torch_environment,
+    torch_host_environment,
+)
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.errors import BootstrapError
+from rendezvous.errors import BootstrapError, UnknownBackendError
 
 GIVEN = Bootstrap("job", Path("/run/hvdrun-1/agent.sock"), Worker(Slot("a", 3), 2), "10.0.0.1", 120.0, 5.0)
 ASSIGNMENT = Assignment(rank=5, size=8, local_rank=1, local_size=4, cross_rank=1, cross_size=2)
@@ -115,3 +123,18 @@ def test_no_variable_is_missing_that_torchrun_sets() -> None:
     ours = torch_environment(ASSIGNMENT, Endpoint("a", 1), "job").keys() | torch_host_environment("a", "a").keys()
     # Workers have the first two from their environment as it is, and the last one is left to whoever makes a group.
     assert names - {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"} == ours
+
+
+@pytest.mark.parametrize("backend", Backend)
+def test_a_worker_reads_what_was_asked_for(backend: Backend) -> None:
+    assert read_backend({BACKEND: backend.value}) is backend
+
+
+@pytest.mark.parametrize("environment", [{}, {BACKEND: ""}])
+def test_nothing_may_be_asked_for(environment: dict[str, str]) -> None:
+    assert read_backend(environment) is None
+
+
+def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UnknownBackendError, match=r"^HVD_BACKEND is 'UCC'; it takes gloo, nccl or ucc$"):
+        read_backend({BACKEND: "UCC"})

@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
-import rendezvous.server
+import rendezvous.server.server
 from rendezvous.core.messages import Exited, Finish
 from rendezvous.core.model import Host
-from rendezvous.credentials import SERVER_NAME
 from rendezvous.errors import CallRefusedError, UnreachableError
-from rendezvous.server import MAX_MESSAGE_BYTES
+from rendezvous.server.server import MAX_MESSAGE_BYTES
+from rendezvous.wire.orders import SERVER_NAME
 from tests.rendezvous.fire import burning, holding, make_hello
 from tests.rendezvous.stage import A0, A1, LIMIT_SECONDS, LOOPBACK, in_clean_loop, in_thread, open_stage, open_worker
 
@@ -89,8 +89,8 @@ async def test_a_message_that_is_too_large_is_refused_and_not_tried_again() -> N
 
 
 def shorten_handshakes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    options = dict(rendezvous.server._OPTIONS) | {"grpc.server_handshake_timeout_ms": int(1000 * seconds)}
-    monkeypatch.setattr(rendezvous.server, "_OPTIONS", tuple(options.items()))
+    options = dict(rendezvous.server.server._OPTIONS) | {"grpc.server_handshake_timeout_ms": int(1000 * seconds)}
+    monkeypatch.setattr(rendezvous.server.server, "_OPTIONS", tuple(options.items()))
 
 
 @in_clean_loop
@@ -110,7 +110,7 @@ async def test_who_takes_all_connections_keeps_agents_out_for_the_length_of_a_ha
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shorten_handshakes(monkeypatch, 2.0)
-    monkeypatch.setattr(rendezvous.server, "count_connections", lambda: 20)
+    monkeypatch.setattr(rendezvous.server.server, "count_connections", lambda: 20)
     async with open_stage() as stage, holding(LOOPBACK, stage.port, 30), stage.agent("a") as agent:
         with pytest.raises(UnreachableError):
             await agent.report(1, [A0], [], 0.1)

@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
-from rendezvous.file_limit import raise_file_limit
+from rendezvous.server.file_limit import raise_file_limit
 from tests.rendezvous.fire import PREFACE, Fire, make_hello
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))

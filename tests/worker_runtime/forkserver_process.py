@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from hvdrun.agent import prefork
-from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, decode, encode
+from rendezvous.wire.processes import LENGTH, Forked, ForkRequest, Message, decode, encode
 
 LIMIT_SECONDS = 60.0  # ends what hangs
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37

@@ -19,15 +19,25 @@ if TYPE_CHECKING:
     from rendezvous.client.tasks import TaskClient
 
 with own_packages():
-    from rendezvous.backend import Backend, encode_answer, read_backend
-    from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap, name_stop_file
+    from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, Bootstrap, name_stop_file, read_backend
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
-    from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
-    from rendezvous.notices import Departed, Interrupted, ResizeOffered
-    from rendezvous.sequencing import MODULE as SEQUENCER
-    from rendezvous.sequencing import Activation, read_port
+    from rendezvous.wire.notifications import Departed, Interrupted, ResizeOffered
+    from rendezvous.wire.processes import (
+        DESCRIPTORS,
+        LENGTH,
+        SEQUENCER,
+        Activation,
+        Forked,
+        ForkRequest,
+        Message,
+        Ready,
+        decode,
+        encode,
+        encode_answer,
+        read_port,
+    )
 
 __all__ = [
     "BACKEND",
@@ -111,9 +121,9 @@ def import_task_client() -> "type[TaskClient]":
 
 
 def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
-    """See `rendezvous.unsendable`, which few workers need."""
+    """See `rendezvous.wire.tasks`, which few workers need."""
     with own_packages():
-        from rendezvous.unsendable import find  # noqa: PLC0415 - see above
+        from rendezvous.wire.tasks import find_unsendable as find  # noqa: PLC0415 - see above
     return find(place, value, is_sendable)
 
 

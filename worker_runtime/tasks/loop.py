@@ -143,7 +143,7 @@ class Orders(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What has become of a function, in bytes; see `rendezvous.tasks.OutcomeHead`."""
+    """What has become of a function, in bytes; see `rendezvous.wire.tasks.OutcomeHead`."""
 
     file: IO[bytes]
     failed: bool = False

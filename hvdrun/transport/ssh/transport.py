@@ -18,8 +18,8 @@ from hvdrun.transport.ssh.threads import in_thread
 from hvdrun.transport.ssh.tunnel import Tunnels
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import MAX_AT_ONCE
-from rendezvous import wire
-from rendezvous.orders import Order, Telling, Wait
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Order, Telling, Wait
 
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
 _DISCONNECT_SECONDS = 5.0
@@ -83,17 +83,17 @@ class SshTransport:
     def send(self, order: Order) -> None:
         """Send an order; see `Transport`."""
         if self._stream is not None:
-            self._stream.write(wire.encode_order(order))
+            self._stream.write(codec.encode_order(order))
 
     async def tellings(self) -> AsyncIterator[Telling]:
         """What the agent tells; see `Transport`."""
         if self._stream is None:
             return
-        frames = wire.FrameReader()
+        frames = codec.FrameReader()
         chunk, self._first = self._first, b""
         while chunk:
             for data in frames.feed(chunk):
-                yield wire.decode_telling(data)
+                yield codec.decode_telling(data)
             chunk = await self._stream.read()
 
     async def wait(self) -> str:
@@ -151,7 +151,7 @@ class SshTransport:
         self._tunnels = Tunnels(self.host, connection, self._pump)
         self._stream, self._bridge = self._pump.open_stream(session)
         # In one piece, so that no agent can be left to wait for its first order for ever.
-        self._stream.write(self._agent.script() + wire.encode_order(Wait(self._agent.patience_seconds)))
+        self._stream.write(self._agent.script() + codec.encode_order(Wait(self._agent.patience_seconds)))
         before, self._first = await start.find_mark(self._stream.read)
         if not self._first:
             self._first = await self._stream.read()

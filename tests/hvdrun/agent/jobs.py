@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Credential
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin, Credential
 
 JOB = f"job-{os.getpid()}"
 ORIGIN = f"{JOB}/a"  # of what comes from its agent on host a

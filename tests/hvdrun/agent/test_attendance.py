@@ -14,11 +14,11 @@ from hvdrun.agent import attendance
 from hvdrun.agent.attendance import attend, choose_ends
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Effect, Exited, Finish, HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.errors import CallRefusedError
-from rendezvous.server import Server
+from rendezvous.server.authority import Authority
+from rendezvous.server.server import Server
 from tests.hvdrun.agent.jobs import JOB, WORKER, make_begin
 from tests.rendezvous.stage import Sequencing
 from tests.waiting import happen, in_loop

@@ -17,12 +17,12 @@ import pytest
 from hvdrun import __version__
 from hvdrun.agent.agent import Orders
 from hvdrun.network.probe import probe
-from rendezvous import wire
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Terminate
 from rendezvous.core.model import Endpoint
 from rendezvous.errors import WireError
-from rendezvous.orders import (
+from rendezvous.server.authority import Authority
+from rendezvous.wire import codec
+from rendezvous.wire.orders import (
     Begin,
     Found,
     Hello,
@@ -62,7 +62,7 @@ sys.exit(main())
 
 
 def read_tellings(data: bytes) -> list[Telling]:
-    return [wire.decode_telling(message) for message in wire.FrameReader().feed(data)]
+    return [codec.decode_telling(message) for message in codec.FrameReader().feed(data)]
 
 
 def start_agent(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -88,12 +88,12 @@ def describe(directory: Path) -> Begin:
     return replace(begin, credential=Authority(JOB).issue_agent("a"))
 
 
-GARBAGE = [b"\xff" * 8, wire.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"]
+GARBAGE = [b"\xff" * 8, codec.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"]
 
 
 @pytest.mark.parametrize(("in_a_job", "data"), [*((False, data) for data in GARBAGE), (True, GARBAGE[0])])
 def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp_path: Path, *, in_a_job: bool) -> None:
-    begin = wire.encode_order(describe(tmp_path)) if in_a_job else b""
+    begin = codec.encode_order(describe(tmp_path)) if in_a_job else b""
     returncode, tellings, errors = run_agent(begin + data, tmp_path)
     assert (returncode, tellings[0]) == (1, HELLO)
     (line,) = errors.splitlines()
@@ -105,10 +105,10 @@ def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp
     "data",
     [
         b"",
-        wire.encode_order(Release())[:3],
+        codec.encode_order(Release())[:3],
         # what it cannot do yet
-        wire.encode_order(LAUNCH),
-        wire.encode_order(Probe((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
+        codec.encode_order(LAUNCH),
+        codec.encode_order(Probe((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
     ],
 )
 def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: by
 
 @pytest.mark.parametrize("words", [(), ("-c", NOTICED_EARLY)], ids=["", "got a stop notice first"])
 def test_an_agent_that_is_released_before_its_job_begins_ends_well(words: tuple[str, ...], tmp_path: Path) -> None:
-    assert run_agent(wire.encode_order(Release()), tmp_path, *words) == (0, [HELLO], "")
+    assert run_agent(codec.encode_order(Release()), tmp_path, *words) == (0, [HELLO], "")
 
 
 @pytest.mark.parametrize("place", [os.devnull, __file__])
@@ -138,12 +138,12 @@ class Conversation:
         self._agent = agent
         self._orders = agent.stdin
         self._output = agent.stdout
-        self._frames = wire.FrameReader()
+        self._frames = codec.FrameReader()
         self._tellings: list[Telling] = []
 
     def send(self, *orders: Order) -> None:
         """Order this."""
-        self._orders.write(b"".join(map(wire.encode_order, orders)))
+        self._orders.write(b"".join(map(codec.encode_order, orders)))
         self._orders.flush()
 
     def receive(self) -> Telling:
@@ -151,7 +151,7 @@ class Conversation:
         while not self._tellings:
             chunk = self._output.read1()
             assert chunk, "the agent has ended"
-            self._tellings += [wire.decode_telling(message) for message in self._frames.feed(chunk)]
+            self._tellings += [codec.decode_telling(message) for message in self._frames.feed(chunk)]
         return self._tellings.pop(0)
 
     def begin(self, directory: Path) -> None:
@@ -246,16 +246,16 @@ def read_orders(*chunks: bytes) -> list[Order | None]:
 
 @pytest.mark.parametrize("size", [1, 3, 4096])
 def test_orders_come_one_by_one_however_they_were_cut(size: int) -> None:
-    data = b"".join(map(wire.encode_order, ORDERS))
+    data = b"".join(map(codec.encode_order, ORDERS))
     chunks = [data[start : start + size] for start in range(0, len(data), size)]
     assert read_orders(*chunks) == [*ORDERS, None]
 
 
 def test_a_last_order_that_is_not_complete_is_none() -> None:
-    assert read_orders(wire.encode_order(ORDERS[0])[:-1]) == [None]
+    assert read_orders(codec.encode_order(ORDERS[0])[:-1]) == [None]
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 8, wire.frame(b"\xff\xff"), wire.frame(b"")])
+@pytest.mark.parametrize("data", [b"\xff" * 8, codec.frame(b"\xff\xff"), codec.frame(b"")])
 def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
     with pytest.raises(WireError):
         read_orders(data)

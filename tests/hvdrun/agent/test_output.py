@@ -9,10 +9,10 @@ import pytest
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.joining.channel import dial, make_client_context, make_server_context
-from rendezvous import wire
-from rendezvous.authority import Authority
 from rendezvous.core.model import Slot, Worker
-from rendezvous.orders import Output, OutputStream, Remark, Telling, Written
+from rendezvous.server.authority import Authority
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Output, OutputStream, Remark, Telling, Written
 from tests.waiting import happen, in_loop
 
 WORKER = Worker(Slot("a", 0), 1)
@@ -59,7 +59,7 @@ class Story:
 
     def _read(self) -> list[Telling]:
         with os.fdopen(self.launcher, "rb") as pipe:
-            return [wire.decode_telling(data) for data in wire.FrameReader().feed(pipe.read())]
+            return [codec.decode_telling(data) for data in codec.FrameReader().feed(pipe.read())]
 
 
 def join(tellings: list[Telling], worker: Worker, stream: OutputStream) -> bytes:

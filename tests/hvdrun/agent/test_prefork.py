@@ -13,7 +13,7 @@ import pytest
 
 from hvdrun.agent.prefork import Forkserver, ForkserverError
 from hvdrun.errors import LaunchError
-from rendezvous.forking import ForkRequest
+from rendezvous.wire.processes import ForkRequest
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.sleepers import files_left
 from tests.waiting import in_loop

@@ -7,7 +7,7 @@ import pytest
 
 from hvdrun.agent.respondent import Respondent
 from hvdrun.network.probe import probe
-from rendezvous.orders import Found, Listening, Look, Probe, Probed, ProbeTarget, Telling
+from rendezvous.wire.orders import Found, Listening, Look, Probe, Probed, ProbeTarget, Telling
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32

@@ -10,7 +10,7 @@ import pytest
 
 from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerProcess
-from rendezvous.sequencing import Activation
+from rendezvous.wire.processes import Activation
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 from tests.waiting import LIMIT_SECONDS, in_loop
 

@@ -24,7 +24,7 @@ from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.watch import Watch
 from hvdrun.processes.guard import Guard
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin
 from tests.hvdrun.agent.sleepers import count_descriptors, is_alive

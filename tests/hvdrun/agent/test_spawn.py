@@ -13,7 +13,7 @@ from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, explain_
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
 from hvdrun.spec.mapping import BindTo
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 

@@ -16,7 +16,7 @@ from hvdrun.processes import processes
 from hvdrun.processes.guard import Guard
 from rendezvous.core.messages import Exited, Launch
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Begin
+from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin, make_launches
 from tests.waiting import happen
 

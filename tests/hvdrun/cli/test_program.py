@@ -15,7 +15,7 @@ from hvdrun.console import Console, Page
 from hvdrun.errors import HostsFailedError, LaunchError, UsageError
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import Host, Slot, Worker
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.interpreter import run_python
 from tests.hvdrun.specs import build_spec, read_field
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Self
 
 from rendezvous.core.model import Slot, Worker
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 
 
 class Screen:

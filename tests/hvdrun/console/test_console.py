@@ -11,7 +11,7 @@ import pytest
 
 from hvdrun.console import Console, Marks, Page
 from hvdrun.console.start_line import StartProgress
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
 from tests.hvdrun.interpreter import run_python
 from tests.waiting import in_loop

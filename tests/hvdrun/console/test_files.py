@@ -9,7 +9,7 @@ from hvdrun.console.marks import Marks
 from hvdrun.console.output import OutputMarker, OutputPrinter
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import in_loop
 

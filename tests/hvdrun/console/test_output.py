@@ -15,7 +15,7 @@ from hvdrun.console.lines import TAIL_LINES
 from hvdrun.console.marks import Marks
 from hvdrun.console.output import OutputMarker, OutputPrinter
 from hvdrun.console.writer import Writer
-from rendezvous.orders import OutputStream
+from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import in_loop
 

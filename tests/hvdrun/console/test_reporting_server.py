@@ -5,9 +5,9 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.console.reporting_server import ReportingServer
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Event, HostsChanged, IllegalEventError, Ticked
 from rendezvous.core.model import Host, Policy
+from rendezvous.server.authority import Authority
 
 CHANGED = HostsChanged((Host("a", 1),))
 

@@ -11,9 +11,9 @@ from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hosts import Hosts
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Event, IllegalEventError, Lost
-from rendezvous.orders import Begin
+from rendezvous.server.authority import Authority
+from rendezvous.wire.orders import Begin
 from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore
 from tests.waiting import happen
 

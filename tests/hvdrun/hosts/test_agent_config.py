@@ -13,9 +13,9 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import BindTo
 from hvdrun.spec.remote import Remote
-from rendezvous.authority import Authority
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.orders import Begin
+from rendezvous.server.authority import Authority
+from rendezvous.wire.orders import Begin
 from tests.hvdrun.specs import build_spec, with_fields
 
 OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}

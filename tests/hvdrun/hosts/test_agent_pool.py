@@ -18,7 +18,7 @@ from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Hello, Hold, Output, OutputStream, Release, Telling, Wait
+from rendezvous.wire.orders import Begin, Hello, Hold, Output, OutputStream, Release, Telling, Wait
 from tests.hvdrun.agent import jobs
 from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
 from tests.waiting import happen, in_loop

@@ -23,7 +23,7 @@ from hvdrun.spec.remote import Remote
 from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.messages import Dismiss, HostsChanged, Lost
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.orders import Begin, Found, Release
+from rendezvous.wire.orders import Begin, Found, Release
 from tests.hvdrun.hosts.office import Office, opened
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine
 from tests.hvdrun.specs import build_spec, with_fields

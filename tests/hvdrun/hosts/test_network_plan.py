@@ -26,7 +26,7 @@ from tests.hvdrun.specs import build_spec, with_fields
 from tests.waiting import in_loop
 
 if TYPE_CHECKING:
-    from rendezvous.server import Server
+    from rendezvous.server.server import Server
 
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}
 needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine has no address but the loopback's")

@@ -20,10 +20,9 @@ from hvdrun.joining.keys import Keys, make_files
 from hvdrun.joining.roster import JoinedTransport, Roster
 from hvdrun.joining.token import find_expiry
 from hvdrun.processes.background import BackgroundTasks
-from rendezvous.admission import AgentAdmitted, AgentJoin
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
-from rendezvous.file_limit import count_connections
-from rendezvous.orders import Hello, Release
+from rendezvous.server.file_limit import count_connections
+from rendezvous.wire.orders import AgentAdmitted, AgentJoin, Hello, Release
 from tests.waiting import happen, in_loop
 
 PATIENCE_SECONDS = 60.0

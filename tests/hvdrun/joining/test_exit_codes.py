@@ -12,7 +12,7 @@ from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.joining.applicant import Applicant, Application
 from hvdrun.joining.keys import make_files
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
-from rendezvous.orders import Hello, Release
+from rendezvous.wire.orders import Hello, Release
 from tests.hvdrun.joining.test_door import Launcher, opened, started, take
 from tests.waiting import happen, in_loop
 

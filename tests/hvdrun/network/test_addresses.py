@@ -13,7 +13,7 @@ from hvdrun.network.choice import choose_alone, find_own_outward
 from hvdrun.network.connectivity import LAUNCHER, Connectivity, plan_pairs
 from hvdrun.network.errors import NoAllowedAddressError
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Listening, Proof
+from rendezvous.wire.orders import Found, Listening, Proof
 
 Entry = namedtuple("Entry", ["family", "address", "netmask"])  # noqa: PYI024 - as psutil has them
 Stats = namedtuple("Stats", ["isup", "speed"])  # noqa: PYI024 - the same

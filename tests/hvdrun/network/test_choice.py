@@ -11,7 +11,7 @@ from hvdrun.network.choice import Choice, Chosen, check_machines, choose
 from hvdrun.network.connectivity import LAUNCHER, Connectivity, plan_pairs
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Listening, Proof
+from rendezvous.wire.orders import Found, Listening, Proof
 
 
 def read_listening(text: str) -> Listening:

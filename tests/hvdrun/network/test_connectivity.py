@@ -21,7 +21,7 @@ from hvdrun.network.connectivity import (
 )
 from hvdrun.network.errors import ConnectivityTimeoutError, NoAllowedAddressError
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Found, Listening, Look, Order, Probe, Probed, Remark, Telling
+from rendezvous.wire.orders import Found, Listening, Look, Order, Probe, Probed, Remark, Telling
 
 LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 5.0  # for an agent on this machine

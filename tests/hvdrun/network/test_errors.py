@@ -3,7 +3,7 @@
 from hvdrun.errors import CANNOT_LAUNCH
 from hvdrun.network.errors import ConnectivityTimeoutError, NoCommonAddressError
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Listening
+from rendezvous.wire.orders import Listening
 
 
 def test_hosts_that_do_not_answer_are_named_with_the_limit() -> None:

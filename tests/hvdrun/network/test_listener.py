@@ -10,7 +10,7 @@ import pytest
 from hvdrun.network.addresses import InterfaceAddress
 from hvdrun.network.probe import MAX_CONNECTIONS, QUESTION_BYTES, Identity, Listener, probe
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Listening, ProbeTarget
+from rendezvous.wire.orders import Listening, ProbeTarget
 from tests.hvdrun.network.loopback import ADDRESSES
 from tests.waiting import in_loop
 

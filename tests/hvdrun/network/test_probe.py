@@ -11,7 +11,7 @@ import pytest
 from hvdrun.network.addresses import InterfaceAddress
 from hvdrun.network.probe import ANSWER_BYTES, CONCURRENCY, QUESTION_BYTES, Identity, Listener, bound_seconds, probe
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import ProbeTarget, Proof
+from rendezvous.wire.orders import ProbeTarget, Proof
 from tests.hvdrun.network.loopback import ADDRESSES
 from tests.waiting import in_loop
 

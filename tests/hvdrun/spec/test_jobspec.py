@@ -9,7 +9,7 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
 from hvdrun.spec.workers import Workers
-from rendezvous.backend import Backend
+from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host, Policy, Recovery
 from tests.hvdrun.specs import with_fields
 

@@ -26,7 +26,7 @@ from hvdrun.tasks.messages import (
 )
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import blame_host, succeed
-from rendezvous.tasks import OutcomeHead
+from rendezvous.wire.tasks import OutcomeHead
 from tests.waiting import in_loop
 
 WORKERS = [Worker(Slot("a", slot), 1) for slot in range(2)]

@@ -18,7 +18,7 @@ from hvdrun.transport.command import CommandTransport
 from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
 from hvdrun.transport.start import RemoteAgent, last_words
 from rendezvous.core.model import Host
-from rendezvous.orders import Hello
+from rendezvous.wire.orders import Hello
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.hvdrun.transport.ssh.agents import write_agent, write_script, write_silent

@@ -18,9 +18,9 @@ from hvdrun.transport.command import CommandTransport
 from hvdrun.transport.local import LocalTransport
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import Transport
-from rendezvous.authority import Authority
 from rendezvous.core.messages import Terminate
-from rendezvous.orders import Begin, Hello, Output, OutputStream, Release, Reserved, Telling
+from rendezvous.server.authority import Authority
+from rendezvous.wire.orders import Begin, Hello, Output, OutputStream, Release, Reserved, Telling
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import make_transport

@@ -6,10 +6,10 @@ from typing import Any, NoReturn
 import grpc
 
 from protos import rendezvous_pb2 as pb
-from rendezvous import wire
-from rendezvous.authority import Authority
 from rendezvous.client import AgentClient
 from rendezvous.core.model import Slot, Worker
+from rendezvous.server.authority import Authority
+from rendezvous.wire import codec
 from tests.rendezvous.stage import LOOPBACK, in_clean_loop
 from tests.waiting import happen
 
@@ -39,7 +39,7 @@ def _refuse() -> NoReturn:
 
 def start_joining(client: AgentClient, stub: Stub, slots: int) -> list[asyncio.Task[Any]]:
     client._stub = stub  # type: ignore[assignment]  # what goes over the network is counted
-    wishes = (pb.JoinRequest(worker=wire.encode_worker(Worker(Slot("a", slot), 1))) for slot in range(slots))
+    wishes = (pb.JoinRequest(worker=codec.encode_worker(Worker(Slot("a", slot), 1))) for slot in range(slots))
     return [asyncio.create_task(client.join(wish)) for wish in wishes]
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
 from rendezvous.client.calls import name_socket
 from rendezvous.client.reading import Reading
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
-from rendezvous.notices import Board, Interrupted, Notice, Refused
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Board, Interrupted, Notice, Refused
 from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread, serve_method
 from tests.waiting import happen, wait_until
 
@@ -36,14 +36,14 @@ class Agent:
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
     ) -> AsyncIterator[pb.Notice]:
         """See rendezvous.proto, Watch."""
-        assert wire.decode_worker(request.worker) == A0
+        assert codec.decode_worker(request.worker) == A0
         self.watches += 1
         if self.refuses:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
         if self.babbles:
             yield pb.Notice()
         async for notice in self.board.follow():
-            yield wire.encode_notice(notice)
+            yield codec.encode_notice(notice)
 
 
 async def serve(agent: Agent, path: Path) -> grpc.aio.Server:

@@ -12,7 +12,7 @@ import pytest
 from rendezvous.client.tasks import TaskClient
 from rendezvous.core.model import Worker
 from rendezvous.errors import CallRefusedError
-from rendezvous.tasks import OutcomeHead
+from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.stage import A0, B0, in_clean_loop, in_thread, make_bootstrap, open_network, open_stage
 from tests.waiting import happen
 
@@ -26,7 +26,7 @@ class Task:
     number: int
 
     def pieces(self) -> Iterator[bytes]:
-        """See `rendezvous.tasks.Task`."""
+        """See `rendezvous.wire.tasks.Task`."""
         return iter(PIECES)
 
 

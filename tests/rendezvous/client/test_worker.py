@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import rendezvous.client.worker
-from rendezvous.boards import Boards
 from rendezvous.client import WorkerClient
 from rendezvous.core.messages import Exited
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
@@ -23,7 +22,7 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
-from rendezvous.notices import KEY_BYTES, Departed, Interrupted, Published, ResizeOffered
+from rendezvous.wire.notifications import KEY_BYTES, Boards, Departed, Interrupted, Published, ResizeOffered
 from tests.rendezvous.stage import (
     A0,
     A1,

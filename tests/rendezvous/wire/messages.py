@@ -4,13 +4,11 @@ import os
 
 from hypothesis import strategies as st
 
-from rendezvous import wire
-from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
-from rendezvous.credentials import Credential
-from rendezvous.notices import (
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import (
     KEY_BYTES,
     Departed,
     Interrupted,
@@ -21,9 +19,13 @@ from rendezvous.notices import (
     SequencerFailed,
     SequencerOpened,
 )
-from rendezvous.orders import (
+from rendezvous.wire.orders import (
+    Admission,
+    AgentAdmitted,
+    AgentJoin,
     Alert,
     Begin,
+    Credential,
     Found,
     Hello,
     Hold,
@@ -158,5 +160,5 @@ agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)
 
 def unframe(data: bytes) -> bytes:
     """The one message of a frame."""
-    (message,) = wire.FrameReader().feed(data)
+    (message,) = codec.FrameReader().feed(data)
     return message

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous import wire
 from rendezvous.errors import WireError
+from rendezvous.wire import codec
 from tests.rendezvous.wire.messages import orders, tellings, unframe
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
 def test_frames_arrive_whole_in_whatever_chunks_they_come(frames: list[bytes], data: st.DataObject) -> None:
-    stream = b"".join(map(wire.frame, frames))
+    stream = b"".join(map(codec.frame, frames))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
-    reader = wire.FrameReader()
+    reader = codec.FrameReader()
     arrived = [
         frame
         for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
@@ -25,28 +25,28 @@ def test_frames_arrive_whole_in_whatever_chunks_they_come(frames: list[bytes], d
 
 
 def test_a_frame_is_told_with_its_last_byte_and_not_before() -> None:
-    reader = wire.FrameReader()
-    frame = wire.frame(b"abc")
+    reader = codec.FrameReader()
+    frame = codec.frame(b"abc")
     assert list(reader.feed(frame[:-1])) == []
     assert list(reader.feed(frame[-1:])) == [b"abc"]
 
 
 def test_a_frame_that_is_too_long_is_refused_before_its_bytes_have_come() -> None:
-    reader = wire.FrameReader()
-    with pytest.raises(WireError, match=f"a frame of {wire.MAX_FRAME_BYTES + 1} bytes"):
-        list(reader.feed((wire.MAX_FRAME_BYTES + 1).to_bytes(4, "big")))
+    reader = codec.FrameReader()
+    with pytest.raises(WireError, match=f"a frame of {codec.MAX_FRAME_BYTES + 1} bytes"):
+        list(reader.feed((codec.MAX_FRAME_BYTES + 1).to_bytes(4, "big")))
     with pytest.raises(WireError):  # and what comes after it is not taken for a frame
-        list(reader.feed(wire.frame(b"abc")))
+        list(reader.feed(codec.frame(b"abc")))
 
 
 def test_frames_before_one_that_is_too_long_have_been_told() -> None:
     arrived: list[bytes] = []
     with pytest.raises(WireError):
-        arrived.extend(wire.FrameReader().feed(wire.frame(b"abc") + b"HTTP/1.1 400 Bad Request"))
+        arrived.extend(codec.FrameReader().feed(codec.frame(b"abc") + b"HTTP/1.1 400 Bad Request"))
     assert arrived == [b"abc"]
 
 
-DECODERS = pytest.mark.parametrize("decode", [wire.decode_order, wire.decode_telling])
+DECODERS = pytest.mark.parametrize("decode", [codec.decode_order, codec.decode_telling])
 
 
 def decode_or_refuse(decode: Callable[[bytes], object], data: bytes) -> None:
@@ -64,7 +64,7 @@ def test_garbage_is_an_error_of_the_wire_and_of_no_other_kind(decode: Callable[[
 
 
 @DECODERS
-@given(frame=orders.map(wire.encode_order) | tellings.map(wire.encode_telling), data=st.data())
+@given(frame=orders.map(codec.encode_order) | tellings.map(codec.encode_telling), data=st.data())
 def test_a_damaged_message_is_an_error_of_the_wire_and_of_no_other_kind(
     decode: Callable[[bytes], object], frame: bytes, data: st.DataObject
 ) -> None:

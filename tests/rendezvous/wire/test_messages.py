@@ -9,29 +9,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos import rendezvous_pb2 as pb
-from rendezvous import wire
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment
 from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
 from rendezvous.errors import WireError
-from rendezvous.notices import KEY_BYTES, Refused
-from rendezvous.orders import Hello, Remark
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import KEY_BYTES, Refused
+from rendezvous.wire.orders import Hello, Remark
 from rendezvous.wire.text import encode_text
 from tests.rendezvous.wire import messages
 from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, unframe
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
-WORKERS: Codec = (wire.encode_worker, wire.decode_worker)
-ASSIGNMENTS: Codec = (wire.encode_assignment, wire.decode_assignment)
-EXITS: Codec = (wire.encode_exited, wire.decode_exited)
-NOTICES: Codec = (wire.encode_notice, wire.decode_notice)
-REPORTS: Codec = (wire.encode_report, wire.decode_report)
-VERDICTS: Codec = (wire.encode_verdict, wire.decode_verdict)
-ORDERS: Codec = (wire.encode_order, wire.decode_order)
-TELLINGS: Codec = (wire.encode_telling, wire.decode_telling)
-AGENT_JOINS: Codec = (wire.encode_agent_join, wire.decode_agent_join)
-AGENTS_ADMITTED: Codec = (wire.encode_agent_admitted, wire.decode_agent_admitted)
+WORKERS: Codec = (codec.encode_worker, codec.decode_worker)
+ASSIGNMENTS: Codec = (codec.encode_assignment, codec.decode_assignment)
+EXITS: Codec = (codec.encode_exited, codec.decode_exited)
+NOTICES: Codec = (codec.encode_notice, codec.decode_notice)
+REPORTS: Codec = (codec.encode_report, codec.decode_report)
+VERDICTS: Codec = (codec.encode_verdict, codec.decode_verdict)
+ORDERS: Codec = (codec.encode_order, codec.decode_order)
+TELLINGS: Codec = (codec.encode_telling, codec.decode_telling)
+AGENT_JOINS: Codec = (codec.encode_agent_join, codec.decode_agent_join)
+AGENTS_ADMITTED: Codec = (codec.encode_agent_admitted, codec.decode_agent_admitted)
 
 NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
 NAMED = pb.WorkerId(host="a", incarnation=1)
@@ -92,15 +92,15 @@ def test_a_sentence_that_is_utf8_stays_as_it_is() -> None:
 
 
 def test_a_worker_that_says_nothing_begins() -> None:
-    assert wire.decode_report(pb.StateReport()) == Report(seen=0)
-    assert wire.decode_verdict(pb.Verdict()) == Verdict(Decision.BEGIN)
+    assert codec.decode_report(pb.StateReport()) == Report(seen=0)
+    assert codec.decode_verdict(pb.Verdict()) == Verdict(Decision.BEGIN)
 
 
 def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
     done = tuple(CompletedOperation(tuple(range(1000)), "x", index) for index in range(100))
-    message = wire.encode_report(Report(completed=done))
+    message = codec.encode_report(Report(completed=done))
     assert message.ByteSize() < 100 * 20
-    completed = wire.decode_report(message).completed
+    completed = codec.decode_report(message).completed
     assert completed == done
     assert len({id(operation.ranks) for operation in completed}) == 1
 
@@ -108,9 +108,9 @@ def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
 def test_survivors_are_short_since_every_host_is_told_all() -> None:
     ranks = (*range(8), *range(16, 8000), 5)
     verdict = Verdict(Decision.RETRY, survivors=ranks, done=(Done(ranks, 1),))
-    message = wire.encode_verdict(verdict)
+    message = codec.encode_verdict(verdict)
     assert message.ByteSize() < 50
-    assert wire.decode_verdict(message) == verdict
+    assert codec.decode_verdict(message) == verdict
 
 
 def begin(*command: bytes, master: pb.Endpoint | None = None, workers: bytes = b"{}") -> pb.Order:

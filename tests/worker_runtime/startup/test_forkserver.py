@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.prefork import make_command
-from rendezvous.forking import LENGTH, Ready
+from rendezvous.wire.processes import LENGTH, Ready
 from tests.worker_runtime.forkserver_process import running, serving
 from worker_runtime.startup import forkserver
 

@@ -1,6 +1,6 @@
 """`python -m worker_runtime.groups.backends NAME`: whether this interpreter's torch has the backend.
 
-See `rendezvous.backend`.
+See `rendezvous.wire.processes`.
 
 It ends with code 0 when it has answered, whatever the answer; with 2 on wrong use.
 """

@@ -13,7 +13,7 @@ from hvdrun.transport.failures import AgentStartError, PythonMissingError, Remot
 from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
 from hvdrun.transport.ssh.transport import Limits
 from hvdrun.transport.start import RemoteAgent
-from rendezvous.orders import Hello, Release
+from rendezvous.wire.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import find_session, make_transport, opened, write_agent, write_silent
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd

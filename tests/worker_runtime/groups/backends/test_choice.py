@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rendezvous.backend import MODULE, read_answer
+from rendezvous.wire.processes import BACKENDS, read_answer
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends import __main__ as program
 from worker_runtime.groups.backends.choice import (
@@ -142,7 +142,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def ask(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", MODULE, *arguments], cwd=ROOT, capture_output=True, check=False)
+    return subprocess.run([sys.executable, "-m", BACKENDS, *arguments], cwd=ROOT, capture_output=True, check=False)
 
 
 def test_it_answers_with_code_0_whatever_the_answer() -> None:

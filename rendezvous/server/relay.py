@@ -16,11 +16,12 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import serving, wire
 from rendezvous.client import AgentClient, name_socket
 from rendezvous.core.model import Worker
 from rendezvous.errors import ListenError, WireError
-from rendezvous.notices import Board, Notice, Published, Refused, SequencerOpened
+from rendezvous.server import serving
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Board, Notice, Published, Refused, SequencerOpened
 
 _GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
 
@@ -130,7 +131,7 @@ class Relay(pb_grpc.RendezvousServicer):
         async with contextlib.aclosing(self._board.follow()) as notices:
             async for notice in notices:
                 if not (isinstance(notice, Refused) and notice.worker != worker):
-                    yield wire.encode_notice(notice)
+                    yield codec.encode_notice(notice)
 
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
@@ -166,7 +167,7 @@ class Relay(pb_grpc.RendezvousServicer):
     async def _decode_own(self, message: pb.WorkerId, context: grpc.aio.ServicerContext[Any, Any]) -> Worker:
         """The worker that a call names, which must be one of this host."""
         async with _faults_told(context):
-            worker = wire.decode_worker(message)
+            worker = codec.decode_worker(message)
         if worker.slot.host != self._host:
             reason = f"worker {worker} is not on host {self._host}"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)

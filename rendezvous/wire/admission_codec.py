@@ -3,9 +3,9 @@
 from google.protobuf.message import DecodeError
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.errors import WireError
 from rendezvous.wire.frames import frame
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin
 from rendezvous.wire.text import encode_text
 
 

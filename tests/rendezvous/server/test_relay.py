@@ -15,12 +15,12 @@ import pytest
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
 from rendezvous.client import AgentClient, WorkerClient, name_socket
 from rendezvous.core.model import Assignment, Host, Membership, Worker
 from rendezvous.errors import CallRefusedError, ListenError
-from rendezvous.notices import Refused
-from rendezvous.relay import Relay
+from rendezvous.server.relay import Relay
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Refused
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -46,11 +46,11 @@ import sys
 import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
+from rendezvous.wire import codec
 from rendezvous.core.model import Slot, Worker
 
 with grpc.insecure_channel(sys.argv[1]) as channel:
-    worker = wire.encode_worker(Worker(Slot("a", 0), 1))
+    worker = codec.encode_worker(Worker(Slot("a", 0), 1))
     for notice in pb_grpc.RendezvousStub(channel).Watch(pb.WatchRequest(worker=worker)):
         print(notice)
 print("ended")
@@ -163,8 +163,8 @@ async def test_a_worker_is_told_of_its_own_refusal_only(path: Path) -> None:
             stage.server.board("a").post(Refused(worker, f"{worker} comes too late"))
         async with grpc.aio.insecure_channel(name_socket(path)) as channel, asyncio.timeout(LIMIT_SECONDS):
             stub = pb_grpc.RendezvousStub(channel)
-            async for message in stub.Watch(pb.WatchRequest(worker=wire.encode_worker(A1))):
-                assert wire.decode_notice(message) == Refused(A1, "a:1 comes too late")
+            async for message in stub.Watch(pb.WatchRequest(worker=codec.encode_worker(A1))):
+                assert codec.decode_notice(message) == Refused(A1, "a:1 comes too late")
                 break
 
 

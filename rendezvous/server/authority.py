@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from rendezvous.credentials import SERVER_NAME, Credential, agent_identity
+from rendezvous.wire.orders import SERVER_NAME, Credential, agent_identity
 
 _CLOCK_SKEW = timedelta(days=1)  # hosts' clocks differ; the authority lives and dies with the job anyway
 _LIFETIME = timedelta(days=3650)

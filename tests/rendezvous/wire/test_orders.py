@@ -1,12 +1,13 @@
-"""What travels between the parties of a job shows no secret to those who print it."""
+"""What travels between the parties of a job shows no secret to those who print it, and no host has another name."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Credential
-from rendezvous.notices import Published
-from rendezvous.orders import Begin, Look, OutputStream
-from rendezvous.sequencing import Activation
+from rendezvous.wire.notifications import Published
+from rendezvous.wire.orders import SERVER_NAME, Begin, Credential, Look, OutputStream, agent_identity
+from rendezvous.wire.processes import Activation
 
 CREDENTIAL = Credential(b"authority", b"certificate", b"secret key")
 BEGIN = Begin(
@@ -45,3 +46,16 @@ def test_the_repr_of_what_travels_shows_no_secret(value: object, said: str) -> N
 def test_a_stream_is_known_by_its_file_descriptor() -> None:
     assert OutputStream(1) is OutputStream.STDOUT
     assert OutputStream(2) is OutputStream.STDERR
+
+
+@given(some.text(some.characters(exclude_categories=["Cs"])), some.text(some.characters(exclude_categories=["Cs"])))
+def test_two_hosts_never_have_one_identity(one: str, other: str) -> None:
+    assert (agent_identity(one) == agent_identity(other)) == (one == other)
+
+
+@pytest.mark.parametrize("host", ["a", "rendezvous.hvdrun", "2001:db8::1", "caf\u00e9", "a/b c"])
+def test_no_host_has_the_server_s_name(host: str) -> None:
+    identity = agent_identity(host)
+    assert identity != SERVER_NAME
+    assert identity.isascii()
+    assert " " not in identity

@@ -12,13 +12,13 @@ from cryptography import x509
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
-from rendezvous.authority import Authority
 from rendezvous.client import AgentClient
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import CallRefusedError, UnreachableError
-from rendezvous.server import Server
+from rendezvous.server.authority import Authority
+from rendezvous.server.server import Server
+from rendezvous.wire import codec
+from rendezvous.wire.orders import SERVER_NAME, Credential
 from tests.rendezvous.stage import A0, B0, LIMIT_SECONDS, LOOPBACK, Stage, in_clean_loop, open_stage, run
 
 ODD_NAMES = ["a" * 300, "é" * 300, "語" * 64, "2001:db8::1", "a b/c?d=%e#f", "a\nb", "*", "rendezvous.hvdrun", "a\0b"]
@@ -39,7 +39,7 @@ async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() ->
         async with stage.agent("", credential=stage.authority.issue_agent("a")) as nobody:
             with pytest.raises(CallRefusedError, match="does not speak for host ''"):
                 await anext(nobody.watch())
-        named = wire.encode_worker(B0)
+        named = codec.encode_worker(B0)
         for call in (
             agent.join(pb.JoinRequest(worker=named)),
             agent.declare(pb.DeclareRequest(worker=named)),

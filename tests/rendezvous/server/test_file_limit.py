@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from rendezvous.file_limit import count_connections, raise_file_limit
+from rendezvous.server.file_limit import count_connections, raise_file_limit
 
 
 @pytest.fixture(autouse=True)

@@ -1,20 +1,50 @@
-"""gRPC's silence, which is decided while it is imported; so each test is a process of its own."""
+"""gRPC's servers that neither start nor stop hold nobody up, and strangers that fail a handshake cost no line."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from typing import cast
 
+import grpc
 import pytest
+
+from rendezvous.server import serving
+from tests.waiting import in_loop
+
+
+class Stuck:
+    """A server that does what it is told for ever."""
+
+    async def start(self) -> None:
+        """See `grpc.aio.Server`."""
+        await asyncio.Event().wait()
+
+    async def stop(self, _grace: float | None) -> None:
+        """See `grpc.aio.Server`."""
+        await asyncio.Event().wait()
+
+
+@in_loop
+async def test_a_server_that_is_stuck_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LIMIT_SECONDS", 0.05)
+    server = cast("grpc.aio.Server", Stuck())
+    with pytest.raises(TimeoutError, match="has not started within"):
+        await serving.start(server)
+    await serving.stop([server, server])
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
 
 # Fails a handshake, which gRPC itself would tell on standard error, and tells what its own children would inherit.
 STRANGER = """
 import os
 import {module}
 import grpc
-from rendezvous.authority import Authority
+from rendezvous.server.authority import Authority
 import asyncio
 from rendezvous.core.model import Policy
-from rendezvous.server import Server
+from rendezvous.server.server import Server
 
 async def main():
     async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
@@ -36,12 +66,12 @@ def start_stranger(module: str, **variables: str) -> tuple[str, str]:
     return run.stdout.strip(), run.stderr
 
 
-@pytest.mark.parametrize("module", ["rendezvous.quiet_grpc", "rendezvous.server", "hvdrun.agent.attendance"])
+@pytest.mark.parametrize("module", ["rendezvous.server.serving", "rendezvous.server.server", "hvdrun.agent.attendance"])
 def test_a_stranger_is_not_told_to_who_reads_standard_error(module: str) -> None:
     assert start_stranger(module) == ("None", "")
 
 
 def test_who_wants_to_hear_grpc_does() -> None:
-    output, errors = start_stranger("rendezvous.quiet_grpc", GRPC_VERBOSITY="INFO")
+    output, errors = start_stranger("rendezvous.server.serving", GRPC_VERBOSITY="INFO")
     assert output == "INFO"
     assert "handshake failed" in errors.lower()

@@ -13,9 +13,6 @@ import grpc
 import pytest
 
 from protos import rendezvous_pb2 as pb
-from rendezvous import wire
-from rendezvous.authority import Authority
-from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
 from rendezvous.core.lifecycle import WorkerState
 from rendezvous.core.messages import (
@@ -35,8 +32,10 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
-from rendezvous.notices import KEY_BYTES, Notice, Published, SequencerOpened
-from rendezvous.server import Server
+from rendezvous.server.authority import Authority
+from rendezvous.server.server import Server
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import KEY_BYTES, Boards, Notice, Published, SequencerOpened
 from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
     A0,
@@ -65,7 +64,7 @@ def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def join(agent: AgentClient, *workers: Worker, after: int = 0) -> None:
     for worker in workers:
-        await agent.join(pb.JoinRequest(worker=wire.encode_worker(worker), after=after))
+        await agent.join(pb.JoinRequest(worker=codec.encode_worker(worker), after=after))
 
 
 async def form(stage: Stage) -> None:
@@ -112,7 +111,7 @@ async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_me
 async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> None:
     async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
         await join(b, B1, B0)
-        first, second, foreign = (pb.JoinRequest(worker=wire.encode_worker(worker)) for worker in (A0, A1, B0))
+        first, second, foreign = (pb.JoinRequest(worker=codec.encode_worker(worker)) for worker in (A0, A1, B0))
         first.others.append(foreign)
         with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
             await a.join(first)
@@ -157,7 +156,7 @@ async def test_a_notice_that_an_agent_reports_is_heeded_once() -> None:
 async def test_a_report_that_is_malformed_changes_nothing() -> None:
     async with open_stage() as stage:
         before = stage.server.state
-        end = wire.encode_exited(Exited(A0, 1))
+        end = codec.encode_exited(Exited(A0, 1))
         for report in (
             pb.AgentReport(host="a", ended=[end]),
             pb.AgentReport(host="a", number=1, ended=[end, pb.Ended()]),

@@ -17,15 +17,13 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
-import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+from rendezvous.server import serving  # before gRPC itself: see there
 
 # isort: split
 import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import serving, wire
-from rendezvous.boards import Boards
 from rendezvous.core import membership
 from rendezvous.core.messages import (
     Declared,
@@ -40,12 +38,13 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
-from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
-from rendezvous.file_limit import count_connections
-from rendezvous.notices import Board
-from rendezvous.tasks import TaskDesk
-from rendezvous.wire.tasks import decode_outcome_head, encode_task, read_data
+from rendezvous.server.file_limit import count_connections
+from rendezvous.wire import codec
+from rendezvous.wire.notifications import Board, Boards
+from rendezvous.wire.orders import Credential, agent_identity
+from rendezvous.wire.task_codec import decode_outcome_head, encode_task, read_data
+from rendezvous.wire.tasks import TaskDesk
 
 TICK_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
@@ -184,8 +183,8 @@ class Server:
             raise WireError("a report without number")
         if report.number <= self._last_reports.get(report.host, 0):
             return
-        ends = [wire.decode_exited(ended) for ended in report.ended]
-        running = tuple(wire.decode_worker(worker) for worker in report.running)
+        ends = [codec.decode_exited(ended) for ended in report.ended]
+        running = tuple(codec.decode_worker(worker) for worker in report.running)
         for end in ends:
             if end.worker.slot.host != report.host:
                 raise IllegalEventError(end, f"worker {end.worker} is not on host {report.host}")
@@ -241,7 +240,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         for host in {wish.worker.host for wish in wishes}:
             await self._authorize(context, host)
         async with self._faults_told(context):
-            for joined in [wire.decode_join(wish) for wish in wishes]:
+            for joined in [codec.decode_join(wish) for wish in wishes]:
                 self._server.tell(joined)
         return pb.JoinReply()
 
@@ -252,7 +251,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     ) -> pb.OpenSequencerReply:
         await self._authorize(context, request.host)
         async with self._faults_told(context):
-            endpoint = wire.decode_endpoint(request.endpoint)
+            endpoint = codec.decode_endpoint(request.endpoint)
             self._server.tell(SequencerOpened(request.host, request.generation, endpoint))
         return pb.OpenSequencerReply()
 
@@ -261,7 +260,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     ) -> pb.DeclareReply:
         await self._authorize(context, request.worker.host)
         async with self._faults_told(context):
-            self._server.tell(Declared(wire.decode_worker(request.worker), request.is_blank))
+            self._server.tell(Declared(codec.decode_worker(request.worker), request.is_blank))
         return pb.DeclareReply()
 
     async def Fail(
@@ -283,7 +282,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await self._authorize(context, request.host)
         async with contextlib.aclosing(self._server.board(request.host).follow()) as notices:
             async for notice in notices:
-                yield wire.encode_notice(notice)
+                yield codec.encode_notice(notice)
 
     async def FetchTask(
         self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]

@@ -1,0 +1,1 @@
+"""What serves calls: the rendezvous server in hvdrun, the relay in each agent, and what both need."""

@@ -1,0 +1,170 @@
+"""Members are told what holds now, then each change, each host of its own members."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from rendezvous.core.messages import Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
+from rendezvous.core.model import Assignment, Endpoint, Generation, Slot, Worker
+from rendezvous.core.reports import Decision, Verdict
+from rendezvous.wire.notifications import (
+    KEY_BYTES,
+    Board,
+    Boards,
+    Departed,
+    Interrupted,
+    Notice,
+    Published,
+    Refused,
+    ResizeOffered,
+    SequencerFailed,
+    SequencerOpened,
+)
+from tests.waiting import in_loop
+
+A0, A1 = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
+FIRST = Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), b"k" * KEY_BYTES)
+SECOND = Published(2, FIRST.members, b"l" * KEY_BYTES)
+OPENED = SequencerOpened(1, Endpoint("10.0.0.1", 4711))
+MOVED = SequencerOpened(1, Endpoint("10.0.0.1", 4712))
+REFUSED, OTHERWISE = Refused(A0, "it is over"), Refused(A0, "for another reason")
+
+
+@pytest.mark.parametrize(
+    ("posted", "read"),
+    [
+        ([FIRST, REFUSED, OPENED], [FIRST, REFUSED, OPENED]),
+        ([FIRST, OPENED, MOVED], [FIRST, MOVED]),
+        ([FIRST, OPENED, REFUSED, Departed(1, A1, 1), SequencerFailed(1, "no NumPy"), SECOND], [SECOND]),
+        ([REFUSED, Refused(A1, "it is over"), OTHERWISE], [Refused(A1, "it is over"), OTHERWISE]),
+        ([FIRST, Departed(1, A0, 0), Departed(1, A1, 1)], [FIRST, Departed(1, A0, 0), Departed(1, A1, 1)]),
+        ([FIRST, REFUSED, Departed(1, A0, 0)], [FIRST, REFUSED, Departed(1, A0, 0)]),
+    ],
+    ids=[
+        "all in its order",
+        "a sequencer that moved",
+        "another generation",
+        "one refusal of each worker, the last",
+        "every departure",
+        "a refusal and a departure of one worker",
+    ],
+)
+@in_loop
+async def test_one_who_comes_late_reads_the_present_state(posted: list[Notice], read: list[Notice]) -> None:
+    board = Board()
+    for notice in posted:
+        board.post(notice)
+    board.close()
+    async with aclosing(board.follow()) as notices:
+        assert [notice async for notice in notices] == read
+
+
+def test_generations_of_two_keys_are_two() -> None:
+    assert Published(1, FIRST.members, SECOND.key) != FIRST
+
+
+@in_loop
+async def test_every_follower_reads_each_change_once() -> None:
+    board = Board()
+    async with aclosing(board.follow()) as early, aclosing(board.follow()) as late:
+        board.post(FIRST)
+        assert await anext(early) == FIRST
+        board.post(FIRST)  # hangs there already
+        board.post(OPENED)
+        assert await anext(early) == OPENED
+        assert [await anext(late), await anext(late)] == [FIRST, OPENED]
+        board.post(SECOND)
+        assert [await anext(early), await anext(late)] == [SECOND, SECOND]
+
+
+@in_loop
+async def test_a_follower_that_leaves_is_forgotten() -> None:
+    board = Board()
+    board.post(FIRST)
+    async with aclosing(board.follow()) as notices:
+        assert await anext(notices) == FIRST
+        assert len(board._followers) == 1
+    assert not board._followers
+
+    board = Board()
+    waiting = asyncio.ensure_future(anext(aiter(board.follow())))
+    await asyncio.sleep(0)
+    assert len(board._followers) == 1
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not board._followers
+
+
+A0, B0 = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
+RETRY = Verdict(Decision.RETRY, (0, 1))
+PAIR = (Assignment(0, 2, 0, 1, 0, 2), Assignment(1, 2, 0, 1, 1, 2))
+PUBLISH = Publish(Generation(2, (A0, B0)), PAIR, "2 of 3 go on", RETRY)
+
+
+def read(boards: Boards, host: str) -> list[Notice]:
+    """What hangs there now."""
+
+    async def story() -> list[Notice]:
+        boards.of(host).close()
+        async with aclosing(boards.of(host).follow()) as notices:
+            return [notice async for notice in notices]
+
+    return asyncio.run(story())
+
+
+def post(*effects: Effect) -> Boards:
+    boards = Boards()
+    for effect in effects:
+        assert boards.post(effect)
+    return boards
+
+
+def test_each_host_is_told_of_its_own_members_and_of_the_one_verdict() -> None:
+    boards = post(PUBLISH)
+    (on_a,), (on_b,) = read(boards, "a"), read(boards, "b")
+    assert isinstance(on_a, Published)
+    assert isinstance(on_b, Published)
+    assert (on_a.members, on_b.members) == (((A0, PAIR[0]),), ((B0, PAIR[1]),))
+    assert on_a.verdict == on_b.verdict == RETRY
+    assert on_a.key == on_b.key
+
+
+def test_each_generation_of_each_job_has_a_key_of_its_own() -> None:
+    keys = [boards._make_key(generation) for boards in (Boards(), Boards()) for generation in (1, 1, 2)]
+    assert keys[0] == keys[1]
+    assert (len(set(keys)), {len(key) for key in keys}) == (4, {KEY_BYTES})
+
+
+def test_all_members_are_told_what_concerns_all() -> None:
+    boards = post(PUBLISH, Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1))
+    expected = [Interrupted(2, "it broke"), ResizeOffered(2, 7, adds=True, removes=False), Departed(2, B0, 1)]
+    assert read(boards, "a")[1:] == read(boards, "b")[1:] == expected
+
+
+def test_a_refusal_is_told_to_one_host() -> None:
+    boards = post(PUBLISH, Refuse(A0, "enough"))
+    assert read(boards, "a")[1:] == [Refused(A0, "enough")]
+    assert read(boards, "b")[1:] == []
+
+
+def test_what_concerns_processes_is_not_for_the_boards() -> None:
+    assert not Boards().post(Dismiss("a", "it is idle"))
+
+
+def test_the_followers_of_a_host_that_is_forgotten_come_to_an_end_and_the_next_agent_finds_nothing_old() -> None:
+    async def story() -> None:
+        boards = post(PUBLISH)
+        async with aclosing(boards.of("a").follow()) as notices:
+            await anext(notices)
+            boards.forget("a")
+            async with asyncio.timeout(60):
+                assert [notice async for notice in notices] == []
+        assert read_now(boards) == []
+
+    def read_now(boards: Boards) -> list[Notice]:
+        return list(boards.of("a")._bulletin)
+
+    asyncio.run(story())
+    Boards().forget("unknown")
