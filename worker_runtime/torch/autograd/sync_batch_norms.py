@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from worker_runtime.api.calls import Call, make_allreduce
 from worker_runtime.collectives import SUM, Allgather
-from worker_runtime.torch.autograd.collective import Ran
+from worker_runtime.torch.autograd.adjoints import Ran
 
 
 @dataclass(frozen=True, slots=True)
