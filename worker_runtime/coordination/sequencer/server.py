@@ -18,7 +18,7 @@ from functools import partial
 from worker_runtime.coordination.sequencer.connection import READ, Connection, ConnectionEndedError, Poller
 from worker_runtime.coordination.sequencer.generation import Generation
 from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
-from worker_runtime.coordination.sequencer.stall_clock import StallSettings
+from worker_runtime.coordination.sequencer.stalls import StallSettings
 from worker_runtime.coordination.wire import GREETING_BYTES, NONCE_BYTES, STORE_ROLE, Greeting, read_greeting
 
 GREETING_SECONDS = 10.0
