@@ -14,12 +14,10 @@ from typing import Self
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.store import SequencerStore
 from worker_runtime.errors import GroupFormationError, InitializationError
-from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.groups.backends.composite import compose
-from worker_runtime.groups.connections import Interruptible
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, compose
 from worker_runtime.groups.gloo import Gloo, StrangerError
 from worker_runtime.groups.reachability import Reachability
-from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, TorchGroup, TorchGroups
+from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, Interruptible, TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
