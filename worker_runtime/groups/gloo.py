@@ -190,17 +190,17 @@ def silence(listener: socket.socket) -> None:
 
 
 _GLOO: Any = ProcessGroupGloo  # typed incompletely
-_TRIES = 10  # each listens on another port, for some milliseconds: strangers have to find it
+_TRIES = 10  # each listens on another port, for some milliseconds: an unknown peer has to find it
 
 
-class StrangerError(RuntimeError):
-    """A stranger may be connected to a member of the group."""
+class UnknownPeerError(RuntimeError):
+    """An unknown peer may be connected to a member of the group."""
 
 
 # Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
 # size, this worker's connections (None: not known), of each the address and port of this end and of the other, and how
 # many bytes that has said where it has come to the group's listener, and how long to wait for the others. It returns a
-# sentence on one that a stranger has, alike on all members, or "", and which of this worker's lead to a member.
+# sentence on one of an unknown peer, alike on all members, or "", and which of this worker's lead to a member.
 Compare: TypeAlias = Callable[
     [str, int, int, Sequence[tuple[str, str, int | None]] | None, timedelta], tuple[str, Sequence[int]]
 ]
@@ -225,11 +225,11 @@ class Gloo:
         """Connect to the other members; see `torch_groups.MakeGroup`. All have connected when it returns.
 
         Raises:
-            StrangerError: a stranger is connected to one of them, each time.
+            UnknownPeerError: an unknown peer is connected to one of them, each time.
             RuntimeError: they could not connect within the limit.
         """
         del device  # tensors of any device travel through the CPU
-        stranger = ""
+        fault = ""
         for attempt in range(_TRIES):
             name = f"{prefix}/{attempt}"
             present = list_sockets()
@@ -239,16 +239,16 @@ class Gloo:
                 group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
                 found = None if listener is None else list_connections(present, listener.getsockname()[1])
                 ends = None if found is None else [(each.own, each.other, each.said) for each in found]
-                stranger, matched = self.compare(name, rank, size, ends, limit)
-                if listener is not None and not stranger:
-                    silence(listener)  # not before: where a stranger has a member's place, that member still calls
+                fault, matched = self.compare(name, rank, size, ends, limit)
+                if listener is not None and not fault:
+                    silence(listener)  # not before: where an unknown peer has a member's place, that member still calls
             known = found or []
             own = [known[index] for index in matched]
-            if not stranger:
+            if not fault:
                 return group, Connections.of(own)
             Connections.of([*own, *(each for each in known if each.said is not None)]).shut_down()
             group.shutdown()
-        raise StrangerError(stranger)
+        raise UnknownPeerError(fault)
 
     def _make_options(self, limit: timedelta) -> object:
         """With a device that listens on the address."""
