@@ -13,7 +13,7 @@ import torch
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.coordination import link as link_module
 from worker_runtime.coordination import messages as messages_module
 from worker_runtime.coordination import wire

@@ -36,17 +36,11 @@ import torch
 from torch.autograd import Function
 
 from worker_runtime.api.calls import Call, make_allreduce
-from worker_runtime.collectives import (
-    AVERAGE,
-    SUM,
-    Allgather,
-    Alltoall,
-    Broadcast,
-    Combination,
-    Reducescatter,
-)
-from worker_runtime.collectives.allgather import find_own_rows
-from worker_runtime.collectives.alltoall import Splits
+from worker_runtime.collectives.allgather import Allgather, find_own_rows
+from worker_runtime.collectives.alltoall import Alltoall, Splits
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
+from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.coordination.ordering.questions import Reduction
 
 PRODUCT = Combination(Reduction.PRODUCT)

@@ -11,8 +11,7 @@ import torch
 
 from worker_runtime.api.calls import Call, begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.collectives import Combination
-from worker_runtime.collectives.combination import choose, choose_for_scatter
+from worker_runtime.collectives.combination import Combination, choose, choose_for_scatter
 from worker_runtime.collectives.tensor_operation import check_place, make_title
 from worker_runtime.torch.autograd.adjoints import (
     NONLINEAR,
