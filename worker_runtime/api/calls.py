@@ -17,8 +17,13 @@ from torch.autograd.graph import increment_version
 
 from worker_runtime.api.failures import bind, report_failure
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.collectives import Adasum, Allgather, Allreduce, Alltoall, Broadcast, Combination, Reducescatter
-from worker_runtime.collectives.allgather import Gathered
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.allgather import Allgather, Gathered
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.alltoall import Alltoall
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
