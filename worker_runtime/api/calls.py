@@ -3,6 +3,8 @@
 A framework's package declares the arguments of each function and makes a `Request` of them: no more. What becomes of it
 is written here. A collective is asked for and awaited, or gives a handle; its results are new arrays, or take the place
 of those that were given. Which of these a function does, its name says.
+
+Long because the three forms of a call (with a result, in place, asynchronous) share most of what they do.
 """
 
 import functools
