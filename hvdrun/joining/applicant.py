@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hvdrun.agent.agent import Ending, Orders, serve
-from hvdrun.agent.output import OutputForwarder
+from hvdrun.agent.streams import OutputForwarder
 from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, TunnelEnd, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
