@@ -14,14 +14,14 @@ def main() -> int:
     if obstacle:
         sys.stderr.write("hvdrun: " + obstacle + "\n")
         return _CANNOT_LAUNCH
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from hvdrun.startup.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
     from hvdrun.startup.container_init import leave_init_behind  # noqa: PLC0415 - the same
 
     leave_init_behind()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from hvdrun.startup.search_path import prefer_own_packages  # noqa: PLC0415 - the same
 
     prefer_own_packages()
@@ -33,5 +33,13 @@ def main() -> int:
     return cli.main()
 
 
+def run() -> None:
+    """Run hvdrun and end this process."""
+    code = main()
+    from hvdrun.startup.process_end import end_process  # noqa: PLC0415 - after the check above
+
+    end_process(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -48,4 +48,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    from hvdrun.startup.process_end import end_process
+
+    end_process(code)

@@ -39,12 +39,12 @@ from hvdrun.agent.port import ReservedPort
 from hvdrun.agent.respondent import Respondent
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
+from hvdrun.agent.standstill import Standstill
 from hvdrun.agent.watch import Watch
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
-from hvdrun.processes.guard import Guard
 from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.signals import answer_notice
-from hvdrun.processes.standstill import Standstill
+from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import lead_to_shim
 from hvdrun.spec.environment import is_elastic, lay_over
 from hvdrun.version import __version__
@@ -128,7 +128,7 @@ class Agent:
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         silence_seconds = limit_silence(begin.lease_seconds)
-        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, silence_seconds, self._warn)
+        self._watchdog = Watchdog(name_agent_origin(begin.job, begin.host), folder, silence_seconds, self._warn)
         self._folder.make()  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)
@@ -138,15 +138,15 @@ class Agent:
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.patience_seconds)
-        self._sequencing = Sequencing(begin, spawner, self._guard, self._warn)
+        self._sequencing = Sequencing(begin, spawner, self._watchdog, self._warn)
         self._respondent = Respondent(self._output.tell)
         self._watch = Watch(
             begin.job,
             begin.host,
-            CheckedSpawner(begin, spawner, self._guard),
+            CheckedSpawner(begin, spawner, self._watchdog),
             self._output,
             feed=self._input,
-            guard=self._guard,
+            watchdog=self._watchdog,
             outlives_losses=elastic,
             grace_seconds=begin.grace_seconds,
             claim=self._sequencing.note_end,
@@ -185,7 +185,7 @@ class Agent:
             self._input.close()
             self._folder.remove()
             remove_orphans(os.environ)
-            self._guard.dismiss()
+            self._watchdog.dismiss()
             if self._port is not None:
                 self._port.close()
         return ending

@@ -8,17 +8,15 @@ cannot be asked; its workers are refused by their own `init()`.
 import asyncio
 import contextlib
 import os
-import subprocess
 from collections.abc import Mapping
-from signal import SIGKILL
 from typing import Protocol
 
-from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
-from hvdrun.processes import processes, python_command
-from hvdrun.processes.guard import Guard
+from hvdrun.processes import python_command
+from hvdrun.processes.child import OutputFile, kill_child, start_child
+from hvdrun.processes.watchdog import Watchdog
 from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.core.messages import Launch
 from rendezvous.wire.orders import Begin
@@ -44,14 +42,14 @@ class CheckedSpawner:
     Args:
         begin: what the agent knows of the job.
         spawner: starts the workers.
-        guard: is told of the process that is asked.
+        watchdog: is told of the process that is asked.
         module: the program that is asked.
     """
 
-    def __init__(self, begin: Begin, spawner: ForkingSpawner, guard: Guard, *, module: str = BACKENDS) -> None:
+    def __init__(self, begin: Begin, spawner: ForkingSpawner, watchdog: Watchdog, *, module: str = BACKENDS) -> None:
         self._begin = begin
         self._spawner = spawner
-        self._guard = guard
+        self._watchdog = watchdog
         self._module = module
         self._wish = os.fsdecode(begin.environment.get(_VARIABLE, b""))
         self._asking: asyncio.Task[None] | None = None
@@ -107,12 +105,12 @@ class CheckedSpawner:
                     theirs.callback(os.close, writer)
                     nothing = os.open(os.devnull, os.O_RDONLY)
                     theirs.callback(os.close, nothing)
-                    errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
+                    errors = OutputFile()
                     ours.callback(errors.close)
                     pid = await self._start(interpreter, (nothing, writer, errors.fileno()))
-                    ours.callback(self._guard.remove, pid)
-                    ours.callback(_end, pid)
-                self._guard.add(pid)
+                    ours.callback(self._watchdog.remove, pid)
+                    ours.callback(kill_child, pid)
+                self._watchdog.add(pid)
                 objection = read_answer(await _read_all(reader))
             except OSError as error:
                 raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
@@ -127,18 +125,8 @@ class CheckedSpawner:
         pid = await self._spawner.fork_module(self._module, (self._wish,), environment, streams)
         if pid is not None:
             return pid
-        stdin, stdout, stderr = streams
-        process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
-            [interpreter, "-P", "-m", self._module, self._wish],
-            cwd=begin.directory,
-            env=environment,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        process.returncode = 0  # the agent reaps all its children itself; Popen must not try
-        return process.pid
+        command = [interpreter, "-P", "-m", self._module, self._wish]
+        return start_child(command, streams, directory=begin.directory, environment=environment)
 
 
 async def _read_all(descriptor: int) -> bytes:
@@ -153,13 +141,6 @@ async def _read_all(descriptor: int) -> bytes:
         return said
     finally:
         transport.close()
-
-
-def _end(pid: int) -> None:
-    """Kill the process, if it lives."""
-    process = processes.look(pid)
-    if process is not None and process.parent == os.getpid():
-        processes.kill(process, SIGKILL)
 
 
 def _take_notice(asking: asyncio.Task[None]) -> None:

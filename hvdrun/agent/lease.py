@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 
 from hvdrun.errors import HvdrunError
+from hvdrun.processes.clock import SuspensionClock
 
-_SLEEP_SHARE = 0.5  # of this time between two looks: looks are much closer while the process runs
 _SECOND_CHANCE_SHARE = 0.4
 
 
@@ -34,29 +34,26 @@ class Lease:
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
-        self._clock = clock
-        self._ends = clock() + seconds
-        self._looked = clock()
+        self._now = clock
+        self._clock = SuspensionClock(seconds, clock=clock)
+        self._ends = self._clock.now + seconds
         self._is_held = False
 
     def look(self) -> bool:
         """Whether the agent may go on; to be asked often, since it is from the looks that a sleep is known."""
-        now = self._clock()
-        slept = now - self._looked > _SLEEP_SHARE * self.seconds
-        self._looked = now
-        if slept:
-            self._ends = max(self._ends, now + _SECOND_CHANCE_SHARE * self.seconds)
-        return self._is_held or now <= self._ends
+        if self._clock.look():
+            self._ends = max(self._ends, self._clock.now + _SECOND_CHANCE_SHARE * self.seconds)
+        return self._is_held or self._clock.now <= self._ends
 
     @property
     def left_seconds(self) -> float:
         """How long it lasts without another word; infinity while it is held."""
-        return math.inf if self._is_held else max(0.0, self._ends - self._clock())
+        return math.inf if self._is_held else max(0.0, self._ends - self._now())
 
     def renew(self) -> None:
         """The server has acknowledged a report."""
-        self._looked = self._clock()
-        self._ends = self._looked + self.seconds
+        self._clock.look()
+        self._ends = self._clock.now + self.seconds
 
     def hold(self, *, held: bool) -> None:
         """Stop the clock, or start it anew: the launcher was suspended by its user, and comes back."""

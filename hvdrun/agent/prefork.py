@@ -9,14 +9,11 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import socket
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hvdrun.agent.output_file import OutputFile
-from hvdrun.processes import processes
+from hvdrun.processes.child import OutputFile, kill_child, start_child
 from rendezvous.wire.processes import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 _SEARCH = b"PYTHONPATH"
@@ -77,25 +74,20 @@ class Forkserver:
                 self._socket, theirs = socket.socketpair()
                 stack.callback(theirs.close)
                 self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-                # Files: a pipe that nobody reads would hold up an import that says much.
                 self._errors = OutputFile()
                 output = stack.enter_context(contextlib.closing(OutputFile()))
-                process = subprocess.Popen(
+                nothing = stack.enter_context(open(os.devnull, "rb"))  # noqa: PTH123 - a descriptor is wanted
+                self.pid = start_child(
                     make_command(command, theirs.fileno(), modules),
+                    (nothing.fileno(), output.fileno(), self._errors.fileno()),
+                    directory=directory,
+                    environment=make_environment(environment),
                     executable=executable,
-                    cwd=directory,
-                    env=make_environment(environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output.fileno(),
-                    stderr=self._errors.fileno(),
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
+                    descriptors=(theirs.fileno(),),
                 )
         except OSError:
             self._release()
             raise
-        process.returncode = 0  # the agent reaps all its children itself; Popen must not try
-        self.pid = process.pid
         self._reading = asyncio.create_task(self._read())
 
     async def wait_ready(self) -> str:
@@ -139,10 +131,8 @@ class Forkserver:
 
     def kill(self, fault: str) -> None:
         """End it at once, if it lives; whoever asks for a worker is told this as the reason."""
-        process = processes.look(self.pid)
-        if process is not None and process.parent == os.getpid():
+        if kill_child(self.pid):
             self._fault = fault
-            processes.kill(process, signal.SIGKILL)
 
     def next_number(self) -> int:
         """A number for the next request."""

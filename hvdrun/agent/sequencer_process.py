@@ -6,12 +6,11 @@ The agent reaps all its children itself and tells this object of the end; the la
 import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from hvdrun.agent.output_file import OutputFile
 from hvdrun.processes import processes
+from hvdrun.processes.child import OutputFile, kill_child
 from rendezvous.errors import SequencerStartError
 from rendezvous.wire.processes import STOP, Activation, read_port
 
@@ -64,7 +63,7 @@ class SequencerProcess:
             stdout, writing = os.pipe()
             ours.callback(os.close, stdout)
             theirs.callback(os.close, writing)
-            errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
+            errors = OutputFile()
             ours.callback(errors.close)
             process = cls(stdin, stdout, errors)
             ours.pop_all()
@@ -112,9 +111,8 @@ class SequencerProcess:
 
     def kill(self) -> None:
         """End it at once, if it lives."""
-        process = processes.look(self.pid)
-        if process is not None and process.parent == os.getpid() and not self._ended.done():
-            processes.kill(process, signal.SIGKILL)
+        if not self._ended.done():
+            kill_child(self.pid)
 
     def describe_end(self) -> str:
         """How it ended, with the last that it wrote: half a sentence."""

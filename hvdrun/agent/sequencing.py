@@ -12,7 +12,6 @@ child, and is killed with the workers.
 import asyncio
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -20,7 +19,8 @@ from typing import Protocol
 
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
 from hvdrun.agent.spawn import mark_service
-from hvdrun.processes.guard import Guard
+from hvdrun.processes.child import start_child
+from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint
@@ -60,7 +60,7 @@ class Sequencing:
     Args:
         begin: what the agent knows of the job.
         forker: forks the process where that is possible.
-        guard: is told of its session.
+        watchdog: is told of its session.
         warn: takes a sentence when it ended though it should not have.
         limit_seconds: how long one start may take.
         module: the program.
@@ -70,7 +70,7 @@ class Sequencing:
         self,
         begin: Begin,
         forker: ModuleForker,
-        guard: Guard,
+        watchdog: Watchdog,
         warn: Callable[[str], None],
         *,
         limit_seconds: float = LIMIT_SECONDS,
@@ -78,7 +78,7 @@ class Sequencing:
     ) -> None:
         self._begin = begin
         self._forker = forker
-        self._guard = guard
+        self._watchdog = watchdog
         self._warn = warn
         self._limit_seconds = limit_seconds
         self._module = module
@@ -145,7 +145,7 @@ class Sequencing:
         return True
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The process, if there is one; see `hvdrun.processes.standstill.Owner`."""
+        """The process, if there is one; see `hvdrun.agent.standstill.Owner`."""
         return () if self._process is None or not self._process.pid else ((self._process.pid, "its process"),)
 
     def put_down(self, pid: int, error: str) -> None:
@@ -239,7 +239,7 @@ class Sequencing:
         """Start a process and wait until it listens; one that does not is ended."""
         process = await SequencerProcess.start(spawn)
         self._process = process
-        self._guard.add(process.pid)
+        self._watchdog.add(process.pid)
         if process.pid in self._unclaimed:
             process.note_end(self._unclaimed[process.pid])
         self._unclaimed.clear()
@@ -253,7 +253,7 @@ class Sequencing:
         return process
 
     def _forget(self, process: SequencerProcess) -> None:
-        self._guard.remove(process.pid)
+        self._watchdog.remove(process.pid)
         self._process = None
         if process.port:
             self._opening = None
@@ -278,18 +278,8 @@ class Sequencing:
         return pid
 
     async def _execute(self, python: str, environment: Mapping[bytes, bytes], streams: Streams) -> int:
-        stdin, stdout, stderr = streams
-        process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
-            [python, "-P", "-m", self._module, self._begin.address],
-            cwd=self._begin.directory,
-            env=environment,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-        )
-        process.returncode = 0  # the agent reaps all its children itself; Popen must not try
-        return process.pid
+        command = [python, "-P", "-m", self._module, self._begin.address]
+        return start_child(command, streams, directory=self._begin.directory, environment=environment)
 
     def _make_environment(self) -> dict[bytes, bytes]:
         return {**self._begin.environment, **mark_service(self._begin), **_ONE_THREAD}

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from hvdrun.agent.binding import Binder
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
+from hvdrun.processes.child import start_child
 from hvdrun.spec.environment import is_elastic
 from hvdrun.spec.mapping import BindTo
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
@@ -73,20 +73,16 @@ class ExecSpawner:
         reads = launch.assignment.rank == begin.workers["stdin_rank"]
         with open_streams(reads=reads) as streams, self.binder.bound(launch.assignment.local_rank):
             try:
-                process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
+                pid = start_child(
                     begin.command,
+                    streams.theirs,
+                    directory=begin.directory,
+                    environment=environment,
                     executable=executable,
-                    cwd=begin.directory,
-                    env=environment,
-                    stdin=streams.stdin,
-                    stdout=streams.stdout_writer,
-                    stderr=streams.stderr_writer,
-                    start_new_session=True,
                 )
             except OSError as error:
                 raise explain_failure(error, executable, begin.directory) from error
-            process.returncode = 0  # the agent reaps all its children itself; Popen must not try
-            return streams.hand_over(process.pid)
+            return streams.hand_over(pid)
 
     async def close(self) -> None:
         """Nothing is held."""

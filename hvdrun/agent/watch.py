@@ -19,7 +19,6 @@ import asyncio
 import ctypes
 import os
 import signal
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NoReturn
@@ -31,10 +30,10 @@ from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from hvdrun.processes import processes
-from hvdrun.processes.guard import Guard
-from hvdrun.processes.processes import Process
-from hvdrun.processes.supervision import supervise
-from hvdrun.processes.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
+from hvdrun.processes.background import supervise
+from hvdrun.processes.processes import KillLoop, Process
+from hvdrun.processes.reaper import CLEAN_LOOKS, REAP_SECONDS, Reaper
+from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.wire.orders import Alert, OutputStream
@@ -50,7 +49,7 @@ class Watch:
 
     outlives_losses: the job goes on without a worker that fails.
     grace_seconds: for a worker that fails to end.
-    claim: is told of each child that was reaped and is neither a worker nor the guardian, by its pid and status, and
+    claim: is told of each child that was reaped and is neither a worker nor the watchdog, by its pid and status, and
         says whether it was somebody's.
     failure: takes an error of the agent's own, which ends it.
     is_noticed: a stop notice has come to this host.
@@ -64,7 +63,7 @@ class Watch:
         output: OutputForwarder,
         *,
         feed: InputFeed,
-        guard: Guard,
+        watchdog: Watchdog,
         outlives_losses: bool = False,
         grace_seconds: float = 0.0,
         claim: Callable[[int, int], bool] = lambda _pid, _status: False,
@@ -74,7 +73,7 @@ class Watch:
         self._spawner = spawner
         self._output = output
         self._feed = feed
-        self._guard = guard
+        self._watchdog = watchdog
         self._outlives_losses = outlives_losses
         self._grace_seconds = grace_seconds
         self._claim = claim
@@ -84,13 +83,14 @@ class Watch:
         self._told: set[Worker] = set()  # of these, those whose ends were told
         self._ordered: set[Worker] = set()  # all whose start was ever ordered
         self._capacity = Capacity()
+        self._began = processes.find_own_start()
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their turn to be started
         self._starting: dict[Worker, asyncio.Task[None]] = {}
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are being started
         self._unclaimed: dict[int, int] = {}  # ends of children that may be such workers
         self._ended: dict[Worker, Exited] = {}
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        self._sweeper = Sweeper(job, host, self._live, self._fail)
+        self._reaper = Reaper(job, host, self._live, self._fail)
         self._preparing: asyncio.Task[None] | None = None
         self._is_prepared = False
         self._is_short = False  # of what so many workers need
@@ -173,7 +173,7 @@ class Watch:
             await self._reaped.wait()
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The workers that have been started and not been seen to end; see `hvdrun.processes.standstill.Owner`."""
+        """The workers that have been started and not been seen to end; see `hvdrun.agent.standstill.Owner`."""
         return tuple((pid, f"the worker {worker}") for worker, pid in self._pids.items())
 
     def put_down(self, pid: int, error: str) -> None:
@@ -195,7 +195,7 @@ class Watch:
             live.terminate(0.0)
         await self._spawner.close()
         await self._clear_away()
-        await self._sweeper.finish()
+        await self._reaper.finish()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
     def _fail(self, error: BaseException) -> None:
@@ -240,9 +240,9 @@ class Watch:
 
     def _take(self, worker: Worker, spawned: Spawned) -> None:
         """A worker lives, or has lived: its end may have come before the news of its birth."""
-        live = self._live[spawned.pid] = LiveWorker(worker, spawned.pid, self._sweeper.kill)
+        live = self._live[spawned.pid] = LiveWorker(worker, spawned.pid, self._reaper.kill)
         self._pids[worker] = spawned.pid
-        self._guard.add(spawned.pid)
+        self._watchdog.add(spawned.pid)
         self._output.add(worker, OutputStream.STDOUT, spawned.stdout)
         self._output.add(worker, OutputStream.STDERR, spawned.stderr)
         if spawned.pid in self._unclaimed:
@@ -252,7 +252,7 @@ class Watch:
             live.terminate(early.grace_seconds, early.signal)
 
     def _reap(self) -> None:
-        """Take in every child that has ended: workers, the guardian, orphans that came to us."""
+        """Take in every child that has ended: workers, the watchdog, orphans that came to us."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -262,9 +262,9 @@ class Watch:
                 return
             if pid in self._live:
                 self._note_end(pid, status)
-            elif self._guard.owns(pid):
+            elif self._watchdog.owns(pid):
                 if not self._closing:
-                    self._guard.replace()
+                    self._watchdog.replace()
             elif not self._claim(pid, status) and self._starting:
                 self._unclaimed[pid] = status
 
@@ -284,13 +284,13 @@ class Watch:
             self._tell_end(worker, returncode, live.error)
 
         def free() -> None:
-            self._guard.remove(pid)
+            self._watchdog.remove(pid)
             self._tell_end(worker, returncode, live.error)
             self._told.discard(worker)
             del self._ending[worker.slot]
             self._start_next()
 
-        self._sweeper.clear(worker, pid, free)
+        self._reaper.clear(worker, pid, free)
 
     def _tell_end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
         """Tell the end of a worker in whose slot nobody is started yet; once."""
@@ -304,18 +304,18 @@ class Watch:
 
     async def _clear_away(self) -> None:
         """Kill whatever this agent has started, until nothing is left."""
-        began = time.monotonic()
-        clean_looks = 0
-        while clean_looks < CLEAN_LOOKS and (now := time.monotonic()) < began + SWEEP_SECONDS:
-            spares = now < began + processes.CLEANER_SECONDS
-            found = processes.kill_all(self._is_anything_of_ours, spares_cleaners=spares)
-            clean_looks = 0 if found else clean_looks + 1
+        loop = KillLoop(REAP_SECONDS, CLEAN_LOOKS)
+        while not loop.is_done:
+            others = (process for process in processes.running() if process.pid != os.getpid())
+            loop.kill([process for process in others if self._is_anything_of_ours(process)])
             await asyncio.sleep(_PAUSE_SECONDS)  # no event tells of the end of a process that is not our child
 
     def _is_anything_of_ours(self, process: Process) -> bool:
         """Whether a process was started from here at all, or is an orphan that came to this process."""
-        is_orphan = process.parent == os.getpid() and not self._guard.owns(process.pid)
-        return is_orphan or processes.comes_from(process, processes.name_agent_origin(self._job, self._host))
+        is_orphan = process.parent == os.getpid() and not self._watchdog.owns(process.pid)
+        return is_orphan or processes.comes_from(
+            process, processes.name_agent_origin(self._job, self._host), self._began
+        )
 
 
 def _adopt_orphans() -> None:

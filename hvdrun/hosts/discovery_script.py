@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hvdrun.errors import HostSyntaxError, UsageError
 from hvdrun.processes import processes
-from hvdrun.processes.script_guard import ScriptGuard
+from hvdrun.processes.watchdog import ScriptWatchdog
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.hosts import MAX_HOSTFILE_BYTES, HostList, parse_discovered
 from hvdrun.spec.jobspec import JobSpec
@@ -48,7 +48,7 @@ class DiscoveryScript:
     command: as the user wrote it, for the shell.
     slots_per_host: of a host that is named without slots.
     directory: where it runs.
-    guard: ends a run that is left when hvdrun is killed.
+    watchdog: ends a run that is left when hvdrun is killed.
     limit_seconds: for one answer.
     """
 
@@ -57,14 +57,14 @@ class DiscoveryScript:
         command: str,
         slots_per_host: int,
         directory: Path,
-        guard: ScriptGuard,
+        watchdog: ScriptWatchdog,
         *,
         limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         self._command = command
         self._slots_per_host = slots_per_host
         self._directory = directory
-        self._guard = guard
+        self._watchdog = watchdog
         self._limit_seconds = limit_seconds
 
     async def ask(self) -> HostList:
@@ -74,7 +74,7 @@ class DiscoveryScript:
             DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.
         """
         process = await self._start()
-        self._guard.add(process.pid)
+        self._watchdog.add(process.pid)
         try:
             async with asyncio.timeout(self._limit_seconds):
                 output, errors, _ = await asyncio.gather(
@@ -84,7 +84,7 @@ class DiscoveryScript:
             raise DiscoveryFailedError(f"it took longer than {self._limit_seconds:g} s") from None
         finally:
             await _end(process)
-            self._guard.remove(process.pid)
+            self._watchdog.remove(process.pid)
         return self._understand(process.returncode or 0, output, errors)
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -93,7 +93,7 @@ class DiscoveryScript:
             asyncio.create_subprocess_shell(
                 self._command,
                 cwd=self._directory,
-                env=self._guard.environment,
+                env=self._watchdog.environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -142,9 +142,9 @@ def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
     """
     if spec.limits.elasticity is None or spec.limits.elasticity.script is None:
         raise UsageError("no script names the hosts of this job: give one with --host-discovery-script.")
-    with ScriptGuard(os.environ) as guard:
+    with ScriptWatchdog(os.environ) as watchdog:
         yield DiscoveryScript(
-            spec.limits.elasticity.script, spec.limits.elasticity.slots_per_host, find_directory(), guard
+            spec.limits.elasticity.script, spec.limits.elasticity.slots_per_host, find_directory(), watchdog
         )
 
 

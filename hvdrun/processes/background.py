@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from types import TracebackType
 from typing import Any, TypeVar
@@ -53,3 +53,14 @@ class BackgroundTasks(asyncio.TaskGroup):
                 first.add_note("".join(traceback.format_exception(other)))
         if first is not error:
             raise first
+
+
+def supervise(task: asyncio.Task[T], fail: Callable[[BaseException], None]) -> asyncio.Task[T]:
+    """Have `fail` take the error that ends this task, if there is one; returns the task."""
+
+    def look(task: asyncio.Task[T]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            fail(error)
+
+    task.add_done_callback(look)
+    return task

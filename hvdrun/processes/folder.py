@@ -1,6 +1,6 @@
 """The folder of one agent, which holds its socket and what its workers keep there.
 
-It goes with the agent, or with the guardian of an agent that was killed. Where both were killed it is left: an agent
+It goes with the agent, or with the watchdog of an agent that was killed. Where both were killed it is left: an agent
 holds a lock of its folder, so that a folder without a lock is known as an orphan, in whatever container its agent ran.
 """
 

@@ -3,7 +3,7 @@
 A descendant that has left the session still has, in the environment it was started with, the names of its job and its
 slot; so it is found wherever it went. One that has shed its environment as well is found as a descendant, as long as
 somebody looks before its ancestors are gone. Only such processes are ever signalled, each through a pidfd and after a
-second look, so that a process that took over a number is never hit. Linux only; light, because the guardian imports it.
+second look, so that a process that took over a number is never hit. Linux only; light, because the watchdog imports it.
 
 An origin is a path: `job/host` of all that an agent has started, `job/host/0.1` of the first worker in its slot 0. The
 job of an hvdrun that runs inside that worker is called `job/host/0.1/inner`, so whatever it starts is the worker's too.
@@ -12,7 +12,8 @@ job of an hvdrun that runs inside that worker is called `job/host/0.1/inner`, so
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +24,7 @@ _PROC = Path("/proc")
 _AFTER_NAME = 2  # the fields of /proc/PID/stat after the name in parentheses start with the third
 _EXITING = 0x4  # the kernel's PF_EXITING
 _JOB_ENTRY = f"{JOB}=".encode()
-CLEANER_SECONDS = 1.0  # how long a cleaner may take to go by itself, when its family has been killed
+TRACKER_SECONDS = 1.0  # how long a resource tracker may take to end by itself, when its process was killed
 _TRACKER = b"from multiprocessing.resource_tracker import main"
 _STAT_BYTES = 4096  # more than the longest
 
@@ -123,8 +124,16 @@ def cut_worker_origin(origin: str | None, agent_origin: str) -> str:
     return lead + origin.removeprefix(lead).partition("/")[0]
 
 
-def comes_from(process: Process, origin: str) -> bool:
-    """The process, or one it descends from, was started there."""
+def find_own_start() -> int:
+    """When this process was started; no process that it has started is older."""
+    own = look(os.getpid())
+    return 0 if own is None else own.started
+
+
+def comes_from(process: Process, origin: str, since: int = 0) -> bool:
+    """Whether the process, or one it descends from, was started there; no process that was started before `since`."""
+    if process.started < since:
+        return False
     found = read_origin(process)
     return found is not None and (found == origin or found.startswith(f"{origin}/"))
 
@@ -146,17 +155,40 @@ def kill(process: Process, number: signal.Signals) -> None:
                 os.close(handle)
 
 
-def kill_all(belongs: Callable[[Process], bool], *, spares_cleaners: bool = False) -> int:
-    """SIGKILL every process that belongs, but for cleaners; how many there were. Call again until none is left."""
-    doomed = [process for process in running() if process.pid != os.getpid() and belongs(process)]
-    for process in doomed:
-        if not (spares_cleaners and is_cleaner(process)):
-            kill(process, signal.SIGKILL)
-    return len(doomed)
+class KillLoop:
+    """Kills what each look finds, until some looks in a row find nothing, or the limit is over.
+
+    Python's resource tracker removes what its process leaves in /dev/shm, and ends then: it is spared for a while.
+
+    Args:
+        limit_seconds: a killed process may take long to end, and an uninterruptible one may take for ever.
+        clean_looks: so many in a row find nothing, since a process that is just executed shows no environment.
+    """
+
+    def __init__(self, limit_seconds: float, clean_looks: int) -> None:
+        began = time.monotonic()
+        self._deadline = began + limit_seconds
+        self._spare_until = began + TRACKER_SECONDS
+        self._clean_looks = clean_looks
+        self._looks = self._clean = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left, or what is left cannot be ended."""
+        is_over = self._looks >= self._clean_looks and time.monotonic() >= self._deadline
+        return self._clean >= self._clean_looks or is_over
+
+    def kill(self, found: Collection[Process] | None) -> None:
+        """SIGKILL what one look has found; None: the look has failed."""
+        for process in found or ():
+            if time.monotonic() >= self._spare_until or not is_resource_tracker(process):
+                kill(process, signal.SIGKILL)
+        self._looks += 1
+        self._clean = self._clean + 1 if found is not None and not found else 0
 
 
-def is_cleaner(process: Process) -> bool:
-    """It removes what its family leaves in /dev/shm, when that has ended, and goes then: Python's resource tracker."""
+def is_resource_tracker(process: Process) -> bool:
+    """Whether this is Python's resource tracker."""
     try:
         return _TRACKER in (_PROC / str(process.pid) / "cmdline").read_bytes()
     except OSError:  # ended meanwhile

@@ -3,9 +3,11 @@
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 from rendezvous.server.file_limit import raise_file_limit
 
+_USUAL = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 - as tempfile has them
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - writable in every container
 
 
@@ -21,12 +23,15 @@ def prepare_process() -> None:
 
 
 def find_temporary_folder() -> None:
-    """Name a folder for temporary files where the usual ones cannot be written, as in a container that is read-only.
+    """Choose the folder for temporary files: tempfile's order, and shared memory in a container that is read-only.
 
-    Where no such folder is found, the one that needs it says so.
+    tempfile itself writes a file into each folder that it tries, which stays where a signal ends the process meanwhile.
+    Where no folder can be written, the caller that needs one says so.
     """
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
-        if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
-            os.environ["TMPDIR"] = tempfile.tempdir = _SHARED_MEMORY
+    named = map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))
+    for folder in (*named, *_USUAL, os.curdir, _SHARED_MEMORY):
+        if folder and os.access(folder, os.W_OK | os.X_OK) and Path(folder).is_dir():
+            tempfile.tempdir = str(Path(folder).absolute())
+            if folder == _SHARED_MEMORY:
+                os.environ["TMPDIR"] = folder
+            return

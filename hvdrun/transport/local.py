@@ -11,7 +11,7 @@ from hvdrun.transport.child import Child, describe_end
 from rendezvous.wire import codec
 from rendezvous.wire.orders import Order, Telling
 
-_CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; after that it is killed, and its guardian does it
+_CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; after that it is killed, and its watchdog does it
 
 
 class LocalTransport:
@@ -54,7 +54,7 @@ class LocalTransport:
         return port
 
     async def abandon(self) -> None:
-        """Kill the agent; its guardian clears away. See `Transport`."""
+        """Kill the agent; its watchdog clears away. See `Transport`."""
         if self._child is not None:
             self._child.signal(signal.SIGKILL, group=False)
 
@@ -63,5 +63,5 @@ class LocalTransport:
         if self._child is None:
             return
         await self._child.close([(_CLOSE_SECONDS, signal.SIGKILL)], group=False)
-        if self._child.process.returncode:  # it may have been killed, and its guardian too
+        if self._child.process.returncode:  # it may have been killed, and its watchdog too
             remove_orphans(os.environ)

@@ -16,7 +16,6 @@ RUN_BY = {
     "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/startup/test_forkserver.py",
     "hvdrun/cluster/__main__.py": "tests/system/test_run.py",
     "hvdrun/console/output_watch.py": "tests/system/test_output.py",
-    "hvdrun/processes/script_guard.py": "tests/hvdrun/hosts/test_discovery_script.py",
     "hvdrun/startup/early_notice.py": "tests/hvdrun/processes/test_signals.py",
     "hvdrun/startup/search_path.py": "tests/hvdrun/test_main.py",
     "hvdrun/transport/ssh/reach.py": "tests/hvdrun/hosts/test_reach.py",

@@ -52,7 +52,7 @@ def test_the_only_program_is_hvdrun_so_that_pip_overwrites_no_horovodrun(wheel: 
     (text,) = (content.decode() for name, content in wheel.items() if name.endswith(".dist-info/entry_points.txt"))
     points = ConfigParser()
     points.read_string(text)
-    assert dict(points["console_scripts"]) == {"hvdrun": "hvdrun.__main__:main"}
+    assert dict(points["console_scripts"]) == {"hvdrun": "hvdrun.__main__:run"}
     assert "gui_scripts" not in points
     assert [name for name in wheel if ".data/" in name] == []  # where scripts that are files would be
 

@@ -95,7 +95,7 @@ def test_what_a_careless_parent_left_is_taken_back_and_what_nohup_wants_stays() 
     assert (mask, handlers, len(limits.split())) == ("set()", "0 1 1", 1)
 
 
-@pytest.mark.parametrize("words", ["hvdrun --version", "hvdrun.agent", "hvdrun.processes.guardian job/host x"])
+@pytest.mark.parametrize("words", ["hvdrun --version", "hvdrun.agent", "hvdrun.processes.watchdog_process job/host x"])
 def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Path) -> None:
     for name in ("protos", "rendezvous"):
         (tmp_path / name).mkdir()

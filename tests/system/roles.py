@@ -19,19 +19,19 @@ def find_agent(hvdrun: Launcher) -> int | None:
     return _find_only(hvdrun, lambda command: command.endswith(" -m hvdrun.agent"))
 
 
-def find_guardian(hvdrun: Launcher) -> int | None:
-    """The pid of its guardian."""
-    return _find_only(hvdrun, lambda command: " -m hvdrun.processes.guardian " in command)
+def find_watchdog(hvdrun: Launcher) -> int | None:
+    """The pid of its watchdog."""
+    return _find_only(hvdrun, lambda command: " -m hvdrun.processes.watchdog_process " in command)
 
 
-def has_looked(guardian: int | None) -> bool:
-    """The guardian has read all that its agent has told it, done it, and waits for more."""
+def has_looked(watchdog: int | None) -> bool:
+    """The watchdog has read all that its agent has told it, done it, and waits for more."""
     try:
-        with Path(f"/proc/{guardian}/fd/0").open("rb", buffering=0) as pipe:
+        with Path(f"/proc/{watchdog}/fd/0").open("rb", buffering=0) as pipe:
             unread = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
     except OSError:
         return False
-    return unread == 0 and guardian is not None and read_state(guardian) == "S"
+    return unread == 0 and watchdog is not None and read_state(watchdog) == "S"
 
 
 def count_read(pid: int) -> int:

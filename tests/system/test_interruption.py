@@ -164,7 +164,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(hvdrun: Launcher, nu
             continue
         # Before hvdrun can answer, the signal itself ends it; a shell sees the same code.
         assert finished.returncode in {ENDINGS[number], -number}
-        assert "hvdrun" not in finished.stderr.replace(SAID[number], "")
+        assert "hvdrun" not in finished.stderr.replace(SAID[number], ""), finished.stderr
         assert "Exception ignored" not in finished.stderr
     assert not hvdrun.watch.settle()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import count_read, find_agent, find_guardian, find_sequencers, has_looked, kill
+from tests.system.roles import count_read, find_agent, find_sequencers, find_watchdog, has_looked, kill
 from tests.system.scripts import JOIN, WAIT_FOR
 from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
@@ -133,26 +133,26 @@ def start(
     return Job(hvdrun, running, agent, pids)
 
 
-def replace_guardian(job: Job) -> int:
-    """Kill the guardian, and wait until the next one has looked at what is below the agent; the pid of the former."""
-    former = kill(find_guardian(job.hvdrun))
-    wait_until(lambda: find_guardian(job.hvdrun) not in {None, former} and has_looked(find_guardian(job.hvdrun)))
+def replace_watchdog(job: Job) -> int:
+    """Kill the watchdog, and wait until the next one has looked at what is below the agent; the pid of the former."""
+    former = kill(find_watchdog(job.hvdrun))
+    wait_until(lambda: find_watchdog(job.hvdrun) not in {None, former} and has_looked(find_watchdog(job.hvdrun)))
     return former
 
 
 def await_snapshot(job: Job) -> None:
-    """Wait until the guardian has seen the workers' families: what it reads of each in /proc, it has read thrice."""
-    guardian = find_guardian(job.hvdrun)
-    assert guardian is not None
+    """Wait until the watchdog has seen the workers' families: what it reads of each in /proc, it has read thrice."""
+    watchdog = find_watchdog(job.hvdrun)
+    assert watchdog is not None
     once = sum(len(Path(f"/proc/{pid}/stat").read_bytes()) for pid in job.pids.values())
-    before = count_read(guardian)
-    wait_until(lambda: count_read(guardian) > before + 3 * once)
+    before = count_read(watchdog)
+    wait_until(lambda: count_read(watchdog) > before + 3 * once)
 
 
 VICTIMS: dict[str, Callable[[Job, signal.Signals], int]] = {
     "hvdrun": lambda job, number: kill(job.running.pid, number),
     "agent": lambda job, number: kill(job.agent, number),
-    "guardian": lambda job, _: replace_guardian(job),
+    "watchdog": lambda job, _: replace_watchdog(job),
     "worker": lambda job, number: kill(job.pids["worker", 1], number),
     "sequencer": lambda job, _: kill(find_sequencers(job.hvdrun)[0], signal.SIGSTOP),
 }
@@ -186,13 +186,13 @@ STORIES = [
     story("agent", FAMILIES, 75, LOST),
     story("hvdrun agent", FAMILIES, KILLED, forks=True),
     story("worker", FAMILIES, 137, FAILED, forks=True),
-    story("guardian agent", HIDDEN, 75, LOST),
+    story("watchdog agent", HIDDEN, 75, LOST),
     story("agent", FAMILIES, 75, ENDED, number=signal.SIGTERM),
-    # Though nobody wakes it: it is killed, and its guardian does the rest.
+    # Though nobody wakes it: it is killed, and its watchdog does the rest.
     story("agent", FAMILIES, 75, SILENT, "--lease", "1s", number=signal.SIGSTOP),
     story("agent", JOINED, 75, LOST, forks=True),
     story("hvdrun", SEMAPHORES, KILLED),
-    story("guardian agent", FAMILIES, 75, LOST, nightly=True),
+    story("watchdog agent", FAMILIES, 75, LOST, nightly=True),
     story("worker agent", FAMILIES, 75, LOST, nightly=True),
     story("hvdrun", HIDDEN, KILLED, nightly=True),
     story("worker", HIDDEN, 137, FAILED, nightly=True),
@@ -203,7 +203,7 @@ STORIES = [
     *(story("hvdrun", doing, KILLED, nightly=True) for doing in (JOINING, JOINED, BLOCKED)),
     *(story("agent", doing, 75, LOST, nightly=True) for doing in (JOINING, JOINED, SEMAPHORES, BLOCKED)),
     *(story("worker", doing, 137, FAILED, nightly=True) for doing in (JOINED, SEMAPHORES, BLOCKED)),
-    story("guardian sequencer agent", JOINED, 75, LOST, forks=True, nightly=True),
+    story("watchdog sequencer agent", JOINED, 75, LOST, forks=True, nightly=True),
 ]
 
 
@@ -219,7 +219,7 @@ def test_kill_of_a_part_leaves_nothing(  # noqa: PLR0917 - a table's columns
     forks: bool,  # noqa: FBT001 - a column
 ) -> None:
     job = start(hvdrun, doing, *options, forks=forks)
-    if victims[1:] == ["agent"] and victims[0] != "guardian":  # it has no time to do anything about the first
+    if victims[1:] == ["agent"] and victims[0] != "watchdog":  # it has no time to do anything about the first
         await_snapshot(job)  # nobody else knows then who has left the worker's session and environment
         kill(job.agent, signal.SIGSTOP)
     for victim in victims:
@@ -235,7 +235,7 @@ def test_kill_of_a_part_leaves_nothing(  # noqa: PLR0917 - a table's columns
 
 def test_a_guardian_s_death_and_that_of_workers_children_are_nothing_to_a_job(hvdrun: Launcher) -> None:
     job = start(hvdrun, FAMILIES)
-    replace_guardian(job)
+    replace_watchdog(job)
     kill(job.pids["child", 0])
     kill(job.pids["stray", 1])
     hvdrun.write("go", "")
@@ -259,7 +259,7 @@ def test_workers_end_when_agent_and_guardian_are_killed_at_once(
     hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
     job = start(hvdrun, BLOCKED, *options, command=command)
-    both = job.agent, find_guardian(hvdrun)
+    both = job.agent, find_watchdog(hvdrun)
     for number in (signal.SIGSTOP, signal.SIGKILL):  # so that neither has the time to do anything about the other
         for pid in both:
             kill(pid, number)

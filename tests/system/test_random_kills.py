@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent, find_guardian, kill
+from tests.system.roles import find_agent, find_watchdog, kill
 from tests.system.tables import rest_nightly
 
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
@@ -42,7 +42,7 @@ def find_one(hvdrun: Launcher, words: str, chance: random.Random) -> int | None:
 PARTS: dict[str, Callable[[Launcher, random.Random], int | None]] = {
     "hvdrun": lambda hvdrun, chance: find_one(hvdrun, " -np 2 --grace", chance),
     "agent": lambda hvdrun, _: find_agent(hvdrun),
-    "guardian": lambda hvdrun, _: find_guardian(hvdrun),
+    "watchdog": lambda hvdrun, _: find_watchdog(hvdrun),
     "forkserver": lambda hvdrun, chance: find_one(hvdrun, "worker_runtime.startup.forkserver", chance),
     "worker": lambda hvdrun, chance: find_one(hvdrun, "python job.py", chance),
     "child": lambda hvdrun, chance: find_one(hvdrun, "sleep 60", chance),
@@ -55,8 +55,8 @@ def test_a_random_part_is_killed_and_nothing_is_left(hvdrun: Launcher, seed: int
     hvdrun.write("job.py", TRAINS)
     kind = "train" if seed % 2 else "sleep"
     victims = chance.sample(sorted(PARTS), k=chance.choice([1, 1, 2]))
-    if {"agent", "guardian"} <= set(victims):
-        victims.remove("guardian")  # each stands in for the other; who kills both at once must clear up himself
+    if {"agent", "watchdog"} <= set(victims):
+        victims.remove("watchdog")  # each stands in for the other; who kills both at once must clear up himself
     forks = chance.choice([True, False])
     moment_seconds = chance.uniform(0, LONGEST_START_SECONDS)
     running = hvdrun.start("-np", "2", "--grace", "1s", "python", "job.py", kind, forks=forks)

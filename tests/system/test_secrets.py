@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent, find_guardian, find_sequencers
+from tests.system.roles import find_agent, find_sequencers, find_watchdog
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
@@ -41,7 +41,7 @@ def test_no_secret_is_to_be_seen_while_a_job_runs(hvdrun: Launcher, *, forks: bo
     forms = (key, key.hex().encode(), repr(key).encode(), base64.b64encode(key))
 
     processes = hvdrun.processes()
-    known = {running.pid, find_agent(hvdrun), find_guardian(hvdrun), *find_sequencers(hvdrun)}
+    known = {running.pid, find_agent(hvdrun), find_watchdog(hvdrun), *find_sequencers(hvdrun)}
     assert known < {process.pid for process in processes}
     assert len(processes) >= 6
     texts = [

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, run_members
-from worker_runtime.collectives import Commit, Join, make_neutral
-from worker_runtime.collectives.agreements import Failed
+from worker_runtime.collectives.agreements import Commit, Failed, Join
+from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering import questions
 from worker_runtime.coordination.ordering.ordering import Ordering

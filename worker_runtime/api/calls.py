@@ -3,6 +3,8 @@
 A framework's package declares the arguments of each function and makes a `Request` of them: no more. What becomes of it
 is written here. A collective is asked for and awaited, or gives a handle; its results are new arrays, or take the place
 of those that were given. Which of these a function does, its name says.
+
+Long because the three forms of a call (with a result, in place, asynchronous) share most of what they do.
 """
 
 import functools
@@ -17,8 +19,13 @@ from torch.autograd.graph import increment_version
 
 from worker_runtime.api.failures import bind, report_failure
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.collectives import Adasum, Allgather, Allreduce, Alltoall, Broadcast, Combination, Reducescatter
-from worker_runtime.collectives.allgather import Gathered
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.allgather import Allgather, Gathered
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.alltoall import Alltoall
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction

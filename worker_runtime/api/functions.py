@@ -7,7 +7,7 @@ import torch
 
 from worker_runtime.api.calls import begin_call, gives_up
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.collectives import Barrier, Join
+from worker_runtime.collectives.agreements import Barrier, Join
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.engine import objects
 from worker_runtime.membership.runtime import RUNTIME

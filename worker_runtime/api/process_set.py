@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Self
 
-from worker_runtime.collectives import AddSet, RemoveSet
+from worker_runtime.collectives.agreements import AddSet, RemoveSet
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine

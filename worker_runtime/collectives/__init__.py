@@ -12,37 +12,3 @@ The table of what may be done with which dtype stands in `dtypes`.
 Threads: none. An operation is made in the caller's thread, started in the one that drives the connection to the
 sequencer, and finished in the one that waits for it.
 """
-
-from worker_runtime.collectives.adasum import Adasum
-from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join, RemoveSet
-from worker_runtime.collectives.allgather import Allgather, Gathered
-from worker_runtime.collectives.allreduce import Allreduce
-from worker_runtime.collectives.alltoall import Alltoall, Exchanged
-from worker_runtime.collectives.broadcast import Broadcast
-from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
-from worker_runtime.collectives.neutral import make_neutral
-from worker_runtime.collectives.reducescatter import Reducescatter
-from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
-from worker_runtime.coordination.ordering.questions import Reduction
-
-__all__ = [
-    "AVERAGE",
-    "SUM",
-    "Adasum",
-    "AddSet",
-    "Allgather",
-    "Allreduce",
-    "Alltoall",
-    "Barrier",
-    "Broadcast",
-    "Combination",
-    "Commit",
-    "Exchanged",
-    "Gathered",
-    "Join",
-    "Reducescatter",
-    "Reduction",
-    "RemoveSet",
-    "SparseAllreduce",
-    "make_neutral",
-]

@@ -80,10 +80,10 @@ class Driver:
             at_once: send the question now, and not with those that follow.
             is_awaited: somebody will call `await_answer` right away.
         """
-        outbox = self._link.outbox
+        queue = self._link.queue
         with self._sending:
-            self._pending[outbox.ask(handle.operation)] = handle
-        if at_once or outbox.is_full:
+            self._pending[queue.ask(handle.operation)] = handle
+        if at_once or queue.is_full:
             self._flush()
         if not is_awaited and (self._background is None or not self._background.is_rung):
             self._ring()
@@ -118,7 +118,7 @@ class Driver:
         with self._sending:
             if self._is_closed:
                 return
-            self._link.outbox.tell(Frame.DEPARTED, encode_number(rank))
+            self._link.queue.put(Frame.DEPARTED, encode_number(rank))
         self._flush()
 
     def progress(self) -> None:
@@ -152,7 +152,7 @@ class Driver:
         """
         with self._sending, contextlib.suppress(OSError):  # who has ended it already needs not be told
             if not self._is_closed:
-                self._link.outbox.tell(Frame.HALT, reason.encode())
+                self._link.queue.put(Frame.HALT, reason.encode())
                 self._link.flush()
         self.await_end(limit_seconds)
 
@@ -185,7 +185,7 @@ class Driver:
             self._is_closed = True
             if not self._has_left:
                 self._has_left = True
-                self._link.outbox.tell(kind, find_farewell().encode())
+                self._link.queue.put(kind, find_farewell().encode())
                 self._link.flush()
 
     def abandon(self) -> None:
@@ -260,7 +260,7 @@ class Driver:
             number = next((number for number, pending in self._pending.items() if pending is handle), None)
             if number is None:
                 return False
-            self._link.outbox.tell(Frame.BLOCKED, encode_blocked(number, is_blocked=is_blocked))
+            self._link.queue.put(Frame.BLOCKED, encode_blocked(number, is_blocked=is_blocked))
         self._flush()
         return True
 
@@ -269,7 +269,7 @@ class Driver:
         with self._sending:  # one thread, and none once somebody leaves
             if not self._is_closed:
                 if self._background is None:
-                    self._background = Background(self._drive_in_background, lambda: self._link.outbox.asked)
+                    self._background = Background(self._drive_in_background, lambda: self._link.queue.asked)
                 self._background.ring()
 
     def _flush(self) -> None:
@@ -332,7 +332,7 @@ class Driver:
         """A fault of the runtime: all ranks hear the same sentence."""
         reason = f"rank {self._link.rank} has failed: {error}"
         with self._sending, contextlib.suppress(Exception):  # this may be what fails: the first error says why
-            self._link.outbox.tell(Frame.HALT, reason.encode(errors="backslashreplace"))
+            self._link.queue.put(Frame.HALT, reason.encode(errors="backslashreplace"))
             self._link.flush()
         self._end(reason, error)
 

@@ -14,12 +14,10 @@ from typing import Self
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.store import SequencerStore
 from worker_runtime.errors import GroupFormationError, InitializationError
-from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.groups.backends.composite import compose
-from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.gloo import Gloo, StrangerError
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, compose
+from worker_runtime.groups.gloo import Gloo, UnknownPeerError
 from worker_runtime.groups.reachability import Reachability
-from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, TorchGroup, TorchGroups
+from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, Interruptible, TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
@@ -122,8 +120,8 @@ def _connect(
         with Reachability(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as members:
             try:
                 torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
-            except StrangerError:
-                raise  # strangers may hold the members' listeners too: the probes of those would blame the network
+            except UnknownPeerError:
+                raise  # unknown peers may hold the members' listeners too: the probes of those would blame the network
             except RuntimeError:
                 members.raise_unreached()  # or raise what says more
                 raise

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Self
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.messages import Outbox
+from worker_runtime.coordination.messages import SendQueue
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
 from worker_runtime.rendezvous import Endpoint
@@ -35,13 +35,13 @@ class Link:
         rank: of this worker.
 
     rank: this one.
-    outbox: what `flush` sends.
+    queue: what `flush` sends.
     """
 
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:
         self.rank = rank
         self._socket = connection
-        self.outbox = Outbox()
+        self.queue = SendQueue()
         self._received: list[bytes] = []  # one piece at most, which has not been looked at
         self._partial = bytearray()  # what has come of a frame that is not complete
         self._needed = wire.HEADER.size  # how much that must at least become
@@ -52,14 +52,15 @@ class Link:
         """Connect and prove to each other that both know the generation's key.
 
         Raises:
-            SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
+            SequencerError: nothing listens there any more, or the listener did not prove within the limit that it
+                knows the key.
         """
         return cls(dial(endpoint, key, generation, rank, limit), rank)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
-        """As rank 0: tell the sequencer what the program has set for it, before anybody waits."""
-        self.outbox.tell(Frame.SETTINGS, wire.encode_settings(environment))
-        with contextlib.suppress(OSError):  # whoever uses the connection finds that it is broken
+        """As rank 0: send the sequencer's variables, as the program has set them, before any rank waits."""
+        self.queue.put(Frame.SETTINGS, wire.encode_settings(environment))
+        with contextlib.suppress(OSError):  # the next use of the connection finds that it is broken
             self.flush()
 
     def limit_silence(self, seconds: float) -> None:
@@ -77,7 +78,7 @@ class Link:
         Raises:
             OSError: the connection is broken.
         """
-        data = self.outbox.empty()
+        data = self.queue.take()
         if data:
             self._socket.sendall(data)
 
@@ -166,7 +167,8 @@ def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: time
         limit: how long to try.
 
     Raises:
-        SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
+        SequencerError: nothing listens there any more, or the listener did not prove within the limit that it knows
+            the key.
     """
     deadline = time.monotonic() + limit.total_seconds()
     patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
@@ -179,7 +181,7 @@ def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: time
         except OSError as error:
             if connection is not None:
                 connection.close()
-            # Under a flood of strangers the oldest are turned away unheard: that may have hit this rank.
+            # Under a flood of connections the sequencer ends the oldest unheard: that may have hit this rank.
             if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
                 failure = SequencerError(endpoint, str(error) or type(error).__name__)
             else:

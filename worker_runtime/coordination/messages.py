@@ -1,8 +1,8 @@
-"""What one rank and the sequencer tell each other: operations become questions, and what comes back becomes answers.
+"""What one rank and the sequencer send each other: operations become questions, and what comes back becomes answers.
 
-Whether an operation can be put into a question is found out when it is asked for: both sides count questions, so that
-one which was counted must be sent. Its values are read only when it is sent, together with those of its neighbours;
-where that fails, a FAIL goes in its place, which tells all ranks.
+Both sides count questions, so each question that is counted must be sent. Therefore `SendQueue.ask` checks first that
+an operation can be put into a question. Its values are read only when it is sent, together with those of its
+neighbours; where that fails, a FAIL is sent in its place, from which all ranks learn the error.
 
 Small operations that follow each other are packed by one call and unpacked by one. torch takes about a microsecond for
 each call, however little there is to do: of a thousand tensors of 64 bytes, taken one by one, each costs 5 us of calls
@@ -31,8 +31,8 @@ _Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signatur
 _Pieces = list[bytes | memoryview]
 
 
-class Outbox:
-    """Frames and questions that were gathered, in their order.
+class SendQueue:
+    """The frames and questions that are to be sent, in their order.
 
     asked: how many questions were asked until now.
     """
@@ -46,14 +46,14 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much was gathered that the sequencer may begin with it."""
+        """Whether it holds so much that the sequencer may begin with it."""
         return len(self._operations) >= BURST
 
     def ask(self, operation: Operation[object]) -> int:
-        """Gather an operation, whose values are read by `empty`; its number is what answers call it by.
+        """Add an operation, whose values are read by `take`; answers refer to it by the number that is returned.
 
         Raises:
-            UnsendableError: no question can be made of it; it was not gathered.
+            UnsendableError: no question can be made of it; it was not added.
         """
         question = operation.question
         try:
@@ -67,13 +67,13 @@ class Outbox:
         number, self.asked = self.asked, (self.asked + 1) % NUMBERS
         return number
 
-    def tell(self, kind: Frame, body: bytes = b"") -> None:
-        """Gather another frame; it goes after the questions that were gathered before."""
+    def put(self, kind: Frame, body: bytes = b"") -> None:
+        """Add another frame; it is sent after the questions that were added before."""
         self._encode_questions()
         self._frames.append(wire.encode_frame(kind, body))
 
-    def empty(self) -> bytes:
-        """All that was gathered, to be sent now."""
+    def take(self) -> bytes:
+        """All that is to be sent; the queue is empty then."""
         self._encode_questions()
         if not self._frames:
             return b""
@@ -81,7 +81,7 @@ class Outbox:
         return data
 
     def _encode_questions(self) -> None:
-        """Make frames of the operations that were gathered."""
+        """Make frames of the operations."""
         gathered, self._operations = self._operations, []
         if not gathered:
             return
@@ -114,7 +114,7 @@ class Outbox:
         return self._call_signature(Signature(Kind.FAIL, note=f"{type(error).__name__}: {error}"))
 
     def _call_signature(self, signature: Signature) -> int:
-        """Its number; the sequencer is told of it when it is new, and may have to forget the one that is oldest."""
+        """Its number. A new one is sent to the sequencer, in the place of the oldest one if there are too many."""
         latest, number = self._latest
         if signature is latest:
             return number
@@ -124,7 +124,7 @@ class Outbox:
             is_full = len(signatures) >= wire.MAX_SIGNATURES
             known = next(iter(signatures.values())) if is_full else len(signatures)
             frame = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(known, signature))
-            if is_full:  # none that was gathered: that was used later
+            if is_full:  # none that is in the queue: those were used later
                 signatures.popitem(last=False)
             signatures[signature] = known  # now that it could be encoded
             self._frames.append(frame)
@@ -139,7 +139,7 @@ def _check(name: bytes, sizes: Sequence[int]) -> None:
 
     Raises:
         ValueError: there is too much of them.
-        struct.error: an size is no integer of 64 bits.
+        struct.error: a size is no integer of 64 bits.
     """
     if len(name) > _MAX_COUNT:
         raise ValueError(f"its name has {len(name)} bytes, and {_MAX_COUNT} are possible")
@@ -176,7 +176,7 @@ def _pack(gathered: Sequence[_Gathered]) -> Sequence[bytes | memoryview | Except
 def _read_payload(operation: Operation[Any]) -> bytes | memoryview | Exception:
     try:
         return operation.payload
-    except Exception as error:  # noqa: BLE001 - those who wait for the operation are told
+    except Exception as error:  # noqa: BLE001 - all ranks that wait for the operation get it
         return error.with_traceback(None)
 
 
@@ -185,7 +185,7 @@ def _close(pieces: _Pieces, length: int) -> _Pieces:
     return [wire.HEADER.pack(length, Frame.ASK), *pieces] if pieces else []
 
 
-# Finishes operations: the results; None where that fails for one of them, which each has to find out by itself.
+# Finishes operations: the results; None where that fails for one of them: then each is finished by itself.
 Unpack: TypeAlias = Callable[[], Sequence[object] | None]
 
 
@@ -255,7 +255,7 @@ def split(
     Args:
         released: what has come.
         handles: of the operations.
-        list_members: tells a set's ranks.
+        list_members: gives a set's ranks.
     """
     terms = []
     for index, handle in enumerate(handles, released.index):

@@ -193,20 +193,20 @@ def _make_end(own: object, other: object, said: object) -> tuple[str, str, int |
     return str(own), str(other), said if isinstance(said, int) else None
 
 
-def encode_comparison(stranger: str, matched: Sequence[int]) -> bytes:
+def encode_comparison(fault: str, matched: Sequence[int]) -> bytes:
     """The answer to a COMPARE.
 
     Args:
-        stranger: a sentence on a connection that leads to no member, alike for all; "" where there is none.
+        fault: a sentence on a connection that leads to no member, alike for all; "" where there is none.
         matched: which of the connections that were sent lead to a member, by their places in the list.
     """
-    return json.dumps([stranger, matched]).encode()
+    return json.dumps([fault, matched]).encode()
 
 
 def decode_comparison(body: bytes) -> tuple[str, list[int]]:
     """See `encode_comparison`; the sequencer is known to be the job's."""
-    stranger, matched = json.loads(body)
-    return stranger, matched
+    fault, matched = json.loads(body)
+    return fault, matched
 
 
 def decode_index(body: memoryview) -> int:

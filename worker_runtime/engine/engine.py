@@ -20,13 +20,14 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.group import Group, connect
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused, StopNoticed
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Reduction, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable

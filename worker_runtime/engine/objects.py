@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
 
-from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.buffers import view_memory
 from worker_runtime.collectives.tensor_operation import make_title, read_root
 from worker_runtime.coordination.operation import Members

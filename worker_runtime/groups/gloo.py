@@ -1,24 +1,161 @@
 """Makes torch's gloo groups: which address they listen on, and which of this process' connections are theirs.
 
+gloo offers no way to wake a pending operation and does not show its sockets. `shutdown(2)` on a connected socket makes
+the operation raise within milliseconds; the sockets are those that appear while the group is formed.
+
+Nor does gloo notice that a peer's host is cut off from this one: the kernel sends again for a quarter of an hour before
+it gives up. But it knows, and tells (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
+was sent has been acknowledged. A peer that is busy, stopped or slow acknowledges all the same: its kernel does.
+
 Once a group's pairs stand, its listening sockets take no more connections. gloo ends the process when accepting fails,
-and offers no way to stop listening. A filter of packets on the socket drops whatever comes from then on, in the kernel.
+and offers no way to stop listening. A filter of packets on the socket drops all that comes from then on, in the kernel.
 It stays on the copies that forked children hold, which closing would not reach. Connections that exist have their own
 sockets and are not touched.
 """
 
 import contextlib
 import ctypes
+import os
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Self, TypeAlias
 
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store  # torch.distributed has no types for them
 
-from worker_runtime.groups.connections import Connections, duplicate, list_connections, list_sockets
 from worker_runtime.groups.torch_groups import TorchGroup
+
+# Of `struct tcp_info`: segments that are not acknowledged, and the milliseconds since the last acknowledgement.
+_UNACKNOWLEDGED = struct.Struct("@24xI28xI")
+_RECEIVED = struct.Struct("@128xQ")  # of the same: the bytes that have come
+
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+def list_sockets() -> Mapping[str, int]:
+    """All sockets of this process: the kernel's name for each, and one descriptor of it."""
+    found: dict[str, int] = {}
+    for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
+        with contextlib.suppress(OSError):  # closed between listing and reading
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A TCP connection of this process.
+
+    name: the kernel's name for its socket.
+    own, other: address and port of this end, and of the other one.
+    said: how many bytes the other end has sent where it has come to the listener that was asked for; else None.
+    """
+
+    name: str
+    own: str
+    other: str
+    said: int | None
+
+
+def list_connections(earlier: Mapping[str, int], listener_port: int) -> list[Connection]:
+    """The TCP connections opened since `earlier` was listed: those of a group, and any other thread's."""
+    new = {name: number for name, number in list_sockets().items() if name not in earlier}
+    found = (_find_connection(name, number, listener_port) for name, number in new.items())
+    return [connection for connection in found if connection is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """The connected sockets of one group, by the kernel's name, since descriptor numbers are reused."""
+
+    _names: frozenset[str]
+
+    @classmethod
+    def of(cls, connections: Iterable[Connection]) -> Self:
+        """Those."""
+        return cls(frozenset(connection.name for connection in connections))
+
+    def shut_down(self) -> bool:
+        """End those that still exist; safe to repeat."""
+        for name, number in list_sockets().items():
+            if name in self._names:
+                _shut_down(name, number)
+        return True
+
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long, of what was sent; "" for none."""
+        for name, number in list_sockets().items():
+            if name in self._names and (address := _find_silent(name, number, limit_seconds)):
+                return address
+        return ""
+
+
+def duplicate(name: str, number: int) -> socket.socket | None:
+    """A descriptor of our own for the socket `name`, or None if `number` has come to mean something else."""
+    try:
+        own = os.dup(number)
+    except OSError:
+        return None
+    try:
+        if str((_DESCRIPTORS / str(own)).readlink()) == name:
+            return socket.socket(fileno=own)
+    except OSError:
+        pass
+    os.close(own)
+    return None
+
+
+def _find_connection(name: str, number: int, listener_port: int) -> Connection | None:
+    """None for any other socket, such as one that listens."""
+    copy = duplicate(name, number)
+    if copy is None:
+        return None
+    with copy:
+        if copy.family not in _INTERNET or copy.type != socket.SOCK_STREAM:
+            return None
+        try:
+            own, other = copy.getsockname(), copy.getpeername()
+            said = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        except OSError:
+            return None
+    return Connection(name, _describe(own), _describe(other), _read_said(said) if own[1] == listener_port else None)
+
+
+def _read_said(information: bytes) -> int:
+    """As many bytes as possible where the kernel does not tell."""
+    return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
+
+
+def _describe(end: tuple[Any, ...]) -> str:
+    """Address and port of one end of a connection; alike at both ends, whether they see IPv4 or IPv6 addresses."""
+    address, port = str(end[0]).removeprefix("::ffff:").partition("%")[0], end[1]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _find_silent(name: str, number: int, limit_seconds: float) -> str:
+    copy = duplicate(name, number)
+    if copy is None:
+        return ""
+    with copy, contextlib.suppress(OSError):  # the peer may have closed it
+        info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKNOWLEDGED.size)
+        segments, milliseconds = _UNACKNOWLEDGED.unpack(info)
+        if segments and milliseconds > limit_seconds * 1000:
+            return str(copy.getpeername()[0])
+    return ""
+
+
+def _shut_down(name: str, number: int) -> None:
+    copy = duplicate(name, number)
+    if copy is None:
+        return
+    with copy, contextlib.suppress(OSError):  # the peer may have closed it
+        copy.shutdown(socket.SHUT_RDWR)
+
 
 _SO_ATTACH_FILTER = 26  # Linux; the socket module does not name it
 _DROP = struct.pack("@HBBI", 0x06, 0, 0, 0)  # classic BPF: return 0, which keeps no byte of a packet
@@ -53,17 +190,17 @@ def silence(listener: socket.socket) -> None:
 
 
 _GLOO: Any = ProcessGroupGloo  # typed incompletely
-_TRIES = 10  # each listens on another port, for some milliseconds: strangers have to find it
+_TRIES = 10  # each listens on another port, for some milliseconds: an unknown peer has to find it
 
 
-class StrangerError(RuntimeError):
-    """A stranger may be connected to a member of the group."""
+class UnknownPeerError(RuntimeError):
+    """An unknown peer may be connected to a member of the group."""
 
 
 # Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
 # size, this worker's connections (None: not known), of each the address and port of this end and of the other, and how
 # many bytes that has said where it has come to the group's listener, and how long to wait for the others. It returns a
-# sentence on one that a stranger has, alike on all members, or "", and which of this worker's lead to a member.
+# sentence on one of an unknown peer, alike on all members, or "", and which of this worker's lead to a member.
 Compare: TypeAlias = Callable[
     [str, int, int, Sequence[tuple[str, str, int | None]] | None, timedelta], tuple[str, Sequence[int]]
 ]
@@ -88,11 +225,11 @@ class Gloo:
         """Connect to the other members; see `torch_groups.MakeGroup`. All have connected when it returns.
 
         Raises:
-            StrangerError: a stranger is connected to one of them, each time.
+            UnknownPeerError: an unknown peer is connected to one of them, each time.
             RuntimeError: they could not connect within the limit.
         """
         del device  # tensors of any device travel through the CPU
-        stranger = ""
+        fault = ""
         for attempt in range(_TRIES):
             name = f"{prefix}/{attempt}"
             present = list_sockets()
@@ -102,16 +239,16 @@ class Gloo:
                 group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
                 found = None if listener is None else list_connections(present, listener.getsockname()[1])
                 ends = None if found is None else [(each.own, each.other, each.said) for each in found]
-                stranger, matched = self.compare(name, rank, size, ends, limit)
-                if listener is not None and not stranger:
-                    silence(listener)  # not before: where a stranger has a member's place, that member still calls
+                fault, matched = self.compare(name, rank, size, ends, limit)
+                if listener is not None and not fault:
+                    silence(listener)  # not before: where an unknown peer has a member's place, that member still calls
             known = found or []
             own = [known[index] for index in matched]
-            if not stranger:
+            if not fault:
                 return group, Connections.of(own)
             Connections.of([*own, *(each for each in known if each.said is not None)]).shut_down()
             group.shutdown()
-        raise StrangerError(stranger)
+        raise UnknownPeerError(fault)
 
     def _make_options(self, limit: timedelta) -> object:
         """With a device that listens on the address."""

@@ -18,8 +18,6 @@ from typing import Protocol, TypeAlias
 import torch
 import torch.distributed as dist
 
-from worker_runtime.groups.connections import Interruptible
-
 ALL_RANKS = -1  # the version of the set of all ranks
 CONNECT_LIMIT = timedelta(minutes=1)  # the members of a process set come here one right after the other
 
@@ -60,6 +58,20 @@ class TorchGroup(Protocol):
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of later operations."""
+
+
+class Interruptible(Protocol):
+    """How a group's pending collectives are made to raise: by the connections of gloo, or what others have."""
+
+    def shut_down(self) -> bool:
+        """Make them raise, soon and for good; safe to repeat, from any thread.
+
+        Returns:
+            Whether that has succeeded: else nothing but the end of the process ends them.
+        """
+
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long, of what was sent; "" for none."""
 
 
 # Makes a group. Its arguments: a prefix for the store's keys, this worker's rank in the group, the group's size, the

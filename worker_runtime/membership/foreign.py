@@ -103,7 +103,7 @@ class FileStore:
         deadline = time.monotonic() + self._limit.total_seconds()
         while time.monotonic() < deadline:
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_uid == os.getuid():  # a stranger's file leads to a stranger's store
+                if path.stat().st_uid == os.getuid():  # another user's file leads to another user's store
                     return path.read_text(encoding="utf-8")
             time.sleep(_POLL_SECONDS)
         raise MeetingError(self._world.launcher, str(path), f"rank 0 did not come in {self._limit.total_seconds():g} s")

@@ -27,7 +27,6 @@ from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, 
 from worker_runtime.membership.recovery import Recovery
 from worker_runtime.rendezvous import (
     Assignment,
-    Backend,
     Bootstrap,
     RendezvousError,
     ResizeOffered,
@@ -93,8 +92,8 @@ class Runtime:
                 is_elastic = read_is_elastic(environment)
                 identity = str(bootstrap or world or "")
                 check_mark(environment, identity)
-                wish = read_backend(environment)
-                choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=is_elastic)
+                requested = read_backend(environment)
+                choice = choose(requested, Features.look(requested), is_elastic=is_elastic)
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
                     assignment, engine = read_numbers(environment), Engine()
                     self._late = bootstrap, choice

@@ -24,7 +24,7 @@ import torch
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.collectives import Broadcast
+from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME

@@ -9,7 +9,7 @@ import numpy as np
 from worker_runtime.api.calls import Call, begin_call
 from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives import Broadcast
+from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.mxnet.arrays import check_array, to_host, view_for_reading, view_for_writing
 from worker_runtime.mxnet.deferred import DeferredBroadcast, complete_deferred, copy_to_all, defer_all, list_arrays

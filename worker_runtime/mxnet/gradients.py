@@ -17,7 +17,8 @@ import mxnet as mx
 import torch
 
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import (
     DTYPES,

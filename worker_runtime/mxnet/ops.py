@@ -14,8 +14,8 @@ import mxnet as mx
 from worker_runtime.api import calls, functions
 from worker_runtime.api.calls import Request, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives import Reduction
 from worker_runtime.collectives.combination import choose, choose_for_scatter
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.mxnet.arrays import Views, view_for_reading
 from worker_runtime.mxnet.errors import raises_mxnet_errors
 

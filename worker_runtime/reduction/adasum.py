@@ -9,7 +9,10 @@ from typing import TypeVar
 
 import torch
 
-from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.bucket import Entry

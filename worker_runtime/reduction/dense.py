@@ -28,8 +28,10 @@ from itertools import accumulate
 
 import torch
 
-from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Operation
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator

@@ -27,8 +27,10 @@ from typing import Any
 
 import torch
 
-from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Handle
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import (
     DeadlockError,

@@ -10,9 +10,9 @@ from typing import Any, Protocol, SupportsIndex
 
 import torch
 
-from worker_runtime.collectives import AVERAGE, Combination, Reduction
-from worker_runtime.collectives.combination import read_factor
+from worker_runtime.collectives.combination import AVERAGE, Combination, read_factor
 from worker_runtime.coordination.ordering.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import WrongArgumentError
 
 

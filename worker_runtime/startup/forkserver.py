@@ -201,6 +201,7 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
         os.chdir(request.directory)
         forget_relatives()
         process_image.set_thread_counts(request.threads)
+        process_image.end_without_inherited_destructors()
         loaded = program.load(request.arguments)
     except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command

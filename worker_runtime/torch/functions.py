@@ -12,7 +12,7 @@ from worker_runtime.api.calls import begin_call
 from worker_runtime.api.failures import await_all
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives import Broadcast
+from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import WrongArgumentError

@@ -20,11 +20,10 @@ from torch.library import custom_op, define, get_ctx, impl
 
 from worker_runtime.api.calls import Call, begin_call, gives_up
 from worker_runtime.api.process_set import ProcessSet, find_process_set
-from worker_runtime.collectives import Combination
+from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.torch.autograd.adjoints import Tensors, find_adjoint
-from worker_runtime.torch.autograd.collective import Collective, Ran
+from worker_runtime.torch.autograd.adjoints import Collective, Ran, Tensors, find_adjoint
 from worker_runtime.torch.autograd.functions import COLLECTIVES
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 

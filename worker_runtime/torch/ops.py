@@ -13,13 +13,13 @@ from worker_runtime.api import calls
 from worker_runtime.api.calls import Request, begin_call, begins, gives_up, overwrites, take_first
 from worker_runtime.api.functions import barrier, join, poll, synchronize
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives import Reduction, SparseAllreduce
 from worker_runtime.collectives.alltoall import Splits
 from worker_runtime.collectives.combination import choose, choose_for_scatter, choose_reduction
+from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.autograd.functions import run_differentiably
 from worker_runtime.torch.compression import Compressed, Compression
-from worker_runtime.torch.graphs import run_in_graph
 
 __all__ = [
     "allgather",
@@ -59,15 +59,21 @@ ResultT = TypeVar("ResultT")
 
 def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
     """As `calls.runs`; what is not in place is differentiable, and some of it an operation of compiled graphs."""
-    return calls.runs(build, run_differentiably, _trace if build.__name__ in _TRACED else None)
+    return calls.runs(build, run_differentiably, trace if build.__name__ in _TRACED else None)
 
 
-def _trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
-    """Put a request's collective into the graph that is being traced."""
+def trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
+    """Put a request's collective into the graph that is being traced; differentiable.
+
+    Only then the operations are imported: to register them with torch takes 12 ms, and few programs need them.
+    """
+    from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - see above
+
     given, name, process_set, settings, _, arrays = request
     (sent,) = given if arrays is None else arrays.read(given, in_place=False)
-    how = settings if isinstance(settings, tuple) else (settings or 0, 1.0, 1.0)  # a root, or nothing
-    result = run_in_graph(kind, sent, name, process_set, how)
+    op, *factors = settings if isinstance(settings, tuple) else (settings or 0, 1.0, 1.0)  # a root, or nothing
+    how = int(op), *map(float, factors)
+    result: torch.Tensor = torch.ops.hvdrun.collective(TOKEN, sent, kind, name, process_set.key, *how)[0]
     return result if arrays is None else arrays.wrap([result], given, in_place=False)[0]
 
 

@@ -8,7 +8,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add_over_ranks, gather_statistics
-from worker_runtime.torch.graphs import normalize_in_graph
 
 _MIN_DIMENSIONS = 2
 
@@ -64,7 +63,11 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(x)
         if torch.compiler.is_compiling():
             self._check_input_dim(x)
-            return self._track(*normalize_in_graph(x, self.weight, self.bias, self.eps, self.process_set))
+            from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - as in `ops.trace`
+
+            given = TOKEN, x, self.weight, self.bias, self.eps, self.process_set.key
+            result, *found = torch.ops.hvdrun.sync_batch_norm(*given)
+            return self._track(result, Statistics(*found))
         call = begin_call("sync_batch_norm", None, self.process_set)
         if call.among.size == 1:
             return super().forward(x)

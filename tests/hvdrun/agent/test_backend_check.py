@@ -18,7 +18,7 @@ from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotFoundError
-from hvdrun.processes.guard import Guard
+from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Launch
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import ORIGIN, make_begin, make_launches
@@ -101,9 +101,11 @@ async def checking(
         (folder / "program.py").write_text(program)
         words = command or (sys.executable, "-u", "x.py")
         begin = make_begin(folder, *words, PATH="/bin", PYTHONPATH=name, HVD_BACKEND=wish)
-        guard = Guard(ORIGIN, folder / "nothing")
+        watchdog = Watchdog(ORIGIN, folder / "nothing")
         spawner = Spawner(forks)
-        checked = CheckedSpawner(replace(begin, start_timeout_seconds=limit_seconds), spawner, guard, module="program")
+        checked = CheckedSpawner(
+            replace(begin, start_timeout_seconds=limit_seconds), spawner, watchdog, module="program"
+        )
         descriptors = count_descriptors()
         try:
             yield Room(checked, spawner, folder)
@@ -111,7 +113,7 @@ async def checking(
             await checked.close()
             assert spawner.is_closed
             await happen(lambda: count_descriptors() <= descriptors, "the close of what was opened")
-            guard.dismiss()
+            watchdog.dismiss()
 
 
 @alone

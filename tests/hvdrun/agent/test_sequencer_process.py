@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerProcess
+from hvdrun.processes.child import OutputFile
 from rendezvous.wire.processes import Activation
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 from tests.waiting import LIMIT_SECONDS, in_loop

@@ -22,7 +22,7 @@ from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.watch import Watch
-from hvdrun.processes.guard import Guard
+from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.wire.notifications import Notice, Published, SequencerFailed
@@ -120,13 +120,13 @@ async def owning(
         (folder / "program.py").write_text(program)
         os.environ["PYTHONPATH"] = name
         begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7", HOROVOD_ELASTIC="1" if elastic else "0")
-        guard = Guard(ORIGIN, folder / "nothing")
+        watchdog = Watchdog(ORIGIN, folder / "nothing")
         warnings: list[str] = []
         forker = Mock(fork_module=AsyncMock(return_value=None), expects_init=expects_init)  # has nothing to fork from
-        sequencing = Sequencing(begin, forker, guard, warnings.append, limit_seconds=limit_seconds, module="program")
+        sequencing = Sequencing(begin, forker, watchdog, warnings.append, limit_seconds=limit_seconds, module="program")
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
         feed = InputFeed(lambda: None)
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, guard=guard, claim=sequencing.note_end)
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, watchdog=watchdog, claim=sequencing.note_end)
         watch.open()
         descriptors = count_descriptors()
         try:
@@ -135,7 +135,7 @@ async def owning(
             await sequencing.close()
             await watch.close()
             left = find_ours()
-            guard.dismiss()
+            watchdog.dismiss()
         assert left == []
         assert count_descriptors() <= descriptors
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
-from hvdrun.processes import processes, sweeper
+from hvdrun.processes import processes, reaper
 from rendezvous.core.messages import Exited, Terminate
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
@@ -54,7 +54,7 @@ async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_wh
     script = "[ ! -s child ] || exit 4; setsid sh -c 'echo $$ > child; sleep 600; true' & "
     script += "until [ -s child ]; do sleep 0.01; done; exit 3"
     again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
-    kill, processes.kill, sweeper.SWEEP_SECONDS = processes.kill, lambda *_: None, LIMIT_SECONDS
+    kill, processes.kill, reaper.REAP_SECONDS = processes.kill, lambda *_: None, LIMIT_SECONDS
     async with watching("sh", "-c", script, outlives_losses=True) as room:
         room.watch.launch(LAUNCHES[0])
         assert await room.ended() == (Exited(WORKERS[0], 3),)

@@ -13,7 +13,7 @@ from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
 from hvdrun.agent.watch import Watch
 from hvdrun.processes import processes
-from hvdrun.processes.guard import Guard
+from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
@@ -60,7 +60,7 @@ class Room:
 
     watch: Watch
     spawner: GatedSpawner
-    guard: Guard
+    watchdog: Watchdog
     folder: Path
 
     def find(self, name: str) -> int | None:
@@ -87,16 +87,16 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noq
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = make_begin(folder, *command)
-        guard = Guard(ORIGIN, folder / "nothing")
+        watchdog = Watchdog(ORIGIN, folder / "nothing")
         spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard, **options)
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), watchdog=watchdog, **options)
         watch.open()
         try:
-            yield Room(watch, spawner, guard, folder)
+            yield Room(watch, spawner, watchdog, folder)
         finally:
             await watch.close()
             left = find_ours()
-            guard.dismiss()
+            watchdog.dismiss()
         assert left == []
 
 

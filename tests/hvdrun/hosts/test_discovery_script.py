@@ -16,7 +16,7 @@ from hvdrun.hosts.discovery_script import (
     open_script,
 )
 from hvdrun.processes import processes
-from hvdrun.processes.script_guard import ScriptGuard
+from hvdrun.processes.watchdog import ScriptWatchdog
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
@@ -30,8 +30,8 @@ LIMIT_SECONDS = 10.0
 
 
 def ask(command: str, folder: Path, *, slots_per_host: int = 1, limit_seconds: float = LIMIT_SECONDS) -> HostList:
-    with ScriptGuard(os.environ) as guard:
-        script = DiscoveryScript(command, slots_per_host, folder, guard, limit_seconds=limit_seconds)
+    with ScriptWatchdog(os.environ) as watchdog:
+        script = DiscoveryScript(command, slots_per_host, folder, watchdog, limit_seconds=limit_seconds)
         return asyncio.run(asyncio.wait_for(script.ask(), 2 * LIMIT_SECONDS))
 
 
@@ -76,7 +76,7 @@ def test_what_the_shell_cannot_start_is_hopeless(command: str, tmp_path: Path) -
     (tmp_path / "forbidden").touch(0o644)
     failure = fail(command, tmp_path)
     assert failure.is_hopeless
-    error = DiscoveryScript(command, 1, tmp_path, ScriptGuard({})).refuse(failure)
+    error = DiscoveryScript(command, 1, tmp_path, ScriptWatchdog({})).refuse(failure)
     assert isinstance(error, UsageError)
     assert command in str(error)
 
@@ -104,8 +104,8 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
         assert asking.cancelled()
         return pid
 
-    with ScriptGuard(os.environ) as guard:
-        script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path, guard)
+    with ScriptWatchdog(os.environ) as watchdog:
+        script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path, watchdog)
         pid = asyncio.run(asyncio.wait_for(scenario(script), LIMIT_SECONDS))
         wait_until(lambda: not is_alive(pid))
 
@@ -135,42 +135,42 @@ def test_a_job_with_fixed_hosts_has_no_script() -> None:
         pass
 
 
-def find_guardian(guard: ScriptGuard) -> int:
-    assert guard.pid is not None
-    return guard.pid
+def find_watchdog(watchdog: ScriptWatchdog) -> int:
+    assert watchdog.pid is not None
+    return watchdog.pid
 
 
 def test_a_guardian_is_there_while_it_is_entered_and_ends_nothing_then() -> None:
     with sleeping() as run:
-        with ScriptGuard({}) as guard:
-            pid = find_guardian(guard)
-            guard.add(run.pid)
+        with ScriptWatchdog({}) as watchdog:
+            pid = find_watchdog(watchdog)
+            watchdog.add(run.pid)
         assert processes.look(pid) is None
-        assert guard.pid is None
+        assert watchdog.pid is None
         assert is_alive(run.pid)
 
 
 def test_one_that_was_killed_or_stopped_is_made_good() -> None:
-    with sleeping() as run, ScriptGuard({}) as guard:
-        first = find_guardian(guard)
+    with sleeping() as run, ScriptWatchdog({}) as watchdog:
+        first = find_watchdog(watchdog)
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: not is_alive(first))
-        guard.remove(run.pid)  # which nobody hears
-        guard.add(run.pid)
-        second = find_guardian(guard)
+        watchdog.remove(run.pid)  # which nobody hears
+        watchdog.add(run.pid)
+        second = find_watchdog(watchdog)
         assert second != first
         assert processes.look(first) is None
         os.kill(second, signal.SIGSTOP)
         for number in range(10_000):  # more than a pipe holds
-            guard.remove(2**22 + number)
+            watchdog.remove(2**22 + number)
         assert is_alive(run.pid)
     assert processes.look(second) is None
 
 
 def test_a_run_belongs_to_no_worker_but_to_the_one_that_hvdrun_runs_in() -> None:
-    alone = ScriptGuard({"PATH": "/bin"}).environment
+    alone = ScriptWatchdog({"PATH": "/bin"}).environment
     assert set(alone) == {"PATH", JOB}
-    inner = ScriptGuard({JOB: "outer", SLOT: "a:0", INCARNATION: "2"}).environment
+    inner = ScriptWatchdog({JOB: "outer", SLOT: "a:0", INCARNATION: "2"}).environment
     origin = processes.name_origin(inner)
     assert origin is not None
     assert origin.startswith("outer/a/0.2/")

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.processes import processes
-from hvdrun.processes.processes import comes_from, name_origin, name_worker_origin
+from hvdrun.processes.processes import KillLoop, Process, comes_from, name_origin, name_worker_origin
 from rendezvous.core.model import Slot, Worker
 from tests.hvdrun.agent.sleepers import find, sleeping
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -143,10 +143,28 @@ def test_a_process_that_took_over_a_number_is_not_hit(error: Exception | None, m
         assert sleeper.wait(LIMIT_SECONDS) == -signal.SIGTERM
 
 
-def test_all_that_belong_are_killed_and_counted_but_never_who_asks() -> None:
-    with sleeping() as one, sleeping() as two, sleeping() as other:
-        wanted = {one.pid, two.pid, os.getpid()}
-        assert processes.kill_all(lambda process: process.pid in wanted) == 2
-        assert (one.wait(LIMIT_SECONDS), two.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
-        assert processes.kill_all(lambda process: process.pid in wanted) == 0
-        assert other.poll() is None
+def test_a_kill_loop_ends_after_clean_looks_and_spares_resource_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with sleeping() as one, sleeping() as tracker:
+        monkeypatch.setattr(processes, "is_resource_tracker", lambda process: process.pid == tracker.pid)
+        loop = KillLoop(600, 2)
+        loop.kill([find(one.pid), find(tracker.pid)])
+        assert one.wait(LIMIT_SECONDS) == -signal.SIGKILL
+        assert tracker.poll() is None
+        monkeypatch.setattr(processes, "TRACKER_SECONDS", 0.0)
+        KillLoop(600, 2).kill([find(tracker.pid)])
+        assert tracker.wait(LIMIT_SECONDS) == -signal.SIGKILL
+    done = []
+    looks: list[list[Process] | None] = [[], None, [], []]  # a look that failed is not clean
+    for found in looks:
+        loop.kill(found)
+        done.append(loop.is_done)
+    assert done == [False, False, False, True]
+
+
+def test_a_kill_loop_ends_at_its_limit() -> None:
+    loop = KillLoop(0, 2)
+    done = []
+    for _ in range(2):
+        loop.kill(None)
+        done.append(loop.is_done)
+    assert done == [False, True]

@@ -4,14 +4,15 @@ import math
 
 import pytest
 
+from hvdrun.agent import standstill
 from hvdrun.agent.lease import Lease
-from hvdrun.processes import heartbeat, standstill
-from hvdrun.processes.heartbeat import MARGIN_SECONDS, Heartbeat
+from hvdrun.agent.standstill import Standstill
 from hvdrun.processes.processes import Process
-from hvdrun.processes.standstill import Standstill
+from hvdrun.processes.stopped import STOPPED as IS_STOPPED
+from hvdrun.processes.stopped import StoppedProcesses
+from hvdrun.processes.watchdog_process import STOPPED_LOOK_SECONDS
 
 LEASE_SECONDS = 30.0
-PATIENCE_SECONDS = LEASE_SECONDS + MARGIN_SECONDS
 AGENT = 11
 STARTED = 5
 Step = tuple[str, float]
@@ -80,9 +81,9 @@ def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_i
 @pytest.mark.parametrize(
     ("steps", "given_up"),
     [
-        ([("S", 60), ("T", PATIENCE_SECONDS)], False),
-        ([("S", 60), ("T", PATIENCE_SECONDS + 2 * heartbeat.LOOK_SECONDS)], True),
-        ([("T", PATIENCE_SECONDS), ("S", PATIENCE_SECONDS), ("T", PATIENCE_SECONDS)], False),
+        ([("S", 60), ("T", LEASE_SECONDS)], False),
+        ([("S", 60), ("T", LEASE_SECONDS + 2 * STOPPED_LOOK_SECONDS)], True),
+        ([("T", LEASE_SECONDS), ("S", LEASE_SECONDS), ("T", LEASE_SECONDS)], False),
         *(([(state, 60.0)], False) for state in ("R", "D", "t", "Z", "")),
         ([("another", 60)], False),  # process of the same number
         ([("T", LEASE_SECONDS), ("sleeps", 3600), ("T", LEASE_SECONDS)], False),
@@ -95,15 +96,15 @@ def test_an_agent_stopped_beyond_the_lease_is_given_up(clock: Clock, steps: list
         found = Process(pid, "T" if state == "another" else state, 1, pid, STARTED + (state == "another"))
         return found if state else None
 
-    agent = Heartbeat(LEASE_SECONDS, look=look, clock=clock)
+    stopped = StoppedProcesses(LEASE_SECONDS, states=IS_STOPPED, look=look, clock=clock)
     found = False
     for state, seconds in steps:
         if state == "sleeps":
             clock.now += seconds
             continue
-        for _ in range(round(seconds / heartbeat.LOOK_SECONDS)):
-            clock.now += heartbeat.LOOK_SECONDS
-            found = agent.find_given_up(AGENT, STARTED) is not None
+        for _ in range(round(seconds / STOPPED_LOOK_SECONDS)):
+            clock.now += STOPPED_LOOK_SECONDS
+            found = stopped.find([AGENT]).get(AGENT) == Process(AGENT, "T", 1, AGENT, STARTED)
     assert found is given_up
 
 

@@ -9,17 +9,32 @@ import pytest
 from hvdrun.startup import process_start
 
 
-@pytest.mark.parametrize(("candidate", "expected"), [("missing", "memory"), ("", None)])
-def test_shared_memory_takes_temporary_files_where_no_other_folder_can(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, candidate: str, expected: str | None
+@pytest.mark.parametrize(
+    ("candidates", "expected", "exported"),
+    [
+        (("named", "usual"), "named", "named"),
+        (("missing", "usual"), "usual", "missing"),
+        (("read-only", "usual"), "usual", "read-only"),
+        (("read-only", "missing"), "memory", "memory"),
+    ],
+)
+def test_the_first_folder_that_can_be_written_takes_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, candidates: tuple[str, str], expected: str, exported: str
 ) -> None:
-    memory = tmp_path / "memory"
-    memory.mkdir()
-    monkeypatch.setenv("TMPDIR", "")  # else what the program sets would stay for other tests
-    monkeypatch.delenv("TMPDIR")
+    named, usual = candidates
+    folders = {name: tmp_path / name for name in ("named", "usual", "read-only", "memory")}
+    for folder in folders.values():
+        folder.mkdir()
+    read_only = str(folders["read-only"])
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path not in {read_only, os.curdir} and access(path, mode))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / named))
+    for name in ("TEMP", "TMP"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / candidate)])
-    monkeypatch.setattr(process_start, "_SHARED_MEMORY", str(memory))
+    monkeypatch.setattr(process_start, "_USUAL", (str(tmp_path / usual),))
+    monkeypatch.setattr(process_start, "_SHARED_MEMORY", str(folders["memory"]))
     process_start.find_temporary_folder()
-    assert os.environ.get("TMPDIR") == (expected and str(tmp_path / expected))
-    assert tempfile.gettempdir() == str(tmp_path / (expected or ""))
+    assert tempfile.gettempdir() == str(tmp_path / expected)
+    assert os.environ["TMPDIR"] == str(tmp_path / exported)
+    assert [list(folder.iterdir()) for folder in folders.values()] == [[]] * len(folders)

@@ -12,9 +12,9 @@ def find_agents(host: Host) -> list[HostProcess]:
     return [process for process in host.processes() if process.command[-2:] == ("-m", "hvdrun.agent")]
 
 
-def find_guardians(host: Host) -> list[HostProcess]:
-    """Their guardians."""
-    return [process for process in host.processes() if "hvdrun.processes.guardian" in process.command]
+def find_watchdogs(host: Host) -> list[HostProcess]:
+    """Their watchdogs."""
+    return [process for process in host.processes() if "hvdrun.processes.watchdog_process" in process.command]
 
 
 def find_workers(host: Host, word: str) -> list[HostProcess]:

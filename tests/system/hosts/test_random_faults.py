@@ -16,7 +16,7 @@ from tests.lab.host import Host
 from tests.lab.network import Direction
 from tests.lab.process import HostProcess
 from tests.system.hosts.cluster import BuildCluster, Cluster
-from tests.system.hosts.roles import find_agents, find_guardians, find_workers
+from tests.system.hosts.roles import find_agents, find_watchdogs, find_workers
 from tests.system.launcher import Running
 
 RUNS = range(int(os.environ.get("HVDRUN_SOAK_RUNS", "10")))
@@ -60,7 +60,7 @@ def freeze(host: Host) -> None:
 
 FAULTS: dict[str, Callable[[Host, random.Random], None]] = {
     "kill the agent": lambda host, chance: kill_one(find_agents(host), chance),
-    "kill the guardian": lambda host, chance: kill_one(find_guardians(host), chance),
+    "kill the watchdog": lambda host, chance: kill_one(find_watchdogs(host), chance),
     "kill a worker": lambda host, chance: kill_one(find_workers(host, "job.py"), chance),
     "kill sshd's sessions": lambda host, _: host.sshd.kill_sessions(),
     "kill sshd": lambda host, _: host.sshd.kill(),

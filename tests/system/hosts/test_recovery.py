@@ -74,7 +74,7 @@ def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_l
 
 @pytest.mark.nightly
 def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_workers(build: BuildCluster) -> None:
-    """The guardian beside it, which would have ended it sooner, is stopped as well."""
+    """The watchdog beside it, which would have ended it sooner, is stopped as well."""
     cluster = build(2)
     training = Training(cluster, "host1", "host2", options=FOR_GOOD)
     parts = training.list_parts("host2")

@@ -9,7 +9,7 @@ import torch
 from worker_runtime.api import basics, functions
 from worker_runtime.api.calls import Request, begins, overwrites, runs, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives import SUM
+from worker_runtime.collectives.combination import SUM
 
 
 class Lists:

@@ -13,7 +13,7 @@ from worker_runtime.api.basics import HorovodBasics, start_timeline, stop_timeli
 from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
-from worker_runtime.collectives import AVERAGE
+from worker_runtime.collectives.combination import AVERAGE
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import Assignment, read_is_elastic, read_numbers
 

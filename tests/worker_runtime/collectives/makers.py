@@ -4,18 +4,16 @@ from collections.abc import Callable
 
 import torch
 
-from worker_runtime.collectives import (
-    Adasum,
-    Allgather,
-    Allreduce,
-    Alltoall,
-    Broadcast,
-    Combination,
-    Reducescatter,
-    Reduction,
-    SparseAllreduce,
-)
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.alltoall import Alltoall
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.reducescatter import Reducescatter
+from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.ordering.questions import Reduction
 
 # By the columns of the table in `worker_runtime.collectives.dtypes`.
 MAKERS: dict[str, list[Callable[[torch.Tensor, Members], Operation[object]]]] = {

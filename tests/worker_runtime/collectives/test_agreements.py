@@ -4,7 +4,7 @@ import pytest
 
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import AddSet, Barrier, Commit, Join, RemoveSet
+from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join, RemoveSet
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 

@@ -5,8 +5,7 @@ import torch
 
 from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import Allgather
-from worker_runtime.collectives.allgather import Gathered, find_own_rows
+from worker_runtime.collectives.allgather import Allgather, Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import PAYLOAD_BYTES

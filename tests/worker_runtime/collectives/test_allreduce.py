@@ -11,9 +11,11 @@ import torch
 
 from tests.worker_runtime.collectives.ways import compute, in_three_ways, in_two_ways, run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import AVERAGE, SUM, Allreduce, Combination, Reduction
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.coordination.operation import Members
+from worker_runtime.coordination.ordering.questions import Reduction
 
 ALONE = Members(0, (0,), 0)
 PAIR = Members(0, (0, 1), 1)

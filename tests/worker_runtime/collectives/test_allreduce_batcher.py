@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from worker_runtime.collectives import SUM, Allreduce, Combination, Reduction
-from worker_runtime.collectives.allreduce import BATCHED_BYTES, AllreduceBatcher
+from worker_runtime.collectives.allreduce import BATCHED_BYTES, Allreduce, AllreduceBatcher
+from worker_runtime.collectives.combination import SUM, Combination
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.ordering.questions import Reduction, Release
 
 MEMBERS = Members(0, (0, 1, 2), 0)
 LAYOUTS = {

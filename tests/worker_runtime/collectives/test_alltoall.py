@@ -5,7 +5,7 @@ import torch
 
 from tests.worker_runtime.collectives.ways import describe, run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import Alltoall
+from worker_runtime.collectives.alltoall import Alltoall
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.coordination.operation import Members
 

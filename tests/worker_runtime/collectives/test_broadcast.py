@@ -5,7 +5,7 @@ import torch
 
 from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import Broadcast
+from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.coordination.operation import Members
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.collectives.combination import conclude_, read_factor, scale_
+from worker_runtime.collectives.combination import Combination, conclude_, read_factor, scale_
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import WrongArgumentError
 
 NUMBERS = [

@@ -6,7 +6,8 @@ import torch
 from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import Reduction, dtypes
+from worker_runtime.collectives import dtypes
+from worker_runtime.coordination.ordering.questions import Reduction
 
 
 def read_table() -> dict[tuple[str, str], bool]:

@@ -5,19 +5,16 @@ import torch
 
 from tests.worker_runtime.collectives.ways import compute, in_three_ways, run
 from tests.worker_runtime.threads import ELEMENTWISE, ThreadEngine
-from worker_runtime.collectives import (
-    Adasum,
-    Allgather,
-    Allreduce,
-    Broadcast,
-    Combination,
-    Commit,
-    Reduction,
-    make_neutral,
-)
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import FLOATS, REDUCIBLE
+from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.ordering.questions import Reduction, Release
 
 PAIR = Members(0, (0, 1), 0)
 

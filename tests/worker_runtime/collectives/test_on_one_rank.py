@@ -9,21 +9,17 @@ from torch.utils._pytree import tree_leaves
 
 from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.threads import ELEMENTWISE
-from worker_runtime.collectives import (
-    SUM,
-    Adasum,
-    AddSet,
-    Allgather,
-    Allreduce,
-    Alltoall,
-    Broadcast,
-    Combination,
-    Reducescatter,
-    Reduction,
-    RemoveSet,
-    SparseAllreduce,
-)
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.agreements import AddSet, RemoveSet
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.alltoall import Alltoall
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import SUM, Combination
+from worker_runtime.collectives.reducescatter import Reducescatter
+from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.ordering.questions import Reduction
 
 ALONE, PAIR = Members(0, (0,), 0), Members(0, (0, 1), 1)
 REDUCTIONS = [*itertools.product((Allreduce, Reducescatter), ELEMENTWISE), (Adasum, Reduction.ADASUM)]

@@ -5,9 +5,10 @@ import torch
 
 from tests.worker_runtime.collectives.ways import compute, run
 from tests.worker_runtime.threads import ELEMENTWISE, ThreadEngine
-from worker_runtime.collectives import AVERAGE, Combination, Reducescatter, Reduction
+from worker_runtime.collectives.combination import AVERAGE, Combination
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
-from worker_runtime.collectives.reducescatter import divide_rows
+from worker_runtime.collectives.reducescatter import Reducescatter, divide_rows
+from worker_runtime.coordination.ordering.questions import Reduction
 
 DTYPES = sorted(FLOATS | INTEGERS, key=str)
 

@@ -5,8 +5,9 @@ import torch
 
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import Reduction, SparseAllreduce
+from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Members
+from worker_runtime.coordination.ordering.questions import Reduction
 
 PAIR = Members(0, (0, 1), 1)
 

@@ -22,8 +22,7 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.coordination.group import Group, form
 from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups import gloo, reachability
-from worker_runtime.groups.connections import duplicate, list_sockets
-from worker_runtime.groups.gloo import Gloo, find_listener
+from worker_runtime.groups.gloo import Gloo, duplicate, find_listener, list_sockets
 from worker_runtime.groups.torch_groups import Cancellation
 
 KEY = bytes(range(32))

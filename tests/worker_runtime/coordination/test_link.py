@@ -13,7 +13,7 @@ import torch
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.coordination import link as link_module
 from worker_runtime.coordination import messages as messages_module
 from worker_runtime.coordination import wire
@@ -117,7 +117,7 @@ def test_more_than_a_frame_holds_goes_in_several(ends: Ends, monkeypatch: pytest
     monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100)
     link, sequencer = ends
     for index in range(10):
-        link.outbox.ask(Echo(f"name {index}"))
+        link.queue.ask(Echo(f"name {index}"))
     link.flush()
     assert sequencer.read_names(10) == [f"name {index}" for index in range(10)]
     assert sequencer.frames.count(Frame.ASK) > 2
@@ -125,7 +125,7 @@ def test_more_than_a_frame_holds_goes_in_several(ends: Ends, monkeypatch: pytest
 
 def test_numbers_of_questions_begin_anew(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages_module, "NUMBERS", 3)
-    assert [ends[0].outbox.ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
+    assert [ends[0].queue.ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
 
 
 def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +133,10 @@ def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypat
     link, _ = ends
     fullness = []
     for _ in range(3):
-        link.outbox.ask(Echo("x"))
-        fullness.append(link.outbox.is_full)
+        link.queue.ask(Echo("x"))
+        fullness.append(link.queue.is_full)
     link.flush()
-    assert [*fullness, link.outbox.is_full] == [False, False, True, False]
+    assert [*fullness, link.queue.is_full] == [False, False, True, False]
 
 
 def read_questions(
@@ -163,7 +163,7 @@ def test_a_signature_is_told_once_before_its_first_question(ends: Ends) -> None:
     for name, signature in asked.items():
         operation = Echo(name)
         operation.question = Question(0, name, signature)
-        link.outbox.ask(operation)
+        link.queue.ask(operation)
     link.flush()
     read = read_questions(sequencer, 5)
     assert {name: signature for name, (signature, *_) in read.items()} == asked
@@ -177,7 +177,7 @@ def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkey
     for note in "abcadabcdd":  # "a" is in use when "b" makes room for "d"
         operation = Echo(note)
         operation.question = Question(0, note, replace(SUM, note=note))
-        link.outbox.ask(operation)
+        link.queue.ask(operation)
         link.flush()
         assert read_questions(sequencer, 1, told) == {note: (operation.question.signature, (), b"12345678")}
         assert max(told) < 3
@@ -216,8 +216,8 @@ def test_what_cannot_become_a_question_is_not_counted(
         wrong = Echo("wrong")
         wrong.question, wrong.sizes = wrong.question._replace(**change), sizes
         with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
-            link.outbox.ask(wrong)
-    assert [link.outbox.ask(Echo("a")), link.outbox.ask(Echo("b"))] == [0, 1]
+            link.queue.ask(wrong)
+    assert [link.queue.ask(Echo("a")), link.queue.ask(Echo("b"))] == [0, 1]
     link.flush()
     assert read_questions(sequencer, 2) == dict.fromkeys("ab", (SUM, (), b"12345678"))
 
@@ -228,7 +228,7 @@ def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbour
     lost = Lost("lost")
     lost.error = error
     for operation in (Echo("a"), lost, Echo("b")):
-        link.outbox.ask(operation)
+        link.queue.ask(operation)
     link.flush()
     questions = read_questions(sequencer, 3)
     assert list(questions) == ["a", "lost", "b"]
@@ -243,11 +243,11 @@ def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
     interrupted = Lost("interrupted")
     interrupted.error = KeyboardInterrupt()
     for operation in (Echo("a"), interrupted):
-        link.outbox.ask(operation)
+        link.queue.ask(operation)
     with pytest.raises(KeyboardInterrupt):
         link.flush()
     interrupted.error = MemoryError()
-    link.outbox.ask(Echo("b"))
+    link.queue.ask(Echo("b"))
     link.flush()
     assert list(read_questions(sequencer, 3)) == ["a", "interrupted", "b"]
 

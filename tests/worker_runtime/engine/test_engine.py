@@ -9,7 +9,9 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api import functions
-from worker_runtime.collectives import SUM, Allreduce, Barrier
+from worker_runtime.collectives.agreements import Barrier
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import SUM
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 

@@ -18,8 +18,13 @@ from rendezvous.core.reports import Done, Report
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
 from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succession, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
-from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
-from worker_runtime.collectives.agreements import AddSet, Commit
+from worker_runtime.collectives.agreements import AddSet, Barrier, Commit
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.alltoall import Alltoall
+from worker_runtime.collectives.broadcast import Broadcast
+from worker_runtime.collectives.combination import AVERAGE, SUM
+from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction, Release
 from worker_runtime.engine.engine import Engine

@@ -14,7 +14,7 @@ from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.engine import generation as generation_module
 from worker_runtime.engine.generation import Generation
-from worker_runtime.groups.connections import Connections
+from worker_runtime.groups.gloo import Connections
 from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, Cancellation, TorchGroups, Work
 
 

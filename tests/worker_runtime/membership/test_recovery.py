@@ -17,8 +17,9 @@ from rendezvous.core.model import Slot, Worker
 from tests.worker_runtime.conversation import LIMIT_SECONDS
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
-from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import SUM
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET

@@ -7,7 +7,9 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up_and_overlap,
 )
 from tests.worker_runtime.threads import ThreadEngine, World
-from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction import dense
 from worker_runtime.reduction.bucket import Step

@@ -20,7 +20,8 @@ from tests.worker_runtime.reduction.gradients import (
 )
 from tests.worker_runtime.reduction.programs import make_metric, make_program
 from tests.worker_runtime.threads import ThreadEngine, World
-from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import (
     ChangedGradientError,
     ExcessBackwardError,

@@ -25,6 +25,35 @@ def test_a_kernel_that_refuses_to_show_something_else_is_noticed(monkeypatch: py
     assert not process_image.show(["python"], {})
 
 
+ENDING = """
+import ctypes, sys
+from worker_runtime.startup import process_image
+
+libc = ctypes.CDLL(None)
+libc.strdup.restype = ctypes.c_void_p
+def register(text):
+    libc.__cxa_atexit(libc.puts, ctypes.c_void_p(libc.strdup(text)), None)
+
+register(b"registered before")
+process_image.end_without_inherited_destructors()
+register(b"registered after")
+libc.printf(b"in a buffer of C\\n")
+print("in a buffer of Python")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("preload", ["", "libm.so.6"])
+def test_destructors_from_before_the_fork_do_not_run_at_exit(preload: str) -> None:
+    environment = {**os.environ, **({"LD_PRELOAD": preload} if preload else {})}
+    run = subprocess.run(
+        [sys.executable, "-c", ENDING], check=False, capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert run.returncode == 3, run.stderr
+    expected = {"registered after", "in a buffer of C", "in a buffer of Python"}
+    assert set(run.stdout.splitlines()) == expected | ({"registered before"} if preload else set())
+
+
 def test_a_member_may_join_again_and_another_identity_is_its_own() -> None:
     environment: dict[str, str] = {}
     check_mark(environment, "job 1, slot 2")

@@ -117,6 +117,10 @@ class Difference:
 
 
 _Check: TypeAlias = Callable[[Question, Question], Difference | None]
+_OF_ROWS = (
+    Kind.ALLGATHER,
+    Kind.ALLTOALL,
+)  # what is gathered or exchanged: the ranks may have different numbers of rows
 
 
 def find_mismatch(asked: Mapping[int, Question], sizes: Mapping[int, tuple[int, ...]]) -> str | None:
@@ -152,108 +156,63 @@ def _tell(question: Question, difference: Difference, one: int, other: int) -> s
     return text
 
 
-def _check_dtypes(one: Signature, other: Signature) -> Difference | None:
-    for place, mine, theirs in _pair(one, one.dtypes, other.dtypes):
+def _compare(
+    head: str, read: Callable[[Question], T], show: Callable[[T], str], advice: str, verb: str = "has"
+) -> _Check:
+    """The check that what `read` finds is equal; a "{}" in the head is the kind of operation."""
+
+    def check(one: Question, other: Question) -> Difference | None:
+        mine, theirs = read(one), read(other)
+        if mine == theirs:
+            return None
+        return Difference(head.format(one.signature.kind.name), show(mine), show(theirs), advice, verb)
+
+    return check
+
+
+def _check_dtypes(one: Question, other: Question) -> Difference | None:
+    for place, mine, theirs in _pair(one.signature.dtypes, other.signature.dtypes):
         if mine != theirs:
             advice = "Convert the tensors to one dtype on all ranks."
             return Difference("Mismatched data types", mine + place, theirs + place, advice)
     return None
 
 
-def _check_kinds(one: Signature, other: Signature) -> Difference | None:
-    if one.kind is other.kind:
+def _check_shapes(one: Question, other: Question) -> Difference | None:
+    if one.signature.kind in _OF_ROWS:
         return None
-    advice = "Give different operations different names."
-    return Difference("Mismatched operations", one.kind.name, other.kind.name, advice, "is")
+    return _compare_shapes(one.signature, other.signature, _show_shape)
 
 
-def _check_shapes(one: Signature, other: Signature) -> Difference | None:
-    if one.kind in (Kind.ALLGATHER, Kind.ALLTOALL):
+def _check_rows(one: Question, other: Question) -> Difference | None:
+    """The shapes lack the first dimension, which may differ."""
+    if one.signature.kind not in _OF_ROWS:
         return None
-    for place, mine, theirs in _pair(one, one.shapes, other.shapes):
+    return _compare_shapes(one.signature, other.signature, _show_rows)
+
+
+def _compare_shapes(one: Signature, other: Signature, show: Callable[[tuple[int, ...]], str]) -> Difference | None:
+    for place, mine, theirs in _pair(one.shapes, other.shapes):
         if mine != theirs:
-            head = f"Mismatched {one.kind.name} tensor shapes"
-            advice = "The shapes must be equal on all ranks; allgather takes tensors of different first dimensions."
-            return Difference(head, _show_shape(mine) + place, _show_shape(theirs) + place, advice)
-    return None
-
-
-def _check_factors(one: Question, other: Question) -> Difference | None:
-    for name, mine, theirs in zip(("prescale", "postscale"), one.factors, other.factors, strict=True):
-        if mine != theirs:
-            advice = f"Give all ranks the same {name}_factor."
-            return Difference(f"Mismatched {name} factors", f"{mine!r}", f"{theirs!r}", advice)
-    return None
-
-
-def _check_reductions(one: Signature, other: Signature) -> Difference | None:
-    if one.reduction is other.reduction:
-        return None
-    mine, theirs = _show_reduction(one.reduction), _show_reduction(other.reduction)
-    return Difference("Mismatched reduction operations", mine, theirs, "Give all ranks the same op.")
-
-
-def _check_rows(one: Signature, other: Signature) -> Difference | None:
-    """What is gathered or exchanged: the shapes lack the first dimension, which may differ."""
-    if one.kind not in (Kind.ALLGATHER, Kind.ALLTOALL):
-        return None
-    head = f"Mismatched {one.kind.name} tensor shapes"
-    for place, mine, theirs in _pair(one, one.shapes, other.shapes):
-        if len(mine) != len(theirs):
-            advice = "The tensors must have equally many dimensions on all ranks."
-            return Difference(head, f"{_show_rows(mine)}{place}", f"{_show_rows(theirs)}{place}", advice)
-        if mine != theirs:
-            advice = "Only the first dimension may differ between ranks."
-            return Difference(head, f"{_show_rows(mine)}{place}", f"{_show_rows(theirs)}{place}", advice)
-    return None
-
-
-def _check_roots(one: Signature, other: Signature) -> Difference | None:
-    if one.root == other.root:
-        return None
-    head = f"Mismatched {one.kind.name} root ranks"
-    advice = "Give all ranks the same root_rank, which is a rank of the whole job also in a process set."
-    return Difference(head, f"root rank {one.root}", f"root rank {other.root}", advice)
-
-
-def _check_devices(one: Signature, other: Signature) -> Difference | None:
-    if one.device == other.device:
-        return None
-    head = f"Mismatched {one.kind.name} CPU/GPU device selection"
-    advice = "Put the tensor on the same kind of device on all ranks."
-    return Difference(head, _show_device(one), _show_device(other), advice)
-
-
-def _check_counts(one: Signature, other: Signature) -> Difference | None:
-    mine, theirs = len(one.dtypes), len(other.dtypes)
-    if mine == theirs:
-        return None
-    advice = "Give all ranks the same list of tensors."
-    return Difference("Mismatched numbers of tensors", _count(mine, "tensor"), _count(theirs, "tensor"), advice)
-
-
-def _check_payloads(one: Signature, other: Signature) -> Difference | None:
-    if one.payload_dtype == other.payload_dtype:
-        return None
-    mine, theirs = _show_payload(one), _show_payload(other)
-    return Difference("Mismatched ways of the data", mine, theirs, _SAME_VERSION, "sends its data")
-
-
-def _check_notes(one: Signature, other: Signature) -> Difference | None:
-    if one.note == other.note:
-        return None
-    advice = "Give all ranks the same arguments."
-    return Difference("Mismatched settings", f"'{one.note}'", f"'{other.note}'", advice)
-
-
-def _check_rest(one: Signature, other: Signature) -> Difference | None:
-    """Whatever no other check speaks of."""
-    for field in fields(Signature):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if mine != theirs:
+            if one.kind not in _OF_ROWS:
+                advice = "The shapes must be equal on all ranks; allgather takes tensors of different first dimensions."
+            elif len(mine) != len(theirs):
+                advice = "The tensors must have equally many dimensions on all ranks."
+            else:
+                advice = "Only the first dimension may differ between ranks."
             return Difference(
-                "Mismatched questions", f"{field.name} {mine!r}", f"{field.name} {theirs!r}", _SAME_VERSION
+                f"Mismatched {one.kind.name} tensor shapes", show(mine) + place, show(theirs) + place, advice
             )
+    return None
+
+
+def _check_rest(one: Question, other: Question) -> Difference | None:
+    """What no other check compares."""
+    for field in fields(Signature):
+        mine, theirs = getattr(one.signature, field.name), getattr(other.signature, field.name)
+        if mine != theirs:
+            head = "Mismatched questions"
+            return Difference(head, f"{field.name} {mine!r}", f"{field.name} {theirs!r}", _SAME_VERSION)
     return None
 
 
@@ -271,24 +230,11 @@ def _check_sizes(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> Di
     return Difference(head, _count(len(one), "number"), _count(len(other), "number"), _SAME_VERSION)
 
 
-def _in_signatures(check: Callable[[Signature, Signature], Difference | None]) -> _Check:
-    return lambda one, other: check(one.signature, other.signature)
-
-
-_CHECKS: tuple[_Check, ...] = (
-    *map(_in_signatures, (_check_dtypes, _check_kinds, _check_notes, _check_shapes)),
-    _check_factors,
-    *map(_in_signatures, (_check_reductions, _check_rows, _check_roots, _check_devices)),
-    *map(_in_signatures, (_check_counts, _check_payloads, _check_rest)),
-)
-
-
-def _pair(one: Signature, mine: tuple[T, ...], theirs: tuple[T, ...]) -> Iterator[tuple[str, T, T]]:
+def _pair(mine: tuple[T, ...], theirs: tuple[T, ...]) -> Iterator[tuple[str, T, T]]:
     """Tensor by tensor, with where it stands in a group; nothing when there are not equally many."""
-    if len(mine) != len(theirs):
-        return
-    for position, (my, their) in enumerate(zip(mine, theirs, strict=True), start=1):
-        yield (f" (tensor {position} of {len(one.dtypes)})" if len(mine) > 1 else ""), my, their
+    if len(mine) == len(theirs):
+        for position, (my, their) in enumerate(zip(mine, theirs, strict=True), start=1):
+            yield (f" (tensor {position} of {len(mine)})" if len(mine) > 1 else ""), my, their
 
 
 def _show_shape(shape: tuple[int, ...]) -> str:
@@ -307,13 +253,51 @@ def _show_reduction(reduction: Reduction | None) -> str:
     return "none" if reduction is None else reduction.name.capitalize()
 
 
-def _show_device(signature: Signature) -> str:
-    return f"a {'CPU' if signature.device == 'cpu' else 'GPU'} tensor"
+def _show_device(device: str) -> str:
+    return f"a {'CPU' if device == 'cpu' else 'GPU'} tensor"
 
 
-def _show_payload(signature: Signature) -> str:
-    return f"with its question, as {signature.payload_dtype}," if signature.payload_dtype else "apart"
+def _show_payload(dtype: str) -> str:
+    return f"with its question, as {dtype}," if dtype else "apart"
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+_ROOTS = "Give all ranks the same root_rank, which is a rank of the whole job also in a process set."
+_DEVICES = "Put the tensor on the same kind of device on all ranks."
+_KINDS = "Give different operations different names."
+_CHECKS: tuple[_Check, ...] = (
+    _check_dtypes,
+    _compare("Mismatched operations", lambda it: it.signature.kind, lambda kind: kind.name, _KINDS, "is"),
+    _compare("Mismatched settings", lambda it: it.signature.note, "'{}'".format, "Give all ranks the same arguments."),
+    _check_shapes,
+    _compare("Mismatched prescale factors", lambda it: it.factors[0], repr, "Give all ranks the same prescale_factor."),
+    _compare(
+        "Mismatched postscale factors", lambda it: it.factors[1], repr, "Give all ranks the same postscale_factor."
+    ),
+    _compare(
+        "Mismatched reduction operations",
+        lambda it: it.signature.reduction,
+        _show_reduction,
+        "Give all ranks the same op.",
+    ),
+    _check_rows,
+    _compare("Mismatched {} root ranks", lambda it: it.signature.root, "root rank {}".format, _ROOTS),
+    _compare("Mismatched {} CPU/GPU device selection", lambda it: it.signature.device, _show_device, _DEVICES),
+    _compare(
+        "Mismatched numbers of tensors",
+        lambda it: len(it.signature.dtypes),
+        lambda count: _count(count, "tensor"),
+        "Give all ranks the same list of tensors.",
+    ),
+    _compare(
+        "Mismatched ways of the data",
+        lambda it: it.signature.payload_dtype,
+        _show_payload,
+        _SAME_VERSION,
+        "sends its data",
+    ),
+    _check_rest,
+)

@@ -34,7 +34,7 @@ def main() -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here multiplies matrices
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError):  # the hard limit is above what the kernel allows by now (fs.nr_open)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # strangers cost files too
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # handshakes cost files too
     gc.freeze()
     gc.set_threshold(_GARBAGE)
     try:

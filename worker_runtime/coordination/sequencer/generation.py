@@ -17,12 +17,11 @@ from functools import partial
 
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
-from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
 from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, Run, tell
 from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
-from worker_runtime.coordination.sequencer.stall_clock import StallClock, StallSettings
+from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings, describe_stall, describe_stall_limit
 from worker_runtime.coordination.sequencer.store import KeyStore
 from worker_runtime.coordination.wire import (
     Farewell,

@@ -1,10 +1,10 @@
-"""The sequencer's one thread: it waits for orders, for strangers and for members, and never for one of them.
+"""The sequencer's one thread: it waits for orders, handshakes and members, and never for one of them alone.
 
 It wakes for what has come and for deadlines. While nothing is pending there are none, so that it costs nothing.
 
-Anybody who reaches the port may be among those who have connected and proved nothing yet. They are few, may send one
-greeting, and have seconds for it. Who greets for a generation that is still to be activated is kept for a while: a
-worker may be faster than the order that concerns it.
+Any peer that reaches the port can connect. A connection that has proved nothing yet is a handshake. Handshakes are few,
+and each may send one greeting, within seconds. A greeting for a generation that is not activated yet is kept for a
+while: a worker may be faster than the order that concerns it.
 """
 
 import errno
@@ -18,114 +18,109 @@ from functools import partial
 from worker_runtime.coordination.sequencer.connection import READ, Connection, ConnectionEndedError, Poller
 from worker_runtime.coordination.sequencer.generation import Generation
 from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
-from worker_runtime.coordination.sequencer.stall_clock import StallSettings
+from worker_runtime.coordination.sequencer.stalls import StallSettings
 from worker_runtime.coordination.wire import GREETING_BYTES, NONCE_BYTES, STORE_ROLE, Greeting, read_greeting
 
 GREETING_SECONDS = 10.0
 ACTIVATION_SECONDS = 30.0
-MAX_STRANGERS = 512
+MAX_SILENT = 512
 MAX_EARLY = 4096  # more than a job has ranks
 
 
-class Stranger:
-    """A connection that has proved nothing: what it was asked to prove itself by, and what has come of its greeting."""
+class Handshake:
+    """A connection whose other side has not proved yet that it is a member.
+
+    challenge: to prove itself by.
+    received: of its greeting.
+    since, due: when it connected, and when it is ended.
+    """
 
     def __init__(self, connection: Connection, now: float) -> None:
         self.connection = connection
         self.challenge = os.urandom(NONCE_BYTES)
         self.received = b""
         self.since = now
+        self.due = now + GREETING_SECONDS
 
 
-# Tells of a stranger and its greeting whether it is to be kept until an activation; else it has been dealt with.
-Welcome = Callable[[Stranger, Greeting], bool]
+# Admits or closes the connection of a handshake with its greeting; True to keep it until the next activation instead.
+Decide = Callable[[Handshake, Greeting], bool]
 
 
-class Lobby:
+class Handshakes:
     """Accepts connections, reads their greetings and passes them on."""
 
-    def __init__(self, poller: Poller, welcome: Welcome) -> None:
+    def __init__(self, poller: Poller, decide: Decide) -> None:
         self._poller = poller
-        self._welcome = welcome
-        self._strangers: dict[Stranger, None] = {}  # in the order in which they came, and so do the early ones
-        self._early: dict[Stranger, Greeting] = {}
+        self._decide = decide
+        self._silent: dict[Handshake, None] = {}  # whose greeting is not complete, oldest first
+        self._early: dict[Handshake, Greeting] = {}  # that wait for an activation, oldest first
 
     def accept(self, connected: socket.socket) -> None:
-        """Take a new connection in; the one that has been silent for longest makes room for it."""
-        if len(self._strangers) >= MAX_STRANGERS:
+        """Begin a handshake; where there are too many, the oldest silent one is ended."""
+        if len(self._silent) >= MAX_SILENT:
             self.drop_oldest()
-        stranger = Stranger(Connection(connected, self._poller), time.monotonic())
-        self._strangers[stranger] = None
-        stranger.connection.watch(partial(self._serve, stranger))
+        handshake = Handshake(Connection(connected, self._poller), time.monotonic())
+        self._silent[handshake] = None
+        handshake.connection.watch(partial(self._serve, handshake))
         try:
-            stranger.connection.send(stranger.challenge)
+            handshake.connection.send(handshake.challenge)
         except ConnectionEndedError:
-            self._drop(stranger)
+            self._drop(handshake)
 
-    def welcome_early(self) -> None:
-        """Have those looked at again who greeted before their generation was activated."""
+    def retry_early(self) -> None:
+        """Decide again on those that greeted before their generation was activated."""
         early, self._early = self._early, {}
-        for stranger, greeting in early.items():
-            self._pass_on(stranger, greeting)
+        for handshake, greeting in early.items():
+            self._pass_on(handshake, greeting)
 
     def drop_oldest(self) -> bool:
-        """End the connection of whoever has been here for longest; False when there is nobody."""
-        stranger = next(iter(self._strangers), None) or next(iter(self._early), None)
-        if stranger is None:
-            return False
-        self._drop(stranger)
-        return True
+        """End the oldest handshake, silent ones first; False when there is none."""
+        handshake = next(iter(self._silent), None) or next(iter(self._early), None)
+        if handshake is not None:
+            self._drop(handshake)
+        return handshake is not None
 
     def find_due(self) -> float | None:
         """When `expire` has something to do, by the monotonic clock; None for never."""
-        silent, early = next(iter(self._strangers), None), next(iter(self._early), None)
-        if early is None:
-            return None if silent is None else silent.since + GREETING_SECONDS
-        due = early.since + ACTIVATION_SECONDS
-        return due if silent is None else min(due, silent.since + GREETING_SECONDS)
+        oldest = [next(iter(some)) for some in (self._silent, self._early) if some]
+        return min((handshake.due for handshake in oldest), default=None)
 
     def expire(self, now: float) -> None:
-        """End the connections of those whose time is over."""
+        """End those whose time is over."""
         due = self.find_due()
-        if due is None or now < due:
-            return
-        late = [stranger for stranger in self._strangers if stranger.since + GREETING_SECONDS <= now]
-        late += [stranger for stranger in self._early if stranger.since + ACTIVATION_SECONDS <= now]
-        for stranger in late:
-            self._drop(stranger)
+        if due is not None and now >= due:
+            for handshake in [each for each in (*self._silent, *self._early) if each.due <= now]:
+                self._drop(handshake)
 
     def close(self) -> None:
         """End all connections."""
-        for stranger in [*self._strangers, *self._early]:
-            self._drop(stranger)
+        for handshake in [*self._silent, *self._early]:
+            self._drop(handshake)
 
-    def _serve(self, stranger: Stranger, events: int) -> None:
-        del events
+    def _serve(self, handshake: Handshake, _: int) -> None:
         try:
-            stranger.received += stranger.connection.receive_bytes(GREETING_BYTES - len(stranger.received))
+            handshake.received += handshake.connection.receive_bytes(GREETING_BYTES - len(handshake.received))
         except ConnectionEndedError:
-            self._drop(stranger)
+            self._drop(handshake)
             return
-        if len(stranger.received) == GREETING_BYTES:
-            del self._strangers[stranger]
-            self._pass_on(stranger, read_greeting(stranger.received))
+        if len(handshake.received) == GREETING_BYTES:
+            del self._silent[handshake]
+            self._pass_on(handshake, read_greeting(handshake.received))
 
-    def _pass_on(self, stranger: Stranger, greeting: Greeting) -> None:
-        if not self._welcome(stranger, greeting):
+    def _pass_on(self, handshake: Handshake, greeting: Greeting) -> None:
+        if not self._decide(handshake, greeting):
             return
         if len(self._early) >= MAX_EARLY:
             self._drop(next(iter(self._early)))
-        self._early[stranger] = greeting
-        stranger.connection.watch_end(partial(self._end, stranger))
+        self._early[handshake] = greeting
+        handshake.due = handshake.since + ACTIVATION_SECONDS
+        handshake.connection.watch_end(lambda _: self._drop(handshake))
 
-    def _end(self, stranger: Stranger, events: int) -> None:
-        del events
-        self._drop(stranger)
-
-    def _drop(self, stranger: Stranger) -> None:
-        self._strangers.pop(stranger, None)
-        self._early.pop(stranger, None)
-        stranger.connection.close()
+    def _drop(self, handshake: Handshake) -> None:
+        self._silent.pop(handshake, None)
+        self._early.pop(handshake, None)
+        handshake.connection.close()
 
 
 _MANY = 64  # connections accepted in one round: the members wait meanwhile
@@ -147,7 +142,7 @@ class Server:
         self._orders = orders
         self._settings = StallSettings()
         self._poller = Poller()
-        self._lobby = Lobby(self._poller, self._welcome)
+        self._handshakes = Handshakes(self._poller, self._decide)
         self._generation: Generation | None = None
         self._is_called = False
         self._is_ordered = False
@@ -167,7 +162,7 @@ class Server:
         except EOFError:
             return
         finally:
-            self._lobby.close()
+            self._handshakes.close()
             if self._generation is not None:
                 self._generation.close()
             self._poller.close()
@@ -192,7 +187,7 @@ class Server:
         if self._is_called:
             self._is_called = False
             self._accept(now)
-        self._lobby.expire(now)
+        self._handshakes.expire(now)
         if self._listens_at is not None and now >= self._listens_at:
             self._listens_at = None
             self._poller.watch(self._listener.fileno(), READ, self._note_call)
@@ -203,7 +198,7 @@ class Server:
     def _find_limit(self) -> float | None:
         """How long to wait at most, in seconds; None for ever."""
         generation_due = None if self._generation is None else self._generation.find_due()
-        dues = [due for due in (generation_due, self._lobby.find_due(), self._listens_at) if due is not None]
+        dues = [due for due in (generation_due, self._handshakes.find_due(), self._listens_at) if due is not None]
         return max(0.0, min(dues) - time.monotonic()) if dues else None
 
     def _note_order(self, events: int) -> None:
@@ -228,18 +223,18 @@ class Server:
                 return
             former.close()
         self._generation = Generation(activation, self._settings)
-        self._lobby.welcome_early()
+        self._handshakes.retry_early()
 
-    def _welcome(self, stranger: Stranger, greeting: Greeting) -> bool:
-        """Admit whoever proves to be of this generation, turn others away; True for who is to wait for a later one."""
+    def _decide(self, handshake: Handshake, greeting: Greeting) -> bool:
+        """Admit a member of this generation and close any other connection; True where a later generation is meant."""
         generation = self._generation
         if generation is None or greeting.generation > generation.activation.generation:
             return True
-        activation, connection = generation.activation, stranger.connection
+        activation, connection = generation.activation, handshake.connection
         is_member = greeting.generation == activation.generation and greeting.is_proven(
-            activation.key, stranger.challenge
+            activation.key, handshake.challenge
         )
-        proof = greeting.answer(activation.key, stranger.challenge)
+        proof = greeting.answer(activation.key, handshake.challenge)
         if is_member and STORE_ROLE <= greeting.rank < STORE_ROLE + activation.size:
             generation.store.admit(connection, proof)
         elif is_member and generation.may_come(greeting.rank):
@@ -255,8 +250,8 @@ class Server:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _NO_ROOM and not self._lobby.drop_oldest():
+                if error.errno in _NO_ROOM and not self._handshakes.drop_oldest():
                     self._poller.forget(self._listener.fileno())
                     self._listens_at = now + _PAUSE_SECONDS
                 return  # otherwise the caller has given up meanwhile
-            self._lobby.accept(connected)
+            self._handshakes.accept(connected)

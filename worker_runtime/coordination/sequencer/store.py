@@ -1,8 +1,8 @@
 """The generation's store: what its members tell each other while their process groups form.
 
-torch's own store answers everybody who reaches its port. This one answers members, who have proved that they know the
-generation's key. It also compares the connections that the members have made: where one has come to a member and may
-pass for another member, but no member has the other end, a stranger has it.
+torch's own store answers every peer that reaches its port. This one answers members only, which have proved that they
+know the generation's key. It also compares the connections of the members. Where one has come to a member and may pass
+for another member's, but no member has the other end, an unknown peer has it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,9 +90,9 @@ class KeyStore:
         if len(members) < size:
             return
         del self._groups[group]
-        stranger, matched = match_ends({rank: ends for rank, (_, ends) in members.items()})
+        fault, matched = match_ends({rank: ends for rank, (_, ends) in members.items()})
         for number, (member, _) in members.items():
-            self._answer(member, encode_comparison(stranger, matched[number]))
+            self._answer(member, encode_comparison(fault, matched[number]))
 
     def _answer(self, connection: Connection, body: bytes) -> None:
         if connection in self._connections:  # it may have ended while it waited
@@ -112,14 +112,14 @@ class KeyStore:
 def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[int]]]:
     """Find the connections that lead from member to member: one has come to the listener of the other.
 
-    A connection of another thread's, or of a stranger who has said nothing that passes for a member, does no harm.
+    A connection of another thread, or of an unknown peer that has sent too little to pass for a member, does no harm.
 
     Args:
         members: by rank in the group, the ends of its connections; None where a member does not know them.
 
     Returns:
-        A sentence on a connection of a stranger's, or on one that is missing; "" where all is well, as far as that is
-        known. Of each member, which of its connections lead to a member.
+        A sentence on a connection of an unknown peer, or on one that is missing; "" for none, as far as is known. And
+        of each member, which of its connections lead to a member.
     """
     matched: dict[int, list[int]] = {rank: [] for rank in members}
     if any(ends is None for ends in members.values()):
@@ -128,7 +128,7 @@ def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[
     for rank, ends in members.items():
         for own, other, said in ends or ():
             owners.setdefault((own, other, said is not None), set()).add(rank)
-    strangers = []
+    faults = []
     for rank, ends in members.items():
         peers = set()
         for index, (own, other, said) in enumerate(ends or ()):
@@ -136,7 +136,7 @@ def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[
                 matched[rank].append(index)
                 peers |= others
             elif said is not None and said >= _NUMBER_BYTES:
-                strangers.append(f"the connection of member {rank} from {own} to {other} leads to no other member")
+                faults.append(f"the connection of member {rank} from {own} to {other} leads to no other member")
         if len(peers) != len(members) - 1:
-            strangers.append(f"member {rank} is connected to {len(peers)} of the {len(members) - 1} other members")
-    return strangers[0] if strangers else "", matched
+            faults.append(f"member {rank} is connected to {len(peers)} of the {len(members) - 1} other members")
+    return faults[0] if faults else "", matched

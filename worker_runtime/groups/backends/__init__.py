@@ -2,12 +2,12 @@
 
 gloo is always there: it moves CPU tensors, and it meets, tests and replaces the others. CUDA tensors travel through
 NCCL where torch has it, in groups that are made when the first of them is released, and otherwise through gloo, which
-copies them to the host and back by itself. A wish (`hvdrun --backend`, or HVD_BACKEND under another launcher) changes
-that, and is refused where the workers' torch cannot fulfil it; nothing is ever replaced silently.
+copies them to the host and back by itself. `hvdrun --backend`, or HVD_BACKEND under another launcher, requests another
+backend. A request that the workers' torch cannot meet is refused; nothing is ever replaced silently.
 
-UCC is taken only on such a wish. It is let do what the table in `gated` says, and gloo does the rest; each
+UCC is used only on request. It does what the table in `ucc` says, and gloo does the rest; each
 group is tested when it is formed. Neither can be interrupted: a process that has lost a peer in one must be restarted.
 
-`python -m worker_runtime.groups.backends NAME` says whether a wish can be fulfilled; agents ask before they start
+`python -m worker_runtime.groups.backends NAME` says whether a backend can be used; agents ask before they start
 workers.
 """

@@ -21,14 +21,12 @@ def main() -> int:
     return 0
 
 
-def _find_objection(wish: Backend) -> str:
+def _find_objection(requested: Backend) -> str:
     try:
         from worker_runtime.groups.backends.choice import Features, find_objection  # noqa: PLC0415 - it may be torch that is missing
     except ImportError as error:
         return f"torch cannot be imported ({error})"
-    return find_objection(
-        wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=read_is_elastic(os.environ)
-    )
+    return find_objection(requested, Features.look(requested), is_elastic=read_is_elastic(os.environ))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,20 @@
-"""Which backend moves which tensors: what torch has, the rules, and what to say where a wish cannot be fulfilled."""
+"""Which backend moves which tensors: what torch has, the rules, and why a request is refused."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 
 from worker_runtime.errors import InitializationError
-from worker_runtime.rendezvous import Backend
+from worker_runtime.groups.backends.nccl import Nccl
+from worker_runtime.groups.backends.ucc import Gated
+from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.torch_groups import CONNECT_LIMIT, Interruptible, MakeGroup, TorchGroup
+from worker_runtime.groups.torch_store import OpenStore, open_torch_store
+from worker_runtime.rendezvous import Assignment, Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +32,13 @@ class Features:
     devices: int | None = None
 
     @classmethod
-    def look(cls, *, counts_devices: bool = False) -> Self:
-        """Those of the installed torch; counting devices may take milliseconds, and nothing else takes any."""
+    def look(cls, requested: Backend | None = None) -> Self:
+        """Those of the installed torch; devices are counted for NCCL alone, since that may take milliseconds."""
         return cls(
             version=str(torch.__version__),
             has_nccl=dist.is_nccl_available(),
             has_ucc=dist.is_ucc_available() or find_plugin("ucc") is not None,
-            devices=torch.cuda.device_count() if counts_devices else None,
+            devices=torch.cuda.device_count() if requested is Backend.NCCL else None,
         )
 
 
@@ -46,32 +52,6 @@ class BackendRefusedError(InitializationError):
 
     def __init__(self, backend: Backend, objection: str) -> None:
         super().__init__(f"the backend {backend} cannot be used here: {objection}")
-
-
-class CanaryError(InitializationError, RuntimeError):
-    """A new group of a backend failed a test whose result is known; all its members raise this alike.
-
-    It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
-    """
-
-    def __init__(self, backend: Backend, positions: Sequence[int], size: int, fault: str) -> None:
-        seen = f": {fault}" if fault else ""
-        super().__init__(
-            f"the backend {backend} failed its test on {len(positions)} of {size} members (the first is member "
-            f"{positions[0]}){seen}; use another one, as with --backend gloo"
-        )
-
-
-class SharedDeviceError(RuntimeError):
-    """NCCL refused a group since two of its members use one GPU."""
-
-    def __init__(self, device: str, local_rank: int | None) -> None:
-        who = "this worker" if local_rank is None else f"this one, of local rank {local_rank},"
-        super().__init__(
-            f"two workers of one host use the same GPU, which NCCL refuses ({who} uses {device}): call "
-            "torch.cuda.set_device(hvd.local_rank()) before the first CUDA tensor is made, or let them share it with "
-            "--backend gloo"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +75,28 @@ class Choice:
 GLOO_ALONE = Choice()
 
 
-def choose(wish: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
+def choose(requested: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
     """What is used, given what was asked for.
 
     Args:
-        wish: what hvdrun or the user asked for; None leaves it to what torch has.
-        features: of torch, with its devices where the wish is NCCL.
+        requested: by hvdrun or the user; None leaves it to what torch has.
+        features: of torch, with its devices where NCCL is requested.
         is_elastic: the job outlives the loss of workers.
 
     Raises:
-        BackendRefusedError: the wish cannot be fulfilled.
+        BackendRefusedError: the requested backend cannot be used.
     """
-    if wish is not None and (objection := find_objection(wish, features, is_elastic=is_elastic)):
-        raise BackendRefusedError(wish, objection)
-    cuda = Backend.NCCL if features.has_nccl and wish is not Backend.GLOO else Backend.GLOO
-    cpu = Backend.UCC if wish is Backend.UCC else Backend.GLOO
+    if requested is not None and (objection := find_objection(requested, features, is_elastic=is_elastic)):
+        raise BackendRefusedError(requested, objection)
+    cuda = Backend.NCCL if features.has_nccl and requested is not Backend.GLOO else Backend.GLOO
+    cpu = Backend.UCC if requested is Backend.UCC else Backend.GLOO
     return Choice(cpu, cuda, holds_host=is_elastic)
 
 
-def find_objection(wish: Backend, features: Features, *, is_elastic: bool = False) -> str:
-    """Why the wish cannot be fulfilled, and what would help: a sentence without a full stop; "" when it can."""
+def find_objection(requested: Backend, features: Features, *, is_elastic: bool = False) -> str:
+    """Why the requested backend cannot be used, and what would help, without a full stop; "" when it can be used."""
     build = f"torch {features.version}"
-    match wish:
+    match requested:
         case Backend.UCC if is_elastic:
             return (
                 "what is under way in it cannot be ended when a worker is lost, and this job is to outlive that; leave "
@@ -132,3 +112,68 @@ def find_objection(wish: Backend, features: Features, *, is_elastic: bool = Fals
         case Backend.NCCL if not features.devices:
             return f"{build} has NCCL, but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
     return ""
+
+
+def compose(choice: Choice, gloo: Gloo, numbers: Assignment) -> MakeGroup:
+    """What makes the groups of a generation.
+
+    Args:
+        choice: which backend is taken for which tensors.
+        gloo: makes gloo's groups.
+        numbers: this worker's.
+    """
+    open_store = partial(open_torch_store, gloo.store, gloo.address)
+    limit = gloo.operation_limit
+    makers: dict[Backend, MakeGroup] = {
+        Backend.GLOO: gloo.make,
+        # A host with one worker has none that could share a GPU, or nobody knows yet who is on which host.
+        Backend.NCCL: Nccl(
+            open_store, numbers.local_rank if numbers.local_size > 1 else None, limit, choice.holds_host
+        ).make,
+        Backend.UCC: Gated(gloo.make, Ucc(open_store).connect, limit).make,
+    }
+
+    def make(prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Interruptible]:
+        return makers[choice.of(device)](prefix, rank, size, device, limit)
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class Ucc:
+    """How UCC's groups are made; open_store: opens a store of torch's for a group."""
+
+    open_store: OpenStore
+
+    def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup:
+        """Make a group; UCC connects its members in the first operation. See `ucc.Connect`.
+
+        Raises:
+            RuntimeError: UCC cannot.
+        """
+        store = self.open_store(prefix, rank, min(limit, CONNECT_LIMIT))
+        group: TorchGroup
+        if dist.is_ucc_available():
+            from torch._C._distributed_c10d import ProcessGroupUCC  # noqa: PLC0415 - most builds of torch lack it
+
+            group = ProcessGroupUCC(store, rank, size, limit)  # type: ignore[assignment]  # torch leaves it untyped
+            return group
+        plugin = find_plugin("ucc")
+        if plugin is None:
+            raise RuntimeError(
+                "torch has no UCC any more: its plug-in has been unregistered since init(); use --backend gloo"
+            )
+        if not plugin.extended_api:
+            group = plugin.creator_fn(store, rank, size, limit)
+            return group
+        from torch._C._distributed_c10d import _DistributedBackendOptions  # noqa: PLC0415 - for rare plug-ins
+
+        options = _DistributedBackendOptions()
+        options.store = store
+        options.group_rank = rank
+        options.group_size = size
+        options.timeout = limit
+        options.group_id = prefix
+        options.global_ranks_in_group = []
+        group = plugin.creator_fn(options, None)
+        return group

@@ -22,9 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_runtime.groups.backends.choice import SharedDeviceError
-from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.torch_groups import TorchGroup, Work
+from worker_runtime.groups.torch_groups import Interruptible, TorchGroup, Work
 from worker_runtime.groups.torch_store import OpenStore
 
 # An abort has been reported never to return when a peer is stopped; the process is then lost, and its agent ends it.
@@ -154,6 +152,18 @@ class NcclGroup:
             if _SHARED in str(error):
                 raise SharedDeviceError(str(tensor.device), self._local_rank) from None
             raise
+
+
+class SharedDeviceError(RuntimeError):
+    """NCCL refused a group since two of its members use one GPU."""
+
+    def __init__(self, device: str, local_rank: int | None) -> None:
+        who = "this worker" if local_rank is None else f"this one, of local rank {local_rank},"
+        super().__init__(
+            f"two workers of one host use the same GPU, which NCCL refuses ({who} uses {device}): call "
+            "torch.cuda.set_device(hvd.local_rank()) before the first CUDA tensor is made, or let them share it with "
+            "--backend gloo"
+        )
 
 
 class StreamWork:

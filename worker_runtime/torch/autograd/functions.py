@@ -11,11 +11,22 @@ import torch
 
 from worker_runtime.api.calls import Call, begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.collectives import Combination
-from worker_runtime.collectives.combination import choose, choose_for_scatter
+from worker_runtime.collectives.combination import Combination, choose, choose_for_scatter
 from worker_runtime.collectives.tensor_operation import check_place, make_title
-from worker_runtime.torch.autograd.adjoints import NONLINEAR, copy, exchange, find_adjoint, gather, reduce, scatter
-from worker_runtime.torch.autograd.collective import Collective, Ran, differentiate, keep, list_differentiable
+from worker_runtime.torch.autograd.adjoints import (
+    NONLINEAR,
+    Collective,
+    Ran,
+    copy,
+    differentiate,
+    exchange,
+    find_adjoint,
+    gather,
+    keep,
+    list_differentiable,
+    reduce,
+    scatter,
+)
 
 
 class GroupMember(Collective):

@@ -16,8 +16,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from worker_runtime.api.calls import Call, make_allreduce
-from worker_runtime.collectives import SUM, Allgather
-from worker_runtime.torch.autograd.collective import Ran
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.combination import SUM
+from worker_runtime.torch.autograd.adjoints import Ran
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
+from torch.utils.data import Sampler
 
 from worker_runtime.api.functions import broadcast_object
-from worker_runtime.torch.elastic.loader import ElasticSampler
+from worker_runtime.elastic import sampler
 from worker_runtime.torch.functions import (
     broadcast_model,
     broadcast_optimizer_state,
@@ -149,6 +150,16 @@ class OptimizerStateHandler(StatefulHandler):
         reducer = find_reducer(self.value)
         if reducer is not None:
             reducer.resume(course)
+
+
+class ElasticSampler(sampler.ElasticSampler, Sampler[int]):
+    """Deals out the indices of a data set for a torch DataLoader; see `worker_runtime.elastic.sampler.ElasticSampler`.
+
+    Args:
+        dataset: what is sampled; only its length counts.
+        shuffle: whether the order is random, another one in each epoch, the same on all ranks.
+        seed: of that order.
+    """
 
 
 class SamplerStateHandler(StatefulHandler):

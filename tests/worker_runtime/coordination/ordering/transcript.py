@@ -38,7 +38,7 @@ from worker_runtime.coordination.ordering.questions import (
     Release,
     Signature,
 )
-from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
+from worker_runtime.coordination.sequencer.stalls import describe_stall, describe_stall_limit
 
 TENSOR = re.compile(r"(?P<dtype>[a-z]+\d*)\((?P<shape>[\d,]*)\)")
 

@@ -31,7 +31,7 @@ from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.sequencer.connection import Poller
 from worker_runtime.coordination.sequencer.generation import Generation
 from worker_runtime.coordination.sequencer.orders import Activation
-from worker_runtime.coordination.sequencer.stall_clock import StallLimits, StallSettings
+from worker_runtime.coordination.sequencer.stalls import StallLimits, StallSettings
 from worker_runtime.coordination.wire import Farewell, Frame, Released
 
 

@@ -24,7 +24,7 @@ from tests.worker_runtime.coordination.sequencer.client import (
     summing,
 )
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.sequencer import server as lobby_module
+from worker_runtime.coordination.sequencer import server as server_module
 from worker_runtime.coordination.sequencer.__main__ import listen
 from worker_runtime.coordination.sequencer.orders import Orders
 from worker_runtime.coordination.sequencer.server import Server
@@ -149,8 +149,8 @@ def serving_here() -> Iterator[tuple[int, int]]:
 
 
 def test_strangers_are_dropped_by_the_server_s_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lobby_module, "GREETING_SECONDS", 0.3)
-    monkeypatch.setattr(lobby_module, "ACTIVATION_SECONDS", 0.6)
+    monkeypatch.setattr(server_module, "GREETING_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "ACTIVATION_SECONDS", 0.6)
     with serving_here() as (port, _):
         silent, early = (socket.create_connection((LOOPBACK, port), LIMIT_SECONDS) for _ in range(2))
         with silent, early:

@@ -1,4 +1,4 @@
-"""Which backend is chosen, what the installed torch has, and what is said where a wish cannot be fulfilled."""
+"""Which backend is chosen, what the installed torch has, and what is said where the requested one cannot be used."""
 
 import re
 import subprocess
@@ -16,14 +16,14 @@ from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends import __main__ as program
 from worker_runtime.groups.backends.choice import (
     BackendRefusedError,
-    CanaryError,
     Choice,
     Features,
-    SharedDeviceError,
     choose,
     find_objection,
     find_plugin,
 )
+from worker_runtime.groups.backends.nccl import SharedDeviceError
+from worker_runtime.groups.backends.ucc import CanaryError
 from worker_runtime.rendezvous import Backend
 
 GLOO, NCCL, UCC = Backend.GLOO, Backend.NCCL, Backend.UCC
@@ -33,7 +33,7 @@ EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, devices=2)
 
 
 @pytest.mark.parametrize(
-    ("wish", "features", "choice"),
+    ("requested", "features", "choice"),
     [
         (None, CPU_BUILD, Choice(GLOO, GLOO)),
         (None, CUDA_BUILD, Choice(GLOO, NCCL)),
@@ -44,13 +44,13 @@ EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, devices=2)
         (UCC, Features("2.13.0", has_ucc=True), Choice(UCC, GLOO)),
     ],
 )
-def test_what_is_chosen(wish: Backend | None, features: Features, choice: Choice) -> None:
-    assert choose(wish, features) == choice
+def test_what_is_chosen(requested: Backend | None, features: Features, choice: Choice) -> None:
+    assert choose(requested, features) == choice
     assert (choice.of("cpu"), choice.of("cuda")) == (choice.cpu, choice.cuda)
 
 
 @pytest.mark.parametrize(
-    ("wish", "features", "words"),
+    ("requested", "features", "words"),
     [
         (UCC, CUDA_BUILD, ("torch 2.13.0 has no UCC", "USE_UCC", "NGC", 'registers the name "ucc"')),
         (NCCL, CPU_BUILD, ("torch 2.13.0 has no NCCL", "CUDA")),
@@ -58,18 +58,18 @@ def test_what_is_chosen(wish: Backend | None, features: Features, choice: Choice
     ],
 )
 def test_what_is_missing_is_refused_with_what_provides_it(
-    wish: Backend, features: Features, words: tuple[str, ...]
+    requested: Backend, features: Features, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(BackendRefusedError) as caught:
-        choose(wish, features)
-    assert find_objection(wish, features) in str(caught.value)
+        choose(requested, features)
+    assert find_objection(requested, features) in str(caught.value)
     assert all(word in str(caught.value) for word in words)
     assert "install ucc" not in str(caught.value)  # the package of that name is something else
 
 
-@pytest.mark.parametrize("wish", Backend)
-def test_there_is_no_objection_to_what_is_there(wish: Backend) -> None:
-    assert find_objection(wish, EVERYTHING) == ""
+@pytest.mark.parametrize("requested", Backend)
+def test_there_is_no_objection_to_what_is_there(requested: Backend) -> None:
+    assert find_objection(requested, EVERYTHING) == ""
     assert find_objection(GLOO, CPU_BUILD) == ""
 
 
@@ -78,9 +78,9 @@ def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outliv
         choose(UCC, EVERYTHING, is_elastic=True)
 
 
-@pytest.mark.parametrize("wish", [None, GLOO, NCCL])
-def test_a_job_that_outlives_its_workers_calls_nothing_done_that_is_under_way(wish: Backend | None) -> None:
-    assert choose(wish, EVERYTHING, is_elastic=True) == replace(choose(wish, EVERYTHING), holds_host=True)
+@pytest.mark.parametrize("requested", [None, GLOO, NCCL])
+def test_a_job_that_outlives_its_workers_calls_nothing_done_that_is_under_way(requested: Backend | None) -> None:
+    assert choose(requested, EVERYTHING, is_elastic=True) == replace(choose(requested, EVERYTHING), holds_host=True)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
 
 
 def test_it_is_what_torch_says() -> None:
-    features = Features.look(counts_devices=True)
+    features = Features.look(Backend.NCCL)
     assert features.version == torch.__version__
     assert features.has_nccl == dist.is_nccl_available()
     assert features.devices == torch.cuda.device_count()

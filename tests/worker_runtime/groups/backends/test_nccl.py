@@ -15,8 +15,7 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubGroup, StubWork
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.groups.backends import nccl
-from worker_runtime.groups.backends.choice import SharedDeviceError
-from worker_runtime.groups.backends.nccl import Nccl, NcclGroup, StreamWork
+from worker_runtime.groups.backends.nccl import Nccl, NcclGroup, SharedDeviceError, StreamWork
 from worker_runtime.groups.torch_groups import await_work
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubWork
-from worker_runtime.groups.backends.gated import PolledWork
+from worker_runtime.groups.backends.ucc import PolledWork
 from worker_runtime.groups.torch_groups import await_work, end_before
 
 SHORT = timedelta(milliseconds=5)

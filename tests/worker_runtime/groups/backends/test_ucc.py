@@ -11,10 +11,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubConnections, StubGroup, run_members
-from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.groups.backends.composite import Ucc, compose
-from worker_runtime.groups.backends.gated import Gated, GatedGroup
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, Ucc, compose
 from worker_runtime.groups.backends.nccl import NcclGroup
+from worker_runtime.groups.backends.ucc import Gated, GatedGroup
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.torch_store import open_torch_store
 from worker_runtime.rendezvous import Assignment, Backend
@@ -136,7 +135,7 @@ def test_cuda_tensors_take_nccl_and_cpu_tensors_gloo(monkeypatch: pytest.MonkeyP
 
 def test_a_backend_that_is_not_there_any_more_is_an_error_of_making_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GatedGroup, "__init__", lambda *_: pytest.fail("a group was made"))
-    monkeypatch.setattr("worker_runtime.groups.backends.gated._list_faulty", lambda *_: [0])
+    monkeypatch.setattr("worker_runtime.groups.backends.ucc._list_faulty", lambda *_: [0])
     if dist.is_ucc_available():
         pytest.skip("this torch has a UCC")
     with pytest.raises(RuntimeError, match="no UCC"):

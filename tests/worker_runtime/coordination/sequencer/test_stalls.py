@@ -4,7 +4,7 @@ import pytest
 
 from tests.worker_runtime.coordination.sequencer.client import BARRIER, JOIN, PLAIN, connected, serving
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.sequencer.stall_clock import StallClock, StallLimits, read_stall_limits
+from worker_runtime.coordination.sequencer.stalls import StallClock, StallLimits, read_stall_limits
 from worker_runtime.coordination.wire import Frame
 
 WARNING, LIMIT, DISABLE = (

@@ -6,9 +6,9 @@ from collections.abc import Container, Iterator
 
 import pytest
 
-from hvdrun.processes import processes, sweeper
+from hvdrun.processes import processes, reaper
 from hvdrun.processes.processes import Process
-from hvdrun.processes.sweeper import CLEAN_LOOKS, Sweeper
+from hvdrun.processes.reaper import CLEAN_LOOKS, Reaper
 from rendezvous.core.model import Slot, Worker
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_SECONDS, in_loop
 NOBODY = 2**22 + 1  # more than the largest pid
 
 
-class Counted(Sweeper):
+class Counted(Reaper):
     """Counts its looks."""
 
     def __init__(self, lives: Container[int] = ()) -> None:
@@ -149,7 +149,7 @@ async def test_an_error_that_nobody_expects_is_told(monkeypatch: pytest.MonkeyPa
 
 @in_loop
 async def test_who_cannot_be_ended_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeper, "SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr(reaper, "REAP_SECONDS", 0.0)
     monkeypatch.setattr(processes, "kill", lambda *_: None)  # as it is with a process that waits for a dead disk
     with sleeping(environment=mark(0)):
         room = Counted()

@@ -17,9 +17,8 @@ from tests.worker_runtime.groups.backends.stubs import (
     make_gloo_group,
     run_members,
 )
-from worker_runtime.groups.backends import gated
-from worker_runtime.groups.backends.choice import CanaryError
-from worker_runtime.groups.backends.gated import Connect, Gated, GatedGroup
+from worker_runtime.groups.backends import ucc
+from worker_runtime.groups.backends.ucc import CanaryError, Connect, Gated, GatedGroup
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.torch_groups import TorchGroup
 
@@ -31,36 +30,36 @@ MEASURED = {torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.uint
 def test_ucc_is_trusted_with_what_was_found_right(dtype: torch.dtype) -> None:
     x = torch.ones(3, dtype=dtype)
     assert [
-        gated.lets_reduce(x, SUM),
-        gated.lets_move(x),
-        gated.lets_gather([x, x], x),
-        gated.lets_exchange(x),
+        ucc.lets_reduce(x, SUM),
+        ucc.lets_move(x),
+        ucc.lets_gather([x, x], x),
+        ucc.lets_exchange(x),
     ] == [dtype in MEASURED] * 4
 
 
 def test_reductions_that_nobody_tried_stay_out() -> None:
     for reduction in (AVERAGE, BAND):
-        assert not gated.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
+        assert not ucc.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
 
 
 def test_uneven_gathers_stay_out() -> None:
     x = torch.ones(3)
-    assert gated.lets_gather([torch.ones(3), torch.ones(3)], x)
-    assert not gated.lets_gather([torch.ones(3), torch.ones(4)], x)
+    assert ucc.lets_gather([torch.ones(3), torch.ones(3)], x)
+    assert not ucc.lets_gather([torch.ones(3), torch.ones(4)], x)
 
 
 def test_what_is_empty_on_all_ranks_stays_out_and_what_may_be_so_on_some_does_not() -> None:
     x = torch.ones(0)
-    assert not gated.lets_reduce(x, SUM)
-    assert not gated.lets_move(x)
-    assert gated.lets_exchange(x)  # the decision must be the same on all ranks
+    assert not ucc.lets_reduce(x, SUM)
+    assert not ucc.lets_move(x)
+    assert ucc.lets_exchange(x)  # the decision must be the same on all ranks
 
 
 class Passive(Unreduced):
     """A group that adds the canary's numbers of all members up although nobody answers; the last may be wrong."""
 
     def __init__(self, size: int, error: float = 0.0) -> None:
-        self._total = torch.stack([gated._make_numbers(rank) for rank in range(size)]).sum(0)
+        self._total = torch.stack([ucc._make_numbers(rank) for rank in range(size)]).sum(0)
         self._total[-1] += error
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> StubWork:
@@ -204,15 +203,15 @@ def test_a_backend_that_is_at_work_is_neither_ended_nor_destroyed() -> None:
 
 
 def test_one_wrong_element_is_a_fault() -> None:
-    assert "known numbers" in gated.find_fault(cast("Any", Passive(2, error=1.0)), 0, 2, LIMIT)
+    assert "known numbers" in ucc.find_fault(cast("Any", Passive(2, error=1.0)), 0, 2, LIMIT)
 
 
 def test_an_error_is_a_fault() -> None:
     group = StubGroup(StubWork(error="it broke"))
-    assert gated.find_fault(cast("Any", group), 0, 2, LIMIT) == "it broke"
+    assert ucc.find_fault(cast("Any", group), 0, 2, LIMIT) == "it broke"
 
 
 def test_thousands_of_ranks_add_up_exactly() -> None:
-    total = torch.stack([gated._make_numbers(rank) for rank in range(4096)]).to(torch.float64).sum(0)
+    total = torch.stack([ucc._make_numbers(rank) for rank in range(4096)]).to(torch.float64).sum(0)
     assert total.max() < 1 << 24
     assert torch.equal(total, total.to(torch.float32).to(torch.float64))

@@ -6,6 +6,10 @@ allgathers of several lengths silently returned garbage. The answers are alike o
 
 A new group is tested by an allreduce whose result is known: a backend that returns its input, or garbage, raises
 nothing, and training with it would be silently wrong.
+
+UCC is fast for small tensors, and slower than gloo from some megabytes on. Two threads per rank use a core each while a
+collective runs, so ranks that share cores get slower with it. When a peer dies a survivor may get a wrong result
+without an error: recovery is by restart.
 """
 
 import ctypes
@@ -20,9 +24,8 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 
-from worker_runtime.groups.backends.choice import CanaryError
-from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.torch_groups import MakeGroup, TorchGroup, Work, describe_cause
+from worker_runtime.errors import InitializationError
+from worker_runtime.groups.torch_groups import Interruptible, MakeGroup, TorchGroup, Work, describe_cause
 from worker_runtime.rendezvous import Backend
 
 # Most operations of UCC end within this time, and sleeping would take longer; a waiting thread yields meanwhile.
@@ -101,6 +104,20 @@ class PolledWork:
     def is_running(self) -> bool:
         """The library still has its hands on the tensors."""
         return not self._work.is_completed()
+
+
+class CanaryError(InitializationError, RuntimeError):
+    """A new group of a backend failed a test whose result is known; all its members raise this alike.
+
+    It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
+    """
+
+    def __init__(self, backend: Backend, positions: Sequence[int], size: int, fault: str) -> None:
+        seen = f": {fault}" if fault else ""
+        super().__init__(
+            f"the backend {backend} failed its test on {len(positions)} of {size} members (the first is member "
+            f"{positions[0]}){seen}; use another one, as with --backend gloo"
+        )
 
 
 class GatedGroup:

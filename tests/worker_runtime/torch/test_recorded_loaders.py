@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 import worker_runtime.torch as hvd
 from tests.worker_runtime.sampled_job import Communicator
 from worker_runtime.elastic import sampler as samplers
-from worker_runtime.torch.elastic.loader import RecordedSampler
+from worker_runtime.torch.loaders import RecordedSampler
 
 COUNT = 12
 

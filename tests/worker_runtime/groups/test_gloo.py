@@ -13,10 +13,8 @@ import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
 from tests.waiting import wait_until
-from worker_runtime.groups import connections as connections_module
-from worker_runtime.groups import reachability
-from worker_runtime.groups.connections import Connections, list_connections, list_sockets
-from worker_runtime.groups.gloo import find_listener, silence
+from worker_runtime.groups import gloo, reachability
+from worker_runtime.groups.gloo import Connections, find_listener, list_connections, list_sockets, silence
 from worker_runtime.groups.reachability import Reachability, UnreachedError, probe
 
 Own = tuple[Connections, socket.socket, socket.socket]
@@ -112,18 +110,11 @@ def test_a_peer_that_does_not_read_is_not_silent(group: Own) -> None:
 
 
 def test_who_acknowledges_nothing_of_what_was_sent_is_named(group: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", say(2, 5001))
+    monkeypatch.setattr(gloo, "_UNACKNOWLEDGED", say(2, 5001))
     assert group[0].find_silent(5.0) == "127.0.0.1"
     assert group[0].find_silent(5.1) == ""
-    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", say(0, 60_000))  # nothing was sent
+    monkeypatch.setattr(gloo, "_UNACKNOWLEDGED", say(0, 60_000))  # nothing was sent
     assert group[0].find_silent(5.0) == ""
-
-
-def test_forgotten_connections_are_left_alone(group: Own) -> None:
-    connections, one, other = group
-    connections.forget()
-    connections.shut_down()
-    assert carries(one, other)
 
 
 def test_no_descriptor_is_left_behind() -> None:

@@ -1,0 +1,194 @@
+"""`python -m hvdrun.processes.watchdog_process ORIGIN [FOLDER...]`: outlives the agent, to end what the agent leaves.
+
+Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
+for each worker that it starts and `end PID` for each that has ended. The end of the pipe without the word `done` means
+that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
+or was seen below the agent, are killed, and the job's folders are removed. hvdrun has one for its discovery script.
+
+After a line `lease SECONDS` the watchdog also kills an agent that is stopped (SIGSTOP) for longer than that. A stopped
+agent sends no reports, so the server counts its host as lost. It cannot end its workers either, which would train on,
+alone and for ever. The watchdog ends it a little later than the lease: by then the others know that it is silent.
+
+Below the agent it looks once a second: a daemon that has left its session and shed its environment is known by nothing
+but its ancestors, which it loses with the agent. A process that was started after the last look, and is hidden so well,
+is missed.
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hvdrun.startup.search_path import prefer_own_packages
+
+if __name__ == "__main__":
+    prefer_own_packages()
+
+from hvdrun.processes import processes
+from hvdrun.processes.processes import KillLoop, Process
+from hvdrun.processes.stopped import STOPPED, StoppedProcesses
+
+LIMIT_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+STOPPED_LOOK_SECONDS = 0.5
+MARGIN_SECONDS = 2.0  # beyond what the server allows, so that the server is the first to know, on a busy machine too
+_LOOKS_COST_AT_MOST = 0.01  # of the time: there may be many thousand threads to ask
+_EXIT_SECONDS = 1.0  # between the end of a killed agent's pipe and its own
+_PAUSE_SECONDS = 0.02
+_CLEAN_LOOKS = 3  # a process may be between fork and exec while one looks
+_CHUNK_BYTES = 65_536
+
+
+def main() -> None:
+    """Watch until the agent goes."""
+    origin, *folders = sys.argv[1:]
+    tree = ProcessTree(origin)
+    loop = WatchLoop(tree)
+    for line in listen(0, loop):
+        match line.split():
+            case ["agent", pid, started]:
+                tree.agent = int(pid), int(started)
+                tree.look()
+            case ["lease", seconds]:
+                loop.stopped = StoppedProcesses(float(seconds) + MARGIN_SECONDS, states=STOPPED)
+            case ["session", pid, started]:
+                tree.sessions[int(pid)] = int(started)
+            case ["end", pid]:
+                tree.sessions.pop(int(pid), None)
+            case ["done"]:
+                return
+            case _:
+                pass
+    clear(tree)
+    for folder in folders:
+        shutil.rmtree(Path(folder), ignore_errors=True)
+
+
+class ProcessTree:
+    """The processes of one agent, as far as they are known: all that it has started, and no others.
+
+    sessions: the workers' sessions, each leader's pid and when it started.
+    agent: its pid and when it started.
+    """
+
+    def __init__(self, origin: str) -> None:
+        self.sessions: dict[int, int] = {}
+        self.agent: tuple[int, int] | None = None
+        self._origin = origin
+        self._seen: dict[int, int] = {}  # pid -> when it started
+
+    def has_agent(self) -> bool:
+        """Whether the agent lives."""
+        return self.agent is not None and _lives(*self.agent)
+
+    def look(self) -> None:
+        """Note the processes below the agent now; those that were seen before, and live, stay known."""
+        if self.agent is None or not self.has_agent():
+            return
+        seen = {process.pid: process.started for process in processes.descendants(self.agent[0])}
+        if self.has_agent():  # else they may be those of another process, which took over the number
+            before = {pid: started for pid, started in self._seen.items() if _lives(pid, started)}
+            self._seen = before | seen
+
+    def find(self) -> list[Process]:
+        """Its members that live now, and their descendants; not this process.
+
+        The oldest come first: a shell whose child is killed before it would go on with its next command. A process that
+        was only seen below the agent is no member while the agent lives: then the agent has let its watchdog go.
+        """
+        others = {process.pid: process for process in processes.running() if process.pid != os.getpid()}
+        seen = {} if self.has_agent() else self._seen
+        since = 0 if self.agent is None else self.agent[1]
+        found = {
+            process.pid
+            for process in others.values()
+            if seen.get(process.pid) == process.started
+            or is_in_one_of(self.sessions, process)
+            or processes.comes_from(process, self._origin, since)
+        }
+        children = defaultdict(list)
+        for process in others.values():
+            children[process.parent].append(process.pid)
+        waiting = list(found)
+        while waiting:
+            new = set(children[waiting.pop()]) - found
+            found |= new
+            waiting += new
+        return sorted((others[pid] for pid in found), key=lambda process: (process.started, process.pid))
+
+
+def is_in_one_of(sessions: dict[int, int], process: Process) -> bool:
+    """Whether the process is in one of the sessions, and not in that of another leader with the same number."""
+    started = sessions.get(process.session)
+    if started is None:
+        return False
+    leader = processes.look(process.session)
+    return leader is None or leader.started == started
+
+
+def _lives(pid: int, started: int) -> bool:
+    process = processes.look(pid)
+    return process is not None and process.started == started and not process.is_dead
+
+
+class WatchLoop:
+    """Looks at the process tree, and at the agent, from time to time.
+
+    stopped: knows whether the agent is stopped; None where it may be.
+    """
+
+    def __init__(self, tree: ProcessTree, clock: Callable[[], float] = time.monotonic) -> None:
+        self.stopped: StoppedProcesses | None = None
+        self._tree = tree
+        self._clock = clock
+        self._look_at = clock() + LOOK_SECONDS
+
+    def look(self) -> float:
+        """Take the looks that are due; the seconds until the next one."""
+        now = self._clock()
+        if now >= self._look_at:
+            self._tree.look()
+            cost_seconds = self._clock() - now
+            self._look_at = now + max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST)
+        left_seconds = max(0.0, self._look_at - self._clock())
+        if self.stopped is None or self._tree.agent is None:
+            return left_seconds
+        pid, started = self._tree.agent
+        agent = self.stopped.find([pid]).get(pid)
+        if agent is not None and agent.started == started:
+            processes.kill(agent, signal.SIGKILL)  # which closes its pipe
+        return min(left_seconds, STOPPED_LOOK_SECONDS)
+
+
+def listen(descriptor: int, loop: WatchLoop) -> Iterator[str]:
+    """The lines that come until the end of the pipe; the loop looks meanwhile."""
+    pending = b""
+    while True:
+        if not select.select([descriptor], [], [], loop.look())[0]:
+            continue
+        chunk = os.read(descriptor, _CHUNK_BYTES)
+        if not chunk:
+            return
+        *lines, pending = (pending + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+
+
+def clear(tree: ProcessTree) -> None:
+    """Kill all that is left of a killed agent's process tree, until nothing more is found."""
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while tree.has_agent() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
+    loop = KillLoop(LIMIT_SECONDS, _CLEAN_LOOKS)
+    while not loop.is_done:
+        loop.kill(tree.find())
+        time.sleep(_PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    main()
