@@ -13,6 +13,8 @@ names. The two may differ in this much:
 | a Mapping | or bytes: JSON |
 
 `WireError` is raised for a message that lacks what it must have: `_CHECKS`, and what is marked `Filled`.
+
+Long because both ways of every kind of field stand beside each other.
 """
 
 import json

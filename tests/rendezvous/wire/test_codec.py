@@ -1,7 +1,8 @@
 """Every message arrives as it was, short where thousands say the same; what lacks something is refused in one way."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from google.protobuf.message import Message
@@ -14,8 +15,8 @@ from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import KEY_BYTES
-from rendezvous.wire.orders import AgentAdmitted, AgentJoin, Hello, Remark
+from rendezvous.wire.notifications import KEY_BYTES, Notice
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Hello, Order, Remark, Telling
 from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.wire import messages
 from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, unframe
@@ -149,6 +150,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (ORDERS, pb.Order(begin=pb.Begin()), "Begin without job"),
         (ORDERS, begin(), "Begin without command"),
         (ORDERS, begin(b"x", workers=b"x"), "no JSON"),
+        (ORDERS, pb.Order(wait=pb.Wait(limit_seconds=math.nan)), "NaN"),
         (ORDERS, begin(b"x", master=pb.Endpoint(address="a")), "port 0"),
         (ORDERS, pb.Order(launch=pb.Launch(assignment=FIRST)), "Launch without worker"),
         (ORDERS, pb.Order(launch=pb.Launch(worker=pb.WorkerId(host="a"), assignment=FIRST)), "or incarnation"),
@@ -187,3 +189,18 @@ def test_a_message_that_lacks_something_is_an_error(ways: Codec, message: Messag
     _, decode = ways
     with pytest.raises(WireError, match=lack):
         decode(message.SerializeToString() if ways in (ORDERS, TELLINGS, ANSWERS) else message)
+
+
+def test_what_other_versions_of_hvdrun_read_keeps_its_bytes() -> None:
+    join = codec.encode_frame(AgentJoin("1.0", b"token", "a", 2, 4711))
+    assert join.hex(" ", 1) == "00 00 00 14 0a 03 31 2e 30 12 05 74 6f 6b 65 6e 1a 01 61 20 02 28 e7 24"
+    answer = codec.encode_frame(AgentAdmitted(Admission.NOT_NEEDED, "no", -1))
+    assert answer.hex(" ", 1) == "00 00 00 11 08 03 12 02 6e 6f 18 ff ff ff ff ff ff ff ff ff 01"
+
+
+@pytest.mark.parametrize(
+    ("message", "union"), [(pb.Order, Order), (pb.AgentMessage, Telling), (pb.Notification, Notice)]
+)
+def test_a_union_has_one_class_for_each_field(message: type[Message], union: object) -> None:
+    fields = {field.message_type.name for field in message.DESCRIPTOR.fields if field.message_type is not None}
+    assert fields == {kind.__name__ for kind in get_args(union)}
