@@ -20,17 +20,16 @@ import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 # isort: split
 import grpc
 
-from protos import rendezvous_pb2 as pb
 from rendezvous.client import AgentClient
 from rendezvous.client.calls import RETRY_SECONDS, may_be_retried
+from rendezvous.core.messages import Interrupt, Joined
 from rendezvous.core.model import REPORTS_PER_LEASE, Slot, Worker
 from rendezvous.core.reports import Report, Wish
 from rendezvous.errors import UnreachableError
 from rendezvous.server.file_limit import raise_file_limit
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Interrupted, Notice, Published
+from rendezvous.wire.notifications import Notice, Published
 from rendezvous.wire.orders import Credential
-from rendezvous.wire.reports import encode_report
 
 LIMIT_SECONDS = 120.0
 
@@ -135,16 +134,12 @@ class _Agent:
         self._tasks = {asyncio.create_task(self._watch()), asyncio.create_task(self._report())}
 
     async def join(self) -> float:
-        requests = [pb.JoinRequest(worker=codec.encode_worker(worker)) for worker in self._workers]
-        await asyncio.gather(*map(self._join_one, requests))
+        await asyncio.gather(*(self._join_one(Joined(worker)) for worker in self._workers))
         return await self.hear(Published)
 
     async def join_again(self) -> float:
-        report = encode_report(Report(wish=Wish.CONTINUE))
-        workers = map(codec.encode_worker, self._workers)
-        await asyncio.gather(
-            *(self._join_one(pb.JoinRequest(worker=worker, after=1, report=report)) for worker in workers)
-        )
+        report = Report(wish=Wish.CONTINUE)
+        await asyncio.gather(*(self._join_one(Joined(worker, 1, report)) for worker in self._workers))
         return await self.hear(Published)
 
     async def hear(self, kind: type[Notice]) -> float:
@@ -158,11 +153,12 @@ class _Agent:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._client.close()
 
-    async def _join_one(self, request: pb.JoinRequest) -> None:
+    async def _join_one(self, joined: Joined) -> None:
         """As a worker does, which tries again."""
+        message = codec.encode(joined)
         while True:
             try:
-                await self._client.join(request)
+                await self._client.join(message)
             except grpc.aio.AioRpcError as error:
                 if not may_be_retried(error):
                     raise
@@ -208,7 +204,7 @@ async def _answer(mission: Mission, pipe: Connection) -> None:
                         agent.open()
                     times = await asyncio.gather(*(agent.join() for agent in agents.values()))
                 case Question.LISTEN:
-                    times = await asyncio.gather(*(agent.hear(Interrupted) for agent in staying))
+                    times = await asyncio.gather(*(agent.hear(Interrupt) for agent in staying))
                 case _:
                     times = await asyncio.gather(*(agent.join_again() for agent in staying))
             retries = sum(agent.retries for agent in agents.values())

@@ -16,14 +16,13 @@ import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 import psutil
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.core.messages import Effect, HostsChanged, Launch, Lost, Terminate, Ticked
+from rendezvous.core.messages import Effect, HostsChanged, Interrupt, Joined, Launch, Lost, Terminate, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.reports import Report, Wish
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Interrupted, Notice, Published
-from rendezvous.wire.reports import encode_report
+from rendezvous.wire.notifications import Notice, Published
 
 
 @dataclass(slots=True)
@@ -68,7 +67,7 @@ class _Story:
         self._time("a tick of the clock", lambda: self._server.tell(Ticked(1.0)))
         await self._followers.pop(lost).aclose()
         self._time("one host is lost", lambda: self._server.tell(Lost(lost, "it was cut off")))
-        await self._time_telling("hosts are told of the loss", Interrupted)
+        await self._time_telling("hosts are told of the loss", Interrupt)
         report = Report(wish=Wish.CONTINUE)
         self._time("survivors join, the next is published", lambda: self._join(survivors, 1, report))
         await self._time_telling("hosts are told of the next", Published)
@@ -92,16 +91,12 @@ class _Story:
 
     def _join(self, hosts: Iterable[str], after: int, report: Report) -> None:
         """All workers of a host in one call, as its agent passes them on."""
-        told = None if report == Report() else encode_report(report)
+        told = () if report == Report() else (report,)
         for host in hosts:
-            first, *others = (
-                pb.JoinRequest(worker=codec.encode_worker(worker), after=after, report=told)
-                for worker in self._workers(host)
-            )
-            first.others.extend(others)
-            received = pb.JoinRequest.FromString(self._send(first.SerializeToString()))
-            for wish in (received, *received.others):
-                self._server.tell(codec.decode_join(wish))
+            joined = [codec.encode(Joined(worker, after, *told)) for worker in self._workers(host)]
+            received = pb.JoinRequest.FromString(self._send(pb.JoinRequest(joined=joined).SerializeToString()))
+            for each in received.joined:
+                self._server.tell(codec.decode(Joined, each))
 
     async def _time_telling(self, part: str, kind: type[Notice]) -> None:
         began = time.perf_counter()
@@ -109,7 +104,7 @@ class _Story:
             while True:
                 data = codec.encode_notice(await anext(follower)).SerializeToString()
                 self._bytes["sent"] += len(data)
-                if isinstance(codec.decode_notice(pb.Notice.FromString(data)), kind):
+                if isinstance(codec.decode_notice(pb.Notification.FromString(data)), kind):
                     break
         self._note(part, began)
 

@@ -7,9 +7,13 @@ Three conversations use these messages.
   1. worker -> its agent, gRPC on a Unix socket; the agent relays to the server over mutual TLS (service Rendezvous).
   2. agent -> server, gRPC over mutual TLS (the same service).
   3. launcher -> agent orders on the agent's standard input, and agent -> launcher workers' output on its standard
-     output: length-delimited messages (Order, Telling).
+     output: length-delimited messages (Order, AgentMessage).
 
 What to do follows from state, not from the order of arrival: every message may be repeated without harm.
+
+A message has the name of the dataclass that travels in it, and the fields have the same names: see
+rendezvous/wire/codec.py. Both ends are of one version of hvdrun, so that fields may be renamed and renumbered, except
+those of AgentJoin and AgentAdmitted.
 """
 
 from collections import abc as _abc
@@ -34,8 +38,7 @@ class _Wish:
 
 class _WishEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Wish.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    WISH_UNSPECIFIED: _Wish.ValueType  # 0
-    """BEGIN"""
+    WISH_BEGIN: _Wish.ValueType  # 0
     WISH_CONTINUE: _Wish.ValueType  # 1
     WISH_RESIZE: _Wish.ValueType  # 2
     WISH_RESTORE: _Wish.ValueType  # 3
@@ -43,8 +46,7 @@ class _WishEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Wish.ValueType],
 
 class Wish(_Wish, metaclass=_WishEnumTypeWrapper): ...
 
-WISH_UNSPECIFIED: Wish.ValueType  # 0
-"""BEGIN"""
+WISH_BEGIN: Wish.ValueType  # 0
 WISH_CONTINUE: Wish.ValueType  # 1
 WISH_RESIZE: Wish.ValueType  # 2
 WISH_RESTORE: Wish.ValueType  # 3
@@ -57,16 +59,14 @@ class _Decision:
 
 class _DecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decision.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    DECISION_UNSPECIFIED: _Decision.ValueType  # 0
-    """BEGIN"""
+    DECISION_BEGIN: _Decision.ValueType  # 0
     DECISION_RETRY: _Decision.ValueType  # 1
     DECISION_RESIZE: _Decision.ValueType  # 2
     DECISION_RESTORE: _Decision.ValueType  # 3
 
 class Decision(_Decision, metaclass=_DecisionEnumTypeWrapper): ...
 
-DECISION_UNSPECIFIED: Decision.ValueType  # 0
-"""BEGIN"""
+DECISION_BEGIN: Decision.ValueType  # 0
 DECISION_RETRY: Decision.ValueType  # 1
 DECISION_RESIZE: Decision.ValueType  # 2
 DECISION_RESTORE: Decision.ValueType  # 3
@@ -95,22 +95,22 @@ ADMISSION_NOT_NEEDED: Admission.ValueType  # 3
 """the job has all the hosts that it takes"""
 Global___Admission: _TypeAlias = Admission  # noqa: Y015
 
-class _Stream:
+class _OutputStream:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _StreamEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Stream.ValueType], _builtins.type):
+class _OutputStreamEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OutputStream.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    STREAM_UNSPECIFIED: _Stream.ValueType  # 0
-    STREAM_STDOUT: _Stream.ValueType  # 1
-    STREAM_STDERR: _Stream.ValueType  # 2
+    OUTPUT_STREAM_UNSPECIFIED: _OutputStream.ValueType  # 0
+    OUTPUT_STREAM_STDOUT: _OutputStream.ValueType  # 1
+    OUTPUT_STREAM_STDERR: _OutputStream.ValueType  # 2
 
-class Stream(_Stream, metaclass=_StreamEnumTypeWrapper): ...
+class OutputStream(_OutputStream, metaclass=_OutputStreamEnumTypeWrapper): ...
 
-STREAM_UNSPECIFIED: Stream.ValueType  # 0
-STREAM_STDOUT: Stream.ValueType  # 1
-STREAM_STDERR: Stream.ValueType  # 2
-Global___Stream: _TypeAlias = Stream  # noqa: Y015
+OUTPUT_STREAM_UNSPECIFIED: OutputStream.ValueType  # 0
+OUTPUT_STREAM_STDOUT: OutputStream.ValueType  # 1
+OUTPUT_STREAM_STDERR: OutputStream.ValueType  # 2
+Global___OutputStream: _TypeAlias = OutputStream  # noqa: Y015
 
 @_typing.final
 class WorkerId(_message.Message):
@@ -176,47 +176,64 @@ class Assignment(_message.Message):
 Global___Assignment: _TypeAlias = Assignment  # noqa: Y015
 
 @_typing.final
-class JoinRequest(_message.Message):
+class Joined(_message.Message):
+    """A worker asks to be in a generation newer than `after` (0 when it was in none yet)."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
-    INTERPRETER_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
-    OTHERS_FIELD_NUMBER: _builtins.int
     after: _builtins.int
-    """the last generation this worker was a member of; 0 at first"""
-    interpreter: _builtins.bytes
-    """the file of the Python that runs this worker; for its agent alone"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     @_builtins.property
-    def report(self) -> Global___StateReport:
+    def report(self) -> Global___Report:
         """none: it begins"""
-
-    @_builtins.property
-    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinRequest]:
-        """from an agent: of other workers of its host, who join at the same time"""
 
     def __init__(
         self,
         *,
         worker: Global___WorkerId | None = ...,
         after: _builtins.int = ...,
-        interpreter: _builtins.bytes = ...,
-        report: Global___StateReport | None = ...,
-        others: _abc.Iterable[Global___JoinRequest] | None = ...,
+        report: Global___Report | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "others", b"others", "report", b"report", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "report", b"report", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Joined: _TypeAlias = Joined  # noqa: Y015
+
+@_typing.final
+class JoinRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOINED_FIELD_NUMBER: _builtins.int
+    INTERPRETER_FIELD_NUMBER: _builtins.int
+    interpreter: _builtins.bytes
+    """the file of the Python that runs this worker; for its agent alone"""
+    @_builtins.property
+    def joined(self) -> _containers.RepeatedCompositeFieldContainer[Global___Joined]:
+        """from a worker: itself; from an agent: workers of its host that join at the same time"""
+
+    def __init__(
+        self,
+        *,
+        joined: _abc.Iterable[Global___Joined] | None = ...,
+        interpreter: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interpreter", b"interpreter", "joined", b"joined"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
 
 @_typing.final
-class StateReport(_message.Message):
+class Report(_message.Message):
     """What a worker tells of itself when it joins; rendezvous/core/reports.py explains each field."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -238,17 +255,17 @@ class StateReport(_message.Message):
     is_blank: _builtins.bool
     commits: _builtins.int
     @_builtins.property
-    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationState]: ...
+    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingOperation]: ...
     @_builtins.property
-    def completed(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationState]: ...
+    def completed(self) -> _containers.RepeatedCompositeFieldContainer[Global___CompletedOperation]: ...
     def __init__(
         self,
         *,
         wish: Global___Wish.ValueType = ...,
         trouble: _builtins.str = ...,
         has_state: _builtins.bool = ...,
-        pending: _abc.Iterable[Global___OperationState] | None = ...,
-        completed: _abc.Iterable[Global___OperationState] | None = ...,
+        pending: _abc.Iterable[Global___PendingOperation] | None = ...,
+        completed: _abc.Iterable[Global___CompletedOperation] | None = ...,
         seen: _builtins.int = ...,
         floor: _builtins.int = ...,
         is_blank: _builtins.bool = ...,
@@ -260,10 +277,12 @@ class StateReport(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___StateReport: _TypeAlias = StateReport  # noqa: Y015
+Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
-class OperationState(_message.Message):
+class PendingOperation(_message.Message):
+    """Ranks are runs of consecutive ones, each as its first rank and its length: of a large set, too, that is short."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RANKS_FIELD_NUMBER: _builtins.int
@@ -271,22 +290,16 @@ class OperationState(_message.Message):
     TITLE_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
-    OBSTACLE_FIELD_NUMBER: _builtins.int
     ROOT_FIELD_NUMBER: _builtins.int
-    FIRST_FIELD_NUMBER: _builtins.int
-    ANSWER_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     title: _builtins.str
     number: _builtins.int
     index: _builtins.int
-    obstacle: _builtins.str
     root: _builtins.int
-    first: _builtins.int
-    answer: _builtins.bytes
+    obstacle: _builtins.str
     @_builtins.property
-    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """or, for the ranks from 0 on, only how many: `first`"""
-
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -295,14 +308,12 @@ class OperationState(_message.Message):
         title: _builtins.str = ...,
         number: _builtins.int = ...,
         index: _builtins.int | None = ...,
-        obstacle: _builtins.str = ...,
         root: _builtins.int | None = ...,
-        first: _builtins.int = ...,
-        answer: _builtins.bytes = ...,
+        obstacle: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "index", b"index", "root", b"root"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "answer", b"answer", "first", b"first", "index", b"index", "name", b"name", "number", b"number", "obstacle", b"obstacle", "ranks", b"ranks", "root", b"root", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "index", b"index", "name", b"name", "number", b"number", "obstacle", b"obstacle", "ranks", b"ranks", "root", b"root", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
     _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
@@ -313,34 +324,69 @@ class OperationState(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__root) -> _WhichOneofReturnType__root | None: ...
 
-Global___OperationState: _TypeAlias = OperationState  # noqa: Y015
+Global___PendingOperation: _TypeAlias = PendingOperation  # noqa: Y015
+
+@_typing.final
+class CompletedOperation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    index: _builtins.int
+    """never missing"""
+    number: _builtins.int
+    answer: _builtins.bytes
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        name: _builtins.str = ...,
+        index: _builtins.int | None = ...,
+        number: _builtins.int = ...,
+        answer: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "index", b"index"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "answer", b"answer", "index", b"index", "name", b"name", "number", b"number", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
+    _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__index) -> _WhichOneofReturnType__index | None: ...
+
+Global___CompletedOperation: _TypeAlias = CompletedOperation  # noqa: Y015
 
 @_typing.final
 class Verdict(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: _builtins.int
+    SURVIVORS_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     REMOVED_ONLY_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    SURVIVORS_FIELD_NUMBER: _builtins.int
     decision: Global___Decision.ValueType
     removed_only: _builtins.bool
     reason: _builtins.str
     @_builtins.property
-    def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___Done]: ...
-    @_builtins.property
     def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """runs of consecutive ranks, each as its first rank and its length"""
+        """runs of ranks"""
 
+    @_builtins.property
+    def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___Done]: ...
     def __init__(
         self,
         *,
         decision: Global___Decision.ValueType = ...,
+        survivors: _abc.Iterable[_builtins.int] | None = ...,
         done: _abc.Iterable[Global___Done] | None = ...,
         removed_only: _builtins.bool = ...,
         reason: _builtins.str = ...,
-        survivors: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -365,7 +411,7 @@ class Done(_message.Message):
     answer: _builtins.bytes
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """likewise"""
+        """runs"""
 
     def __init__(
         self,
@@ -399,7 +445,7 @@ class JoinReply(_message.Message):
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
 
 @_typing.final
-class DeclareRequest(_message.Message):
+class Declared(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_FIELD_NUMBER: _builtins.int
@@ -420,7 +466,7 @@ class DeclareRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___DeclareRequest: _TypeAlias = DeclareRequest  # noqa: Y015
+Global___Declared: _TypeAlias = Declared  # noqa: Y015
 
 @_typing.final
 class DeclareReply(_message.Message):
@@ -444,7 +490,7 @@ class FailRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     RETURNCODE_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
-    """as in Ended; not 0"""
+    """as in Exited; not 0"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -526,24 +572,45 @@ Global___TaskPart: _TypeAlias = TaskPart  # noqa: Y015
 
 @_typing.final
 class OutcomePart(_message.Message):
-    """The first part has all but data, the others only have that."""
+    """The first part has the head, the others only have data."""
 
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEAD_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    @_builtins.property
+    def head(self) -> Global___OutcomeHead: ...
+    def __init__(
+        self,
+        *,
+        head: Global___OutcomeHead | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "head", b"head"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutcomePart: _TypeAlias = OutcomePart  # noqa: Y015
+
+@_typing.final
+class OutcomeHead(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     FOLLOWS_ANOTHER_FIELD_NUMBER: _builtins.int
-    DATA_FIELD_NUMBER: _builtins.int
-    SIZE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """of the function"""
+    size: _builtins.int
+    """of all data: a stream that breaks off has less"""
     failed: _builtins.bool
     follows_another: _builtins.bool
     """it failed because another worker had ended"""
-    data: _builtins.bytes
-    size: _builtins.int
-    """of all data: a stream that breaks off has less"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -551,18 +618,17 @@ class OutcomePart(_message.Message):
         *,
         worker: Global___WorkerId | None = ...,
         number: _builtins.int = ...,
+        size: _builtins.int = ...,
         failed: _builtins.bool = ...,
         follows_another: _builtins.bool = ...,
-        data: _builtins.bytes = ...,
-        size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "failed", b"failed", "follows_another", b"follows_another", "number", b"number", "size", b"size", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed", b"failed", "follows_another", b"follows_another", "number", b"number", "size", b"size", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OutcomePart: _TypeAlias = OutcomePart  # noqa: Y015
+Global___OutcomeHead: _TypeAlias = OutcomeHead  # noqa: Y015
 
 @_typing.final
 class DeliverOutcomeReply(_message.Message):
@@ -605,50 +671,50 @@ class WatchRequest(_message.Message):
 Global___WatchRequest: _TypeAlias = WatchRequest  # noqa: Y015
 
 @_typing.final
-class Notice(_message.Message):
+class Notification(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PUBLISHED_FIELD_NUMBER: _builtins.int
-    REFUSED_FIELD_NUMBER: _builtins.int
-    DEPARTED_FIELD_NUMBER: _builtins.int
-    SEQUENCER_OPENED_FIELD_NUMBER: _builtins.int
+    INTERRUPT_FIELD_NUMBER: _builtins.int
+    OFFER_RESIZE_FIELD_NUMBER: _builtins.int
+    ANNOUNCE_FIELD_NUMBER: _builtins.int
     SEQUENCER_FAILED_FIELD_NUMBER: _builtins.int
-    INTERRUPTED_FIELD_NUMBER: _builtins.int
-    RESIZE_OFFERED_FIELD_NUMBER: _builtins.int
+    REFUSE_FIELD_NUMBER: _builtins.int
+    DEPART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def published(self) -> Global___Published: ...
     @_builtins.property
-    def refused(self) -> Global___Refused: ...
+    def interrupt(self) -> Global___Interrupt: ...
     @_builtins.property
-    def departed(self) -> Global___Departed: ...
+    def offer_resize(self) -> Global___OfferResize: ...
     @_builtins.property
-    def sequencer_opened(self) -> Global___SequencerOpened: ...
+    def announce(self) -> Global___Announce: ...
     @_builtins.property
     def sequencer_failed(self) -> Global___SequencerFailed: ...
     @_builtins.property
-    def interrupted(self) -> Global___Interrupted: ...
+    def refuse(self) -> Global___Refuse: ...
     @_builtins.property
-    def resize_offered(self) -> Global___ResizeOffered: ...
+    def depart(self) -> Global___Depart: ...
     def __init__(
         self,
         *,
         published: Global___Published | None = ...,
-        refused: Global___Refused | None = ...,
-        departed: Global___Departed | None = ...,
-        sequencer_opened: Global___SequencerOpened | None = ...,
+        interrupt: Global___Interrupt | None = ...,
+        offer_resize: Global___OfferResize | None = ...,
+        announce: Global___Announce | None = ...,
         sequencer_failed: Global___SequencerFailed | None = ...,
-        interrupted: Global___Interrupted | None = ...,
-        resize_offered: Global___ResizeOffered | None = ...,
+        refuse: Global___Refuse | None = ...,
+        depart: Global___Depart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "depart", b"depart", "interrupt", b"interrupt", "notification", b"notification", "offer_resize", b"offer_resize", "published", b"published", "refuse", b"refuse", "sequencer_failed", b"sequencer_failed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["announce", b"announce", "depart", b"depart", "interrupt", b"interrupt", "notification", b"notification", "offer_resize", b"offer_resize", "published", b"published", "refuse", b"refuse", "sequencer_failed", b"sequencer_failed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "refused", "departed", "sequencer_opened", "sequencer_failed", "interrupted", "resize_offered"]  # noqa: Y015
-    _WhichOneofArgType_notice: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_notice) -> _WhichOneofReturnType_notice | None: ...
+    _WhichOneofReturnType_notification: _TypeAlias = _typing.Literal["published", "interrupt", "offer_resize", "announce", "sequencer_failed", "refuse", "depart"]  # noqa: Y015
+    _WhichOneofArgType_notification: _TypeAlias = _typing.Literal["notification", b"notification"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_notification) -> _WhichOneofReturnType_notification | None: ...
 
-Global___Notice: _TypeAlias = Notice  # noqa: Y015
+Global___Notification: _TypeAlias = Notification  # noqa: Y015
 
 @_typing.final
 class Published(_message.Message):
@@ -684,7 +750,7 @@ class Published(_message.Message):
 Global___Published: _TypeAlias = Published  # noqa: Y015
 
 @_typing.final
-class Interrupted(_message.Message):
+class Interrupt(_message.Message):
     """The generation cannot go on: its members stop what they do in it, and join again with a report."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -705,10 +771,10 @@ class Interrupted(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Interrupted: _TypeAlias = Interrupted  # noqa: Y015
+Global___Interrupt: _TypeAlias = Interrupt  # noqa: Y015
 
 @_typing.final
-class ResizeOffered(_message.Message):
+class OfferResize(_message.Message):
     """At its next commit this generation may be formed anew, with workers that wait, or without those that must go; neither
     withdraws the last offer.
     """
@@ -738,7 +804,7 @@ class ResizeOffered(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ResizeOffered: _TypeAlias = ResizeOffered  # noqa: Y015
+Global___OfferResize: _TypeAlias = OfferResize  # noqa: Y015
 
 @_typing.final
 class Member(_message.Message):
@@ -765,8 +831,8 @@ class Member(_message.Message):
 Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
-class Refused(_message.Message):
-    """This worker's wish to join can never be met, and why."""
+class Refuse(_message.Message):
+    """This worker will never be in a generation, and why."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -787,10 +853,10 @@ class Refused(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Refused: _TypeAlias = Refused  # noqa: Y015
+Global___Refuse: _TypeAlias = Refuse  # noqa: Y015
 
 @_typing.final
-class Departed(_message.Message):
+class Depart(_message.Message):
     """A member of the generation has ended well, and takes part no more."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -815,10 +881,10 @@ class Departed(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Departed: _TypeAlias = Departed  # noqa: Y015
+Global___Depart: _TypeAlias = Depart  # noqa: Y015
 
 @_typing.final
-class SequencerOpened(_message.Message):
+class Announce(_message.Message):
     """Where the generation's sequencer listens."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -840,7 +906,7 @@ class SequencerOpened(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SequencerOpened: _TypeAlias = SequencerOpened  # noqa: Y015
+Global___Announce: _TypeAlias = Announce  # noqa: Y015
 
 @_typing.final
 class SequencerFailed(_message.Message):
@@ -890,7 +956,7 @@ class Endpoint(_message.Message):
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
 
 @_typing.final
-class OpenSequencerRequest(_message.Message):
+class SequencerOpened(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HOST_FIELD_NUMBER: _builtins.int
@@ -913,7 +979,7 @@ class OpenSequencerRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OpenSequencerRequest: _TypeAlias = OpenSequencerRequest  # noqa: Y015
+Global___SequencerOpened: _TypeAlias = SequencerOpened  # noqa: Y015
 
 @_typing.final
 class OpenSequencerReply(_message.Message):
@@ -938,7 +1004,7 @@ class AgentReport(_message.Message):
 
     HOST_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
-    ENDED_FIELD_NUMBER: _builtins.int
+    EXITED_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     NOTICED_FIELD_NUMBER: _builtins.int
     host: _builtins.str
@@ -946,7 +1012,7 @@ class AgentReport(_message.Message):
     noticed: _builtins.bool
     """a stop notice has come to the agent, or to one of its workers"""
     @_builtins.property
-    def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]:
+    def exited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exited]:
         """every worker that has ended and whose end has not been acknowledged"""
 
     @_builtins.property
@@ -958,20 +1024,20 @@ class AgentReport(_message.Message):
         *,
         host: _builtins.str = ...,
         number: _builtins.int = ...,
-        ended: _abc.Iterable[Global___Ended] | None = ...,
+        exited: _abc.Iterable[Global___Exited] | None = ...,
         running: _abc.Iterable[Global___WorkerId] | None = ...,
         noticed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AgentReport: _TypeAlias = AgentReport  # noqa: Y015
 
 @_typing.final
-class Ended(_message.Message):
+class Exited(_message.Message):
     """How a worker ended, told after its whole session has been ended, or when it has said that it fails."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -993,16 +1059,18 @@ class Ended(_message.Message):
         *,
         worker: Global___WorkerId | None = ...,
         returncode: _builtins.int = ...,
-        error: _builtins.str = ...,
+        error: _builtins.str | None = ...,
         cannot_start: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot_start", b"cannot_start", "error", b"error", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "cannot_start", b"cannot_start", "error", b"error", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
 
-Global___Ended: _TypeAlias = Ended  # noqa: Y015
+Global___Exited: _TypeAlias = Exited  # noqa: Y015
 
 @_typing.final
 class ReportAck(_message.Message):
@@ -1274,9 +1342,7 @@ class Begin(_message.Message):
     JOB_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     SERVER_FIELD_NUMBER: _builtins.int
-    AUTHORITY_FIELD_NUMBER: _builtins.int
-    CERTIFICATE_FIELD_NUMBER: _builtins.int
-    PRIVATE_KEY_FIELD_NUMBER: _builtins.int
+    CREDENTIAL_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     DIRECTORY_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
@@ -1284,23 +1350,17 @@ class Begin(_message.Message):
     PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
     START_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
-    WORKERS_FIELD_NUMBER: _builtins.int
     MASTER_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    INTERFACE_FIELD_NUMBER: _builtins.int
     INHERITS_FIELD_NUMBER: _builtins.int
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
-    INTERFACE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's identity: random, not secret"""
     host: _builtins.str
     """this host's name in the job"""
     server: _builtins.str
     """address:port of the rendezvous server"""
-    authority: _builtins.bytes
-    """PEM certificate of the job's authority"""
-    certificate: _builtins.bytes
-    """PEM certificate that names this host"""
-    private_key: _builtins.bytes
-    """PEM"""
     directory: _builtins.bytes
     lease_seconds: _builtins.float
     """how long this agent may be silent"""
@@ -1311,15 +1371,17 @@ class Begin(_message.Message):
     """where the other hosts' workers reach this host"""
     workers: _builtins.bytes
     """what the launcher's options say of the workers, in JSON: launcher and agent are one version"""
+    interface: _builtins.bytes
+    """the name, here, of the network interface that has `address`; empty when there is none"""
     inherits: _builtins.bool
     """the environment lies over the agent's own, which a login on this host made"""
     grace_seconds: _builtins.float
     """how long a worker that has failed may take to end"""
-    interface: _builtins.bytes
-    """the name, here, of the network interface that has `address`; empty when there is none to name"""
+    @_builtins.property
+    def credential(self) -> Global___Credential: ...
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """the workers' command, directory and environment: bytes, as the operating system has them"""
+        """of the workers; this, directory and environment are bytes, as an operating system has them"""
 
     @_builtins.property
     def environment(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
@@ -1333,9 +1395,7 @@ class Begin(_message.Message):
         job: _builtins.str = ...,
         host: _builtins.str = ...,
         server: _builtins.str = ...,
-        authority: _builtins.bytes = ...,
-        certificate: _builtins.bytes = ...,
-        private_key: _builtins.bytes = ...,
+        credential: Global___Credential | None = ...,
         command: _abc.Iterable[_builtins.bytes] | None = ...,
         directory: _builtins.bytes = ...,
         environment: _abc.Iterable[Global___Variable] | None = ...,
@@ -1343,19 +1403,47 @@ class Begin(_message.Message):
         patience_seconds: _builtins.float = ...,
         start_timeout_seconds: _builtins.float = ...,
         address: _builtins.str = ...,
-        workers: _builtins.bytes = ...,
         master: Global___Endpoint | None = ...,
+        workers: _builtins.bytes = ...,
+        interface: _builtins.bytes = ...,
         inherits: _builtins.bool = ...,
         grace_seconds: _builtins.float = ...,
-        interface: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["master", b"master"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential", "master", b"master"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "authority", b"authority", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Begin: _TypeAlias = Begin  # noqa: Y015
+
+@_typing.final
+class Credential(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORITY_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_FIELD_NUMBER: _builtins.int
+    PRIVATE_KEY_FIELD_NUMBER: _builtins.int
+    authority: _builtins.bytes
+    """PEM certificate of the job's authority"""
+    certificate: _builtins.bytes
+    """PEM certificate that names this host"""
+    private_key: _builtins.bytes
+    """PEM"""
+    def __init__(
+        self,
+        *,
+        authority: _builtins.bytes = ...,
+        certificate: _builtins.bytes = ...,
+        private_key: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "certificate", b"certificate", "private_key", b"private_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Credential: _TypeAlias = Credential  # noqa: Y015
 
 @_typing.final
 class Variable(_message.Message):
@@ -1386,9 +1474,9 @@ class Launch(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    LATE_FIELD_NUMBER: _builtins.int
+    IS_LATE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    late: _builtins.bool
+    is_late: _builtins.bool
     """others train already"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
@@ -1402,11 +1490,11 @@ class Launch(_message.Message):
         worker: Global___WorkerId | None = ...,
         assignment: Global___Assignment | None = ...,
         reason: _builtins.str = ...,
-        late: _builtins.bool = ...,
+        is_late: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "late", b"late", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "is_late", b"is_late", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1510,7 +1598,7 @@ class Input(_message.Message):
 Global___Input: _TypeAlias = Input  # noqa: Y015
 
 @_typing.final
-class Telling(_message.Message):
+class AgentMessage(_message.Message):
     """Agent -> launcher, on the agent's standard output."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1555,15 +1643,15 @@ class Telling(_message.Message):
         alert: Global___Alert | None = ...,
         written: Global___Written | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "message", b"message", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "message", b"message", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert", "written"]  # noqa: Y015
-    _WhichOneofArgType_telling: _TypeAlias = _typing.Literal["telling", b"telling"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType_telling) -> _WhichOneofReturnType_telling | None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert", "written"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
-Global___Telling: _TypeAlias = Telling  # noqa: Y015
+Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
 
 @_typing.final
 class Written(_message.Message):
@@ -1831,7 +1919,7 @@ class Output(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     STREAM_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
-    stream: Global___Stream.ValueType
+    stream: Global___OutputStream.ValueType
     data: _builtins.bytes
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
@@ -1839,7 +1927,7 @@ class Output(_message.Message):
         self,
         *,
         worker: Global___WorkerId | None = ...,
-        stream: Global___Stream.ValueType = ...,
+        stream: Global___OutputStream.ValueType = ...,
         data: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015

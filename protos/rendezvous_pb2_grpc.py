@@ -42,16 +42,16 @@ class RendezvousStub(object):
         self.Watch = channel.unary_stream(
                 '/hvdrun.rendezvous.v1.Rendezvous/Watch',
                 request_serializer=protos_dot_rendezvous__pb2.WatchRequest.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.Notice.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Notification.FromString,
                 _registered_method=True)
         self.OpenSequencer = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/OpenSequencer',
-                request_serializer=protos_dot_rendezvous__pb2.OpenSequencerRequest.SerializeToString,
+                request_serializer=protos_dot_rendezvous__pb2.SequencerOpened.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.OpenSequencerReply.FromString,
                 _registered_method=True)
         self.Declare = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Declare',
-                request_serializer=protos_dot_rendezvous__pb2.DeclareRequest.SerializeToString,
+                request_serializer=protos_dot_rendezvous__pb2.Declared.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.DeclareReply.FromString,
                 _registered_method=True)
         self.Fail = channel.unary_unary(
@@ -80,7 +80,7 @@ class RendezvousServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """A worker wishes to be in a generation newer than `after`. Returns when the wish is recorded, not when it is met.
+        """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,16 +149,16 @@ def add_RendezvousServicer_to_server(servicer, server):
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
                     request_deserializer=protos_dot_rendezvous__pb2.WatchRequest.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.Notice.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Notification.SerializeToString,
             ),
             'OpenSequencer': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSequencer,
-                    request_deserializer=protos_dot_rendezvous__pb2.OpenSequencerRequest.FromString,
+                    request_deserializer=protos_dot_rendezvous__pb2.SequencerOpened.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.OpenSequencerReply.SerializeToString,
             ),
             'Declare': grpc.unary_unary_rpc_method_handler(
                     servicer.Declare,
-                    request_deserializer=protos_dot_rendezvous__pb2.DeclareRequest.FromString,
+                    request_deserializer=protos_dot_rendezvous__pb2.Declared.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.DeclareReply.SerializeToString,
             ),
             'Fail': grpc.unary_unary_rpc_method_handler(
@@ -235,7 +235,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/Watch',
             protos_dot_rendezvous__pb2.WatchRequest.SerializeToString,
-            protos_dot_rendezvous__pb2.Notice.FromString,
+            protos_dot_rendezvous__pb2.Notification.FromString,
             options,
             channel_credentials,
             insecure,
@@ -261,7 +261,7 @@ class Rendezvous(object):
             request,
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/OpenSequencer',
-            protos_dot_rendezvous__pb2.OpenSequencerRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.SequencerOpened.SerializeToString,
             protos_dot_rendezvous__pb2.OpenSequencerReply.FromString,
             options,
             channel_credentials,
@@ -288,7 +288,7 @@ class Rendezvous(object):
             request,
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/Declare',
-            protos_dot_rendezvous__pb2.DeclareRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.Declared.SerializeToString,
             protos_dot_rendezvous__pb2.DeclareReply.FromString,
             options,
             channel_credentials,

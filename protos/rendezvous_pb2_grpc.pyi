@@ -7,9 +7,13 @@ Three conversations use these messages.
   1. worker -> its agent, gRPC on a Unix socket; the agent relays to the server over mutual TLS (service Rendezvous).
   2. agent -> server, gRPC over mutual TLS (the same service).
   3. launcher -> agent orders on the agent's standard input, and agent -> launcher workers' output on its standard
-     output: length-delimited messages (Order, Telling).
+     output: length-delimited messages (Order, AgentMessage).
 
 What to do follows from state, not from the order of arrival: every message may be repeated without harm.
+
+A message has the name of the dataclass that travels in it, and the fields have the same names: see
+rendezvous/wire/codec.py. Both ends are of one version of hvdrun, so that fields may be renamed and renumbered, except
+those of AgentJoin and AgentAdmitted.
 """
 
 from collections import abc as _abc
@@ -41,14 +45,14 @@ class RendezvousStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RendezvousAsyncStub: ...
     Join: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.JoinReply]
-    """A worker wishes to be in a generation newer than `after`. Returns when the wish is recorded, not when it is met."""
-    Watch: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notice]
+    """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
+    Watch: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notification]
     """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
     every change.
     """
-    OpenSequencer: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenSequencerRequest, _rendezvous_pb2.OpenSequencerReply]
+    OpenSequencer: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.OpenSequencerReply]
     """The agent of rank 0's host says where the generation's sequencer listens."""
-    Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]
+    Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.DeclareReply]
     """A worker has state that it can begin again with: from now on a lost member is replaced."""
     Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]
     """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
@@ -67,14 +71,14 @@ class RendezvousStub:
 class RendezvousAsyncStub(RendezvousStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.JoinReply]  # type: ignore[assignment]
-    """A worker wishes to be in a generation newer than `after`. Returns when the wish is recorded, not when it is met."""
-    Watch: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notice]  # type: ignore[assignment]
+    """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
+    Watch: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notification]  # type: ignore[assignment]
     """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
     every change.
     """
-    OpenSequencer: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenSequencerRequest, _rendezvous_pb2.OpenSequencerReply]  # type: ignore[assignment]
+    OpenSequencer: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.OpenSequencerReply]  # type: ignore[assignment]
     """The agent of rank 0's host says where the generation's sequencer listens."""
-    Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
+    Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
     """A worker has state that it can begin again with: from now on a lost member is replaced."""
     Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]  # type: ignore[assignment]
     """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
@@ -96,14 +100,14 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.JoinRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.JoinReply, _abc.Awaitable[_rendezvous_pb2.JoinReply]]:
-        """A worker wishes to be in a generation newer than `after`. Returns when the wish is recorded, not when it is met."""
+        """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
 
     @_abc_1.abstractmethod
     def Watch(
         self,
         request: _rendezvous_pb2.WatchRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_rendezvous_pb2.Notice], _abc.AsyncIterator[_rendezvous_pb2.Notice]]:
+    ) -> _typing.Union[_abc.Iterator[_rendezvous_pb2.Notification], _abc.AsyncIterator[_rendezvous_pb2.Notification]]:
         """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
         every change.
         """
@@ -111,7 +115,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def OpenSequencer(
         self,
-        request: _rendezvous_pb2.OpenSequencerRequest,
+        request: _rendezvous_pb2.SequencerOpened,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.OpenSequencerReply, _abc.Awaitable[_rendezvous_pb2.OpenSequencerReply]]:
         """The agent of rank 0's host says where the generation's sequencer listens."""
@@ -119,7 +123,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Declare(
         self,
-        request: _rendezvous_pb2.DeclareRequest,
+        request: _rendezvous_pb2.Declared,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.DeclareReply, _abc.Awaitable[_rendezvous_pb2.DeclareReply]]:
         """A worker has state that it can begin again with: from now on a lost member is replaced."""

@@ -22,9 +22,10 @@ from hvdrun.agent.spawn import mark_service
 from hvdrun.processes.child import start_child
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
+from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed
 from rendezvous.wire.orders import Begin
 from rendezvous.wire.processes import SEQUENCER, Activation
 
@@ -190,7 +191,7 @@ class Sequencing:
         except SequencerStartError as error:
             await post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
         else:
-            await post(SequencerOpened(activation.generation, Endpoint(self._begin.address, process.port)))
+            await post(Announce(activation.generation, Endpoint(self._begin.address, process.port)))
 
     def _order(self, process: SequencerProcess, activation: Activation) -> None:
         if self._is_stopping:

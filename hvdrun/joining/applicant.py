@@ -187,9 +187,9 @@ class Applicant:
         try:
             channel.keep_alive(WAITING_SECONDS)
             channel.transport.write(
-                codec.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
+                codec.encode_frame(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
             )
-            match codec.decode_agent_admitted(await channel.read_frame()):
+            match codec.decode_frame(AgentAdmitted, await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
                     taken = True
                     return channel

@@ -110,9 +110,9 @@ class Door:
                     ssl_handshake_timeout=self._limit_seconds,
                     ssl_shutdown_timeout=LAST_OUTPUT_SECONDS,
                 )
-                join = codec.decode_agent_join(await channel.read_frame())
+                join = codec.decode_frame(AgentJoin, await channel.read_frame())
             answer = await self._answer(join, channel)
-            channel.transport.write(codec.encode_agent_admitted(answer))
+            channel.transport.write(codec.encode_frame(answer))
             admitted = answer.admission is Admission.ACCEPTED
             if not admitted:
                 channel.transport.close()

@@ -12,7 +12,7 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
-from rendezvous.core.messages import Exited
+from rendezvous.core.messages import Exited, SequencerOpened
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
@@ -39,7 +39,7 @@ class AgentClient:
         options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
-        self._joining: list[pb.JoinRequest] = []  # the wishes that the server has not heard
+        self._joining: list[pb.Joined] = []  # whom the server has not heard of
         self._turn = asyncio.Lock()  # to pass them on
 
     async def report(
@@ -61,7 +61,7 @@ class AgentClient:
             host=self._host,
             number=number,
             running=[codec.encode_worker(worker) for worker in running],
-            ended=[codec.encode_exited(event) for event in ended],
+            exited=[codec.encode(event) for event in ended],
             noticed=is_noticed,
         )
         try:
@@ -70,33 +70,32 @@ class AgentClient:
             raise_final(error, self._server)
             raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
 
-    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Pass a worker's wish on, in one call with those that came while the last call was under way.
+    async def join(self, joined: pb.Joined) -> pb.JoinReply:
+        """Pass on that a worker joins, in one call with those that came while the last call was under way.
 
         A host's workers join at the same time, and the server of a large job is busy then: it hears each host twice,
         not each worker.
         """
-        self._joining.append(request)
+        self._joining.append(joined)
         try:
             async with self._turn:
-                if any(wish is request for wish in self._joining):  # else another worker's call has taken it along
-                    await self._pass_on(request)
+                if any(each is joined for each in self._joining):  # else another worker's call has taken it along
+                    await self._pass_on(joined)
         finally:
-            self._joining = [wish for wish in self._joining if wish is not request]
+            self._joining = [each for each in self._joining if each is not joined]
         return pb.JoinReply()
 
-    async def _pass_on(self, request: pb.JoinRequest) -> None:
+    async def _pass_on(self, joined: pb.Joined) -> None:
         sent = tuple(self._joining)
-        together = pb.JoinRequest(others=[wish for wish in sent if wish is not request])
-        together.MergeFrom(request)
         try:
-            await self._stub.Join(together, timeout=CALL_SECONDS)
+            await self._stub.Join(pb.JoinRequest(joined=sent), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             if len(sent) == 1 or may_be_retried(error):
                 raise
-            await self._stub.Join(request, timeout=CALL_SECONDS)  # what is refused may be another worker's
+            # What is refused may be another worker's.
+            await self._stub.Join(pb.JoinRequest(joined=[joined]), timeout=CALL_SECONDS)
         else:
-            self._joining = [wish for wish in self._joining if not any(wish is each for each in sent)]
+            self._joining = [each for each in self._joining if not any(each is one for one in sent)]
 
     async def open_sequencer(self, generation: int, endpoint: Endpoint) -> None:
         """Tell where the generation's sequencer listens, through broken connections, until cancelled.
@@ -104,9 +103,7 @@ class AgentClient:
         Raises:
             CallRefusedError: rank 0 of that generation is not on this host.
         """
-        request = pb.OpenSequencerRequest(
-            host=self._host, generation=generation, endpoint=codec.encode_endpoint(endpoint)
-        )
+        request = codec.encode(SequencerOpened(self._host, generation, endpoint))
         while True:
             try:
                 await self._stub.OpenSequencer(request, timeout=CALL_SECONDS)
@@ -116,7 +113,7 @@ class AgentClient:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:
+    async def declare(self, request: pb.Declared) -> pb.DeclareReply:
         """Pass on that a worker has state."""
         return await self._stub.Declare(request, timeout=CALL_SECONDS)
 

@@ -6,6 +6,7 @@ They are tried again for as long as the worker lives: one whose agent has gone i
 import os
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import IO, TypeVar
 
 import grpc
@@ -15,7 +16,6 @@ from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import OPTIONS, RETRY_SECONDS, name_socket, raise_final
 from rendezvous.wire import codec
-from rendezvous.wire.task_codec import encode_outcome
 from rendezvous.wire.tasks import PIECE_BYTES, OutcomeHead
 
 ResultT = TypeVar("ResultT")
@@ -59,12 +59,13 @@ class TaskClient:
         Raises:
             CallRefusedError: the job does not want it.
         """
-        head = OutcomeHead(self._worker, number, file.seek(0, os.SEEK_END), failed, follows_another)
+        head = codec.encode(OutcomeHead(self._worker, number, file.seek(0, os.SEEK_END), failed, follows_another))
 
         def deliver() -> None:
             file.seek(0)
             pieces = iter(lambda: file.read(PIECE_BYTES), b"")
-            self._stub.DeliverOutcome(encode_outcome(head, pieces), wait_for_ready=True)
+            parts = chain((pb.OutcomePart(head=head),), (pb.OutcomePart(data=piece) for piece in pieces))
+            self._stub.DeliverOutcome(parts, wait_for_ready=True)
 
         self._retry(deliver)
 

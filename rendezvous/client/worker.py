@@ -13,6 +13,7 @@ from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, name_socket, raise_final
 from rendezvous.client.reading import CLOSED, Reading
+from rendezvous.core.messages import Announce, Declared, Depart, Interrupt, Joined, OfferResize, Refuse
 from rendezvous.core.model import Endpoint, Membership
 from rendezvous.core.reports import Report
 from rendezvous.errors import (
@@ -22,16 +23,7 @@ from rendezvous.errors import (
     UnreachableError,
 )
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import (
-    Departed,
-    Interrupted,
-    Notice,
-    Published,
-    Refused,
-    ResizeOffered,
-    SequencerFailed,
-    SequencerOpened,
-)
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed
 
 _FAIL_SECONDS = 1.0  # for a call of one who ends, which its agent sees in any case
 _MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which the server watches over
@@ -69,12 +61,8 @@ class WorkerClient:
             UnreachableError: nothing came within the limit, or the client was closed.
         """
         deadline = time.monotonic() + (self._patience_seconds if report is None else math.inf)
-        request = pb.JoinRequest(
-            worker=codec.encode_worker(self._worker),
-            after=after,
-            interpreter=os.fsencode(sys.executable or ""),
-            report=None if report is None else codec.encode_report(report),
-        )
+        joined = codec.encode(Joined(self._worker, after) if report is None else Joined(self._worker, after, report))
+        request = pb.JoinRequest(joined=[joined], interpreter=os.fsencode(sys.executable or ""))
         self._call(lambda seconds: self._stub.Join(request, timeout=seconds, wait_for_ready=True), deadline)
 
         def find(notice: Notice) -> Membership | None:
@@ -82,7 +70,7 @@ class WorkerClient:
                 case Published(generation, members, key, verdict) if generation > after:
                     assignment = dict(members).get(self._worker)
                     return None if assignment is None else Membership(generation, assignment, key, verdict)
-                case Refused(worker, reason) if worker == self._worker:
+                case Refuse(worker, reason) if worker == self._worker:
                     raise JoinRefusedError(reason)
                 case _:
                     return None
@@ -103,7 +91,7 @@ class WorkerClient:
             CallRefusedError: the job does not know this worker.
             UnreachableError: nobody answered in time.
         """
-        request = pb.DeclareRequest(worker=codec.encode_worker(self._worker), is_blank=is_blank)
+        request = codec.encode(Declared(self._worker, is_blank))
         deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
@@ -118,7 +106,7 @@ class WorkerClient:
         deadline = time.monotonic() + _FAIL_SECONDS
         self._call(lambda seconds: self._stub.Fail(request, timeout=min(seconds, _FAIL_SECONDS)), deadline)
 
-    def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
+    def follow(self) -> Iterator[Interrupt | OfferResize | Depart]:
         """Every interruption, offer and departure that holds now, then each new one, until the client is closed.
 
         It blocks, and is for a thread that lives as long as the worker: `close`, called by another, ends it at once.
@@ -128,7 +116,7 @@ class WorkerClient:
             WireError: what it tells cannot be understood.
         """
         for notice in self._reading.follow():
-            if isinstance(notice, Interrupted | ResizeOffered | Departed):
+            if isinstance(notice, Interrupt | OfferResize | Depart):
                 yield notice
 
     def await_sequencer(self, generation: int) -> Endpoint:
@@ -143,11 +131,11 @@ class WorkerClient:
 
         def find(notice: Notice) -> Endpoint | None:
             match notice:
-                case SequencerOpened(number, endpoint) if number == generation:
+                case Announce(number, endpoint) if number == generation:
                     return endpoint
                 case SequencerFailed(number, reason) if number == generation:
                     raise SequencerStartError(reason)
-                case Departed(number, _, rank) if number == generation and rank == 0:
+                case Depart(number, _, rank) if number == generation and rank == 0:
                     raise JoinRefusedError("rank 0 has ended before the workers were connected")
                 case _:
                     return self._raise_interruption(notice, generation)
@@ -165,7 +153,7 @@ class WorkerClient:
         """
 
         def find(notice: Notice) -> int | None:
-            return notice.rank if isinstance(notice, Departed) and notice.generation == generation else None
+            return notice.rank if isinstance(notice, Depart) and notice.generation == generation else None
 
         return self._reading.wait(find, time.monotonic() + limit_seconds)
 
@@ -180,7 +168,7 @@ class WorkerClient:
 
     @staticmethod
     def _raise_interruption(notice: Notice, generation: int) -> None:
-        if isinstance(notice, Interrupted) and notice.generation == generation:
+        if isinstance(notice, Interrupt) and notice.generation == generation:
             raise GenerationInterruptedError(generation, notice.reason)
 
     def _call(self, call: Callable[[float], object], deadline: float) -> None:

@@ -17,11 +17,12 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client import AgentClient, name_socket
+from rendezvous.core.messages import Announce, Refuse
 from rendezvous.core.model import Worker
 from rendezvous.errors import ListenError, WireError
 from rendezvous.server import serving
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Board, Notice, Published, Refused, SequencerOpened
+from rendezvous.wire.notifications import Board, Notice, Published
 
 _GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
 
@@ -92,7 +93,7 @@ class Relay(pb_grpc.RendezvousServicer):
     async def _post(self, notice: Notice) -> None:
         """Hang up what the sequencer's owner tells; workers of other hosts hear of an open one from the server."""
         self._board.post(notice)
-        if isinstance(notice, SequencerOpened):
+        if isinstance(notice, Announce):
             await self._client.open_sequencer(notice.generation, notice.endpoint)
 
     async def close(self) -> None:
@@ -108,12 +109,13 @@ class Relay(pb_grpc.RendezvousServicer):
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
         self._sequencing.prepare(os.fsdecode(request.interpreter))
-        request.ClearField("interpreter")
+        if len(request.joined) != 1:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a worker joins for itself alone")
         async with _faults_told(context):
-            return await self._client.join(request)
+            return await self._client.join(request.joined[0])
 
     async def Declare(
-        self, request: pb.DeclareRequest, context: grpc.aio.ServicerContext[pb.DeclareRequest, pb.DeclareReply]
+        self, request: pb.Declared, context: grpc.aio.ServicerContext[pb.Declared, pb.DeclareReply]
     ) -> pb.DeclareReply:
         async with _faults_told(context):
             return await self._client.declare(request)
@@ -125,12 +127,12 @@ class Relay(pb_grpc.RendezvousServicer):
         return pb.FailReply()
 
     async def Watch(
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
-    ) -> AsyncIterator[pb.Notice]:
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
+    ) -> AsyncIterator[pb.Notification]:
         worker = await self._decode_own(request.worker, context)
         async with contextlib.aclosing(self._board.follow()) as notices:
             async for notice in notices:
-                if not (isinstance(notice, Refused) and notice.worker != worker):
+                if not (isinstance(notice, Refuse) and notice.worker != worker):
                     yield codec.encode_notice(notice)
 
     async def Report(
@@ -140,8 +142,8 @@ class Relay(pb_grpc.RendezvousServicer):
 
     async def OpenSequencer(
         self,
-        request: pb.OpenSequencerRequest,
-        context: grpc.aio.ServicerContext[pb.OpenSequencerRequest, pb.OpenSequencerReply],
+        request: pb.SequencerOpened,
+        context: grpc.aio.ServicerContext[pb.SequencerOpened, pb.OpenSequencerReply],
     ) -> pb.OpenSequencerReply:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, and tells the server")
 
@@ -159,8 +161,8 @@ class Relay(pb_grpc.RendezvousServicer):
         context: grpc.aio.ServicerContext[pb.OutcomePart, pb.DeliverOutcomeReply],
     ) -> pb.DeliverOutcomeReply:
         first = await anext(request_iterator, pb.OutcomePart())
-        worker = await self._decode_own(first.worker, context)
-        self._note_outcome(worker, first.number)
+        worker = await self._decode_own(first.head.worker, context)
+        self._note_outcome(worker, first.head.number)
         async with _faults_told(context):
             return await self._client.deliver_outcome(_chain(first, request_iterator))
 

@@ -30,7 +30,9 @@ from rendezvous.core.messages import (
     Dismiss,
     Effect,
     Event,
+    Exited,
     IllegalEventError,
+    Joined,
     Noticed,
     Reported,
     SequencerOpened,
@@ -43,8 +45,7 @@ from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Board, Boards
 from rendezvous.wire.orders import Credential, agent_identity
-from rendezvous.wire.task_codec import decode_outcome_head, encode_task, read_data
-from rendezvous.wire.tasks import TaskDesk
+from rendezvous.wire.tasks import OutcomeHead, TaskDesk
 
 TICK_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
@@ -183,7 +184,7 @@ class Server:
             raise WireError("a report without number")
         if report.number <= self._last_reports.get(report.host, 0):
             return
-        ends = [codec.decode_exited(ended) for ended in report.ended]
+        ends = [codec.decode(Exited, exited) for exited in report.exited]
         running = tuple(codec.decode_worker(worker) for worker in report.running)
         for end in ends:
             if end.worker.slot.host != report.host:
@@ -236,31 +237,31 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
-        wishes = (request, *request.others)
-        for host in {wish.worker.host for wish in wishes}:
+        for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
         async with self._faults_told(context):
-            for joined in [codec.decode_join(wish) for wish in wishes]:
+            if not request.joined:
+                raise WireError("JoinRequest without joined")
+            for joined in [codec.decode(Joined, each) for each in request.joined]:
                 self._server.tell(joined)
         return pb.JoinReply()
 
     async def OpenSequencer(
         self,
-        request: pb.OpenSequencerRequest,
-        context: grpc.aio.ServicerContext[pb.OpenSequencerRequest, pb.OpenSequencerReply],
+        request: pb.SequencerOpened,
+        context: grpc.aio.ServicerContext[pb.SequencerOpened, pb.OpenSequencerReply],
     ) -> pb.OpenSequencerReply:
         await self._authorize(context, request.host)
         async with self._faults_told(context):
-            endpoint = codec.decode_endpoint(request.endpoint)
-            self._server.tell(SequencerOpened(request.host, request.generation, endpoint))
+            self._server.tell(codec.decode(SequencerOpened, request))
         return pb.OpenSequencerReply()
 
     async def Declare(
-        self, request: pb.DeclareRequest, context: grpc.aio.ServicerContext[pb.DeclareRequest, pb.DeclareReply]
+        self, request: pb.Declared, context: grpc.aio.ServicerContext[pb.Declared, pb.DeclareReply]
     ) -> pb.DeclareReply:
         await self._authorize(context, request.worker.host)
         async with self._faults_told(context):
-            self._server.tell(Declared(codec.decode_worker(request.worker), request.is_blank))
+            self._server.tell(codec.decode(Declared, request))
         return pb.DeclareReply()
 
     async def Fail(
@@ -277,8 +278,8 @@ class _Servicer(pb_grpc.RendezvousServicer):
         return pb.ReportAck(number=request.number)
 
     async def Watch(
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
-    ) -> AsyncIterator[pb.Notice]:
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
+    ) -> AsyncIterator[pb.Notification]:
         await self._authorize(context, request.host)
         async with contextlib.aclosing(self._server.board(request.host).follow()) as notices:
             async for notice in notices:
@@ -290,8 +291,10 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await self._authorize(context, request.worker.host)
         desk = await self._find_tasks(context)
         task = await desk.next(request.after)
-        for part in () if task is None else encode_task(task):
-            yield part
+        if task is not None:
+            yield pb.TaskPart(number=task.number)
+            for piece in task.pieces():
+                yield pb.TaskPart(data=piece)
 
     async def DeliverOutcome(
         self,
@@ -299,10 +302,10 @@ class _Servicer(pb_grpc.RendezvousServicer):
         context: grpc.aio.ServicerContext[pb.OutcomePart, pb.DeliverOutcomeReply],
     ) -> pb.DeliverOutcomeReply:
         first = await anext(request_iterator, pb.OutcomePart())
-        await self._authorize(context, first.worker.host)
+        await self._authorize(context, first.head.worker.host)
         desk = await self._find_tasks(context)
         async with self._faults_told(context):
-            await desk.take(decode_outcome_head(first), read_data(request_iterator))
+            await desk.take(codec.decode(OutcomeHead, first.head), _read_data(request_iterator))
         return pb.DeliverOutcomeReply()
 
     async def _find_tasks(self, context: grpc.aio.ServicerContext[Any, Any]) -> TaskDesk:
@@ -332,3 +335,11 @@ class _Servicer(pb_grpc.RendezvousServicer):
         except Exception as error:  # noqa: BLE001 - raised where the server's owner waits
             self._server.fail(error)
             await context.abort(grpc.StatusCode.INTERNAL, "the launcher has failed")
+
+
+async def _read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[bytes]:
+    """The bytes of the parts after the first."""
+    async for part in parts:
+        if part.HasField("head"):
+            raise WireError("an outcome within an outcome")
+        yield part.data

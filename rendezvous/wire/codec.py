@@ -1,57 +1,385 @@
-"""Proto messages <-> the values the rest of the project speaks in; nothing else knows how they look on the wire.
+"""The one codec: a dataclass <-> the protobuf message of its name, field by field, and frames of them.
 
-`WireError` is raised for a message that lacks what it must have.
+So a message has one shape, its dataclass, and a new one is written there and in protos/rendezvous.proto, with the same
+names. The two may differ in this much:
+
+| a field of the dataclass | of the message |
+|---|---|
+| `X`, another dataclass or an enum | its message; its enum, whose values are X_MEMBER |
+| `X | None`, or a dataclass with a default | optional; not there for None, or for the default |
+| `tuple[X, ...]` | repeated; `tuple[int, ...]` are ranks, in runs: see `_encode_runs` |
+| `tuple[X, Y]`, in a tuple; a Mapping | a message of two fields, in this order; repeated |
+| `str` | string, and undecodable bytes of a path in it arrive readable; or bytes, which arrive as they were |
+| a Mapping | or bytes: JSON |
+
+`WireError` is raised for a message that lacks what it must have: `_CHECKS`, and what is marked `Filled`.
+
+Long because both ways of every kind of field stand beside each other.
 """
 
-from rendezvous.wire.admission_codec import (
-    decode_agent_admitted,
-    decode_agent_join,
-    encode_agent_admitted,
-    encode_agent_join,
-)
-from rendezvous.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
-from rendezvous.wire.membership import (
-    decode_assignment,
-    decode_endpoint,
-    decode_exited,
-    decode_join,
-    decode_notice,
-    decode_worker,
-    encode_assignment,
-    encode_endpoint,
-    encode_exited,
-    encode_notice,
-    encode_worker,
-)
-from rendezvous.wire.order_codec import decode_order, encode_order
-from rendezvous.wire.reports import decode_report, decode_verdict, encode_report, encode_verdict
-from rendezvous.wire.tellings import decode_telling, encode_telling
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import Enum
+from functools import cache, lru_cache, partial
+from itertools import chain, pairwise
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
-__all__ = [
-    "MAX_FRAME_BYTES",
-    "FrameReader",
-    "decode_agent_admitted",
-    "decode_agent_join",
-    "decode_assignment",
-    "decode_endpoint",
-    "decode_exited",
-    "decode_join",
-    "decode_notice",
-    "decode_order",
-    "decode_report",
-    "decode_telling",
-    "decode_verdict",
-    "decode_worker",
-    "encode_agent_admitted",
-    "encode_agent_join",
-    "encode_assignment",
-    "encode_endpoint",
-    "encode_exited",
-    "encode_notice",
-    "encode_order",
-    "encode_report",
-    "encode_telling",
-    "encode_verdict",
-    "encode_worker",
-    "frame",
-]
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from protos import rendezvous_pb2 as pb
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.reports import CompletedOperation, PendingOperation
+from rendezvous.errors import WireError
+from rendezvous.wire.notifications import KEY_BYTES, Notice, Published
+from rendezvous.wire.orders import Order, Telling
+
+T = TypeVar("T")
+Convert: TypeAlias = Callable[[Any], Any]
+Hint: TypeAlias = Any  # a type, as it stands at a field
+Wire: TypeAlias = Any  # a FieldDescriptor or EnumDescriptor, of which the stubs know too little
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+_LENGTH = struct.Struct(">I")
+_LAST_PORT = 65_535
+_MOST_RANKS = 1_000_000  # a run is short; what it stands for must not fill the memory
+
+# What is wrong with a value that has arrived, in one sentence, beyond what the types of its fields say.
+_CHECKS: dict[type, Convert] = {
+    Assignment: lambda it: it.rank >= it.size and f"rank {it.rank} in a generation of {it.size}",
+    Endpoint: lambda it: (
+        not (it.address and 0 < it.port <= _LAST_PORT) and f"an endpoint without address, or with port {it.port}"
+    ),
+    Published: lambda it: len(it.key) != KEY_BYTES and f"a generation with a key of {len(it.key)} bytes",
+    PendingOperation: lambda it: not it.ranks and f"an operation {it.name!r} of nobody",
+    CompletedOperation: lambda it: not it.ranks and f"an operation {it.name!r} of nobody",
+}
+
+
+def encode(value: object) -> Any:  # noqa: ANN401 - the message of the value's name
+    """The message of a dataclass."""
+    return _find_codec(type(value)).encode(value)
+
+
+def decode(kind: type[T], message: Message) -> T:
+    """The dataclass of a message.
+
+    Raises:
+        WireError: it lacks something.
+    """
+    return cast("T", _find_codec(kind).decode(message))
+
+
+def encode_worker(worker: Worker) -> pb.WorkerId:
+    """The message of a worker."""
+    return pb.WorkerId(host=worker.slot.host, slot=worker.slot.index, incarnation=worker.incarnation)
+
+
+def decode_worker(message: pb.WorkerId) -> Worker:
+    """The worker of a message."""
+    if not message.host or not message.incarnation:
+        raise WireError("a worker without host or incarnation")
+    return Worker(Slot(message.host, message.slot), message.incarnation)
+
+
+def encode_notice(notification: Notice) -> pb.Notification:
+    """The message that holds a notification."""
+    return cast("pb.Notification", _find_union(pb.Notification, Notice).encode(notification))
+
+
+def decode_notice(message: pb.Notification) -> Notice:
+    """The notification in a message."""
+    return cast("Notice", _find_union(pb.Notification, Notice).decode(message))
+
+
+def encode_order(order: Order) -> bytes:
+    """One framed order."""
+    return frame(_find_union(pb.Order, Order).encode(order).SerializeToString())
+
+
+def decode_order(data: bytes) -> Order:
+    """The order of one frame."""
+    return cast("Order", _parse(_find_union(pb.Order, Order), data))
+
+
+def encode_telling(message: Telling) -> bytes:
+    """One framed message of an agent to its launcher."""
+    return frame(_find_union(pb.AgentMessage, Telling).encode(message).SerializeToString())
+
+
+def decode_telling(data: bytes) -> Telling:
+    """What an agent says in one frame."""
+    return cast("Telling", _parse(_find_union(pb.AgentMessage, Telling), data))
+
+
+def encode_frame(value: object) -> bytes:
+    """One framed dataclass."""
+    return frame(encode(value).SerializeToString())
+
+
+def decode_frame(kind: type[T], data: bytes) -> T:
+    """The dataclass of one frame."""
+    return cast("T", _parse(_find_codec(kind), data))
+
+
+def frame(data: bytes) -> bytes:
+    """Length-delimited: four bytes, most significant first, then the message."""
+    return _LENGTH.pack(len(data)) + data
+
+
+class FrameReader:
+    """Cuts a stream of bytes, in whatever chunks it comes, into the frames it is made of."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The frames that are complete with this chunk.
+
+        Raises:
+            WireError: a frame is longer than MAX_FRAME_BYTES, so this is not our stream.
+        """
+        self._pending += chunk
+        while len(self._pending) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._pending)
+            if length > MAX_FRAME_BYTES:
+                raise WireError(f"a frame of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._pending) < end:
+                return
+            data = bytes(self._pending[_LENGTH.size : end])
+            del self._pending[:end]
+            yield data
+
+
+class _Codec(NamedTuple):
+    """Both ways of one kind of message."""
+
+    message: type[Message]
+    encode: Convert
+    decode: Convert
+
+
+class _Field(NamedTuple):
+    """Both ways of one field, and whether a message knows of it that it is missing; it is the default then."""
+
+    name: str
+    encode: Convert
+    decode: Convert
+    may_be_missing: bool = False
+    default: object = MISSING
+
+
+def _parse(codec: _Codec, data: bytes) -> object:
+    try:
+        message = codec.message.FromString(data)
+    except DecodeError as error:
+        raise WireError(f"{len(data)} bytes that are no {codec.message.DESCRIPTOR.name}") from error
+    return codec.decode(message)
+
+
+@cache
+def _find_union(message: type[Message], union: object) -> _Codec:
+    """Of a message with one field for each kind of a union, named as it is."""
+    (oneof,) = message.DESCRIPTOR.oneofs_by_name
+    codecs = {kind: (_name_field(kind.__name__), _find_codec(kind)) for kind in get_args(union)}
+    decoders = {name: codec.decode for name, codec in codecs.values()}
+
+    def encode_union(value: object) -> Message:
+        name, codec = codecs[type(value)]
+        return message(**{name: codec.encode(value)})
+
+    def decode_union(received: Message) -> object:
+        name = received.WhichOneof(oneof)
+        if name is None:
+            raise WireError(f"{message.DESCRIPTOR.name} of no known kind")
+        return decoders[name](getattr(received, name))
+
+    return _Codec(message, encode_union, decode_union)
+
+
+_CODECS: dict[type, _Codec] = {Worker: _Codec(pb.WorkerId, encode_worker, decode_worker)}
+
+
+def _find_codec(kind: type) -> _Codec:
+    if kind not in _CODECS:
+        _CODECS[kind] = _make_codec(kind)
+    return _CODECS[kind]
+
+
+def _make_codec(kind: type) -> _Codec:
+    """Of a dataclass: what is to be known of its fields is looked up here, once."""
+    message: type[Message] = getattr(pb, kind.__name__)
+    hints = get_type_hints(kind, include_extras=True)
+    known = message.DESCRIPTOR.fields_by_name
+    found = {
+        f"value.{field.name}": _find_field(kind, field, hints[field.name], known[field.name]) for field in fields(kind)
+    }
+    return _compile(message, found, "kind({})", kind=kind, check=_CHECKS.get(kind))
+
+
+def _compile(message: type[Message], found: dict[str, _Field], result: str, **names: object) -> _Codec:
+    """Write and compile both functions, as `dataclass` does: they are as fast as if each had been written by hand.
+
+    found: the fields, by how the value's part is read.
+    result: how the value is made.
+    """
+    names |= {
+        "message_type": message,
+        "make_readable": _make_readable,
+        "WireError": WireError,
+        "lack": partial(_lack, message.DESCRIPTOR.name),
+    }
+    sent, received = {}, []
+    for part, (name, encode, decode, may_be_missing, default) in found.items():
+        names |= {f"encode_{name}": encode, f"decode_{name}": decode, f"default_{name}": default}
+        sent[name] = part if encode is _keep else f"encode_{name}({part})"
+        missing = f"lack({name!r})" if default is MISSING else f"default_{name}"
+        read = f"message.{name}" if decode is _keep else f"decode_{name}(message.{name})"
+        received.append(f"{read} if message.HasField({name!r}) else {missing}" if may_be_missing else read)
+    source = f"""
+def encode(value):
+    try:
+        return message_type({", ".join(f"{name}={part}" for name, part in sent.items())})
+    except UnicodeEncodeError:  # a sentence speaks of a command or path that holds what is no UTF-8 (os.fsdecode)
+        return message_type({", ".join(f"{name}=make_readable({part})" for name, part in sent.items())})
+
+def decode(message):
+    value = {result.format(", ".join(received))}
+    {"if fault := check(value): raise WireError(fault)" if names.get("check") else ""}
+    return value
+"""
+    exec(source, names)  # noqa: S102 - of nothing but names of our own fields
+    return _Codec(message, cast("Convert", names["encode"]), cast("Convert", names["decode"]))
+
+
+def _find_field(kind: type, field: "Field[Any]", hint: Hint, wire: Wire) -> _Field:
+    origin: object = get_origin(hint)
+    is_filled = origin is Annotated
+    hint = get_args(hint)[0] if is_filled else hint
+    default: object = field.default
+    if NoneType in get_args(hint):
+        default = None
+        (hint,) = set(get_args(hint)) - {NoneType}
+    encode, decode = _find_conversion(hint, wire)
+
+    def encode_optional(value: object) -> object:
+        return None if value is default else encode(value)
+
+    def decode_filled(value: object) -> object:
+        return decode(value) if value else _lack(kind.__name__, field.name)
+
+    is_optional = wire.has_presence and default is not MISSING
+    return _Field(
+        field.name,
+        encode_optional if is_optional and encode is not _keep else encode,
+        decode_filled if is_filled else decode,
+        may_be_missing=wire.has_presence,
+        default=default,
+    )
+
+
+def _find_conversion(hint: Hint, wire: Wire) -> tuple[Convert, Convert]:
+    """How a value of this kind becomes what a field takes, and the reverse."""
+    origin: object = get_origin(hint)
+    parts = get_args(hint)
+    is_bytes = wire.type == FieldDescriptor.TYPE_BYTES
+    if hint is float:
+        return _keep, _check_number
+    if hint is str and is_bytes:
+        return os.fsencode, os.fsdecode
+    if origin is Mapping and is_bytes:
+        return lambda value: json.dumps(dict(value)).encode(), _read_json
+    if origin is Mapping:
+        encode, decode = _find_pair(parts, wire)
+        return lambda value: [encode(item) for item in value.items()], lambda each: dict(map(decode, each))
+    if hint == tuple[int, ...]:
+        return _encode_runs, lambda runs: _decode_runs(tuple(runs))
+    if origin is tuple and parts[-1] is Ellipsis:
+        encode, decode = _find_conversion(parts[0], wire)
+        return lambda values: [encode(value) for value in values], lambda each: tuple(map(decode, each))
+    if origin is tuple:
+        return _find_pair(parts, wire)
+    if is_dataclass(hint):
+        _, encode, decode = _find_codec(cast("type", hint))
+        return encode, decode
+    if issubclass(hint, Enum):
+        return _find_enum(hint, wire.enum_type)
+    return _keep, _keep
+
+
+def _find_pair(parts: tuple[Hint, ...], wire: Wire) -> tuple[Convert, Convert]:
+    """Of a message with as many fields as a tuple has parts."""
+    ways = zip(parts, wire.message_type.fields, strict=True)
+    found = {
+        f"value[{place}]": _Field(field.name, *_find_conversion(part, field))
+        for place, (part, field) in enumerate(ways)
+    }
+    _, encode, decode = _compile(getattr(pb, wire.message_type.name), found, "({})")
+    return encode, decode
+
+
+def _find_enum(kind: type[Enum], wire: Wire) -> tuple[Convert, Convert]:
+    prefix = f"{_name_field(wire.name)}_".upper()
+    named = {value.name.removeprefix(prefix): value.number for value in wire.values}
+    numbers = {member: named[member.name] for member in kind}
+    members = {number: member for member, number in numbers.items()}
+
+    def decode_member(number: int) -> Enum:
+        if number not in members:
+            raise WireError(f"{wire.name} {number}, which is unknown")
+        return members[number]
+
+    return numbers.__getitem__, decode_member
+
+
+def _name_field(kind: str) -> str:
+    """The field that is named after a class: offer_resize for OfferResize."""
+    return re.sub(r"(?<=.)(?=[A-Z])", "_", kind).lower()
+
+
+def _lack(kind: str, name: str) -> NoReturn:
+    raise WireError(f"{kind} without {name}")
+
+
+def _keep(value: T) -> T:
+    return value
+
+
+def _make_readable(value: object) -> object:
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _check_number(value: float) -> float:
+    if math.isnan(value):
+        raise WireError("a number that is none (NaN)")
+    return value
+
+
+def _read_json(data: bytes) -> object:
+    try:
+        return json.loads(data or b"{}")
+    except ValueError as error:
+        raise WireError("values that are no JSON") from error
+
+
+@lru_cache(maxsize=8)
+def _encode_runs(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The first rank and the length of each run of consecutive ranks: every host is told all survivors of a loss."""
+    starts = [place for place, rank in enumerate(ranks) if not place or rank != ranks[place - 1] + 1]
+    return tuple(chain.from_iterable((ranks[start], end - start) for start, end in pairwise([*starts, len(ranks)])))
+
+
+@lru_cache(maxsize=8)
+def _decode_runs(runs: tuple[int, ...]) -> tuple[int, ...]:
+    """One and the same tuple for the thousands of operations of a report."""
+    if len(runs) % 2 or sum(runs[1::2]) > _MOST_RANKS:
+        raise WireError(f"runs of ranks that are none: {len(runs)} numbers")
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    return tuple(chain.from_iterable(range(first, first + count) for first, count in pairs))

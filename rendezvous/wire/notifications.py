@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 
 from rendezvous.core.messages import Announce, Depart, Effect, Interrupt, OfferResize, Publish, Refuse
-from rendezvous.core.model import Assignment, Endpoint, Worker
+from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import Decision, Verdict
 
 KEY_BYTES = 32  # of a generation's key
@@ -30,42 +30,8 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The generation cannot go on: its members stop what they do in it, and join again with a report.
-
-    reason: one sentence, without a full stop.
-    """
-
-    generation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResizeOffered:
-    """At its next commit the generation may be formed anew.
-
-    number: grows with each offer of the job.
-    adds: workers wait to be taken in.
-    removes: members are to be left out. Neither: the last offer is withdrawn.
-    """
-
-    generation: int
-    number: int
-    adds: bool
-    removes: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SequencerOpened:
-    """The generation's sequencer listens there; told by the agent of rank 0's host, to other hosts by the server."""
-
-    generation: int
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True, slots=True)
 class SequencerFailed:
-    """The generation will have no sequencer; told in place of `SequencerOpened`, to the workers of rank 0's host.
+    """The generation will have no sequencer; told in place of `Announce`, to the workers of rank 0's host.
 
     reason: one sentence, without a full stop.
     """
@@ -74,24 +40,7 @@ class SequencerFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The worker's wish to join can never be met."""
-
-    worker: Worker
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Departed:
-    """A member of the generation has ended well, and takes part no more."""
-
-    generation: int
-    worker: Worker
-    rank: int
-
-
-Notice = Published | Interrupted | ResizeOffered | SequencerOpened | SequencerFailed | Refused | Departed
+Notice = Published | Interrupt | OfferResize | Announce | SequencerFailed | Refuse | Depart
 
 
 class Bulletin:
@@ -153,7 +102,7 @@ class Board:
 def _place(notice: Notice) -> object:
     """Where a notice hangs: there is one of a kind, of those about workers one for each."""
     match notice:
-        case Refused(worker) | Departed(_, worker):
+        case Refuse(worker) | Depart(_, worker):
             return type(notice), worker
         case _:
             return type(notice)
@@ -175,16 +124,11 @@ class Boards:
         match effect:
             case Publish():
                 self._publish(effect)
-            case Interrupt(generation, reason):
-                self._post(Interrupted(generation, reason))
-            case OfferResize(generation, number, adds, removes):
-                self._post(ResizeOffered(generation, number, adds, removes))
-            case Announce(generation, endpoint):
-                self._post(SequencerOpened(generation, endpoint))
-            case Depart(generation, worker, rank):
-                self._post(Departed(generation, worker, rank))
-            case Refuse(worker, reason):
-                self.of(worker.slot.host).post(Refused(worker, reason))
+            case Interrupt() | OfferResize() | Announce() | Depart():
+                for board in self._boards.values():
+                    board.post(effect)
+            case Refuse(worker):
+                self.of(worker.slot.host).post(effect)
             case _:
                 return False
         return True
@@ -202,10 +146,6 @@ class Boards:
             members.setdefault(worker.slot.host, []).append((worker, assignment))
         for host, ranked in members.items():
             self.of(host).post(Published(number, tuple(ranked), key, publish.verdict))
-
-    def _post(self, notice: Notice) -> None:
-        for board in self._boards.values():
-            board.post(notice)
 
     def _make_key(self, generation: int) -> bytes:
         """The key of a generation: one for all its members, and told again when that is."""

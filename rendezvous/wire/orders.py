@@ -10,6 +10,7 @@ from enum import IntEnum
 
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
+from rendezvous.wire import Filled
 
 PlainValue = bool | int | float | str | None
 SERVER_NAME = "rendezvous.hvdrun"
@@ -90,11 +91,11 @@ class Begin:
     grace_seconds: how long a worker that has failed may take to end.
     """
 
-    job: str
-    host: str
-    server: str
+    job: Filled[str]
+    host: Filled[str]
+    server: Filled[str]
     credential: Credential = field(repr=False)
-    command: tuple[str, ...]
+    command: Filled[tuple[str, ...]]
     directory: str
     environment: Mapping[bytes, bytes] = field(repr=False)
     lease_seconds: float
@@ -123,15 +124,15 @@ class Look:
     host: this host's name in the job.
     """
 
-    token: bytes = field(repr=False)
-    host: str
+    token: Filled[bytes] = field(repr=False)
+    host: Filled[str]
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
     """A listener that another host says it has."""
 
-    host: str
+    host: Filled[str]
     endpoint: Endpoint
 
 
@@ -265,9 +266,9 @@ class Proof:
     milliseconds: that connecting took.
     """
 
-    host: str
-    address: str
-    source: str
+    host: Filled[str]
+    address: Filled[str]
+    source: Filled[str]
     milliseconds: float
 
 

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Protocol
 
 from rendezvous.core.model import Worker
+from rendezvous.wire import Filled
 
 PIECE_BYTES = 1024 * 1024  # nothing larger is in memory on the way
 
@@ -27,7 +28,7 @@ class OutcomeHead:
     """
 
     worker: Worker
-    number: int
+    number: Filled[int]
     size: int
     failed: bool = False
     follows_another: bool = False

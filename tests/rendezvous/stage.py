@@ -16,12 +16,12 @@ import psutil
 
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import AgentClient, WorkerClient, name_socket
-from rendezvous.core.messages import Effect, HostsChanged
+from rendezvous.core.messages import Announce, Effect, HostsChanged
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.server.authority import Authority
 from rendezvous.server.relay import Relay
 from rendezvous.server.server import Server
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed
 from rendezvous.wire.orders import Credential
 from tests.waiting import wait_until
 
@@ -124,7 +124,7 @@ class Sequencing:
         self.published.append(published)
         if self.is_slow or all(assignment.rank for _, assignment in published.members):
             return  # it is not there yet, or another host's
-        opened = SequencerOpened(published.generation, self.endpoint)
+        opened = Announce(published.generation, self.endpoint)
         failed = None if self.failure is None else SequencerFailed(published.generation, self.failure)
         self.posting.append(asyncio.ensure_future(post(failed or opened)))
 

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 with own_packages():
     from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, Bootstrap, name_stop_file, read_backend
+    from rendezvous.core.messages import Depart as Departed
+    from rendezvous.core.messages import Interrupt as Interrupted
+    from rendezvous.core.messages import OfferResize as ResizeOffered
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
-    from rendezvous.wire.notifications import Departed, Interrupted, ResizeOffered
     from rendezvous.wire.processes import (
         DESCRIPTORS,
         LENGTH,

@@ -22,8 +22,9 @@ from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.processes.watchdog import Watchdog
+from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.wire.notifications import Notice, Published, SequencerFailed
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin
 from tests.hvdrun.agent.sleepers import count_descriptors, is_alive
@@ -51,9 +52,9 @@ BABBLES = "import sys\nsys.stdout.write('x' * 200_000)\nsys.stdout.flush()\nsys.
 IS_MUTE = "import sys; print('hello', flush=True); sys.stdin.read()"
 
 
-def opened(*generations: int) -> list[SequencerOpened]:
+def opened(*generations: int) -> list[Announce]:
     """What is posted of generations that are served."""
-    return [SequencerOpened(generation, Endpoint("127.0.0.1", 4712)) for generation in generations]
+    return [Announce(generation, Endpoint("127.0.0.1", 4712)) for generation in generations]
 
 
 @dataclass

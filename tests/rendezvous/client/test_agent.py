@@ -7,6 +7,7 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from rendezvous.client import AgentClient
+from rendezvous.core.messages import Joined
 from rendezvous.core.model import Slot, Worker
 from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
@@ -24,7 +25,7 @@ class Stub:
 
     async def Join(self, request: pb.JoinRequest, *, timeout: float) -> pb.JoinReply:  # noqa: ASYNC109, D102, N802 - gRPC's
         assert timeout > 0
-        slots = [wish.worker.slot for wish in (request, *request.others)]
+        slots = [joined.worker.slot for joined in request.joined]
         self.calls.append(slots)
         await self.may_answer.wait()
         if self._refused in slots:
@@ -39,8 +40,8 @@ def _refuse() -> NoReturn:
 
 def start_joining(client: AgentClient, stub: Stub, slots: int) -> list[asyncio.Task[Any]]:
     client._stub = stub  # type: ignore[assignment]  # what goes over the network is counted
-    wishes = (pb.JoinRequest(worker=codec.encode_worker(Worker(Slot("a", slot), 1))) for slot in range(slots))
-    return [asyncio.create_task(client.join(wish)) for wish in wishes]
+    joined = (codec.encode(Joined(Worker(Slot("a", slot), 1))) for slot in range(slots))
+    return [asyncio.create_task(client.join(each)) for each in joined]
 
 
 def make_client() -> AgentClient:

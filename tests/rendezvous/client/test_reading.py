@@ -14,13 +14,14 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import name_socket
 from rendezvous.client.reading import Reading
+from rendezvous.core.messages import Interrupt, Refuse
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Board, Interrupted, Notice, Refused
+from rendezvous.wire.notifications import Board, Notice
 from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread, serve_method
 from tests.waiting import happen, wait_until
 
-BROKEN, BURNT = Interrupted(1, "it broke"), Interrupted(2, "it burnt")
+BROKEN, BURNT = Interrupt(1, "it broke"), Interrupt(2, "it burnt")
 
 
 class Agent:
@@ -33,22 +34,24 @@ class Agent:
         self.watches = 0
 
     async def watch(
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
-    ) -> AsyncIterator[pb.Notice]:
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
+    ) -> AsyncIterator[pb.Notification]:
         """See rendezvous.proto, Watch."""
         assert codec.decode_worker(request.worker) == A0
         self.watches += 1
         if self.refuses:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
         if self.babbles:
-            yield pb.Notice()
+            yield pb.Notification()
         async for notice in self.board.follow():
             yield codec.encode_notice(notice)
 
 
 async def serve(agent: Agent, path: Path) -> grpc.aio.Server:
     handler = grpc.unary_stream_rpc_method_handler(
-        agent.watch, request_deserializer=pb.WatchRequest.FromString, response_serializer=pb.Notice.SerializeToString
+        agent.watch,
+        request_deserializer=pb.WatchRequest.FromString,
+        response_serializer=pb.Notification.SerializeToString,
     )
     return await serve_method(path, "Watch", handler)
 
@@ -62,7 +65,7 @@ def open_reading(path: Path) -> Iterator[Reading]:
 
 
 def find(notice: Notice) -> str | None:
-    return notice.reason if isinstance(notice, Interrupted) else None
+    return notice.reason if isinstance(notice, Interrupt) else None
 
 
 def soon() -> float:
@@ -73,7 +76,7 @@ def soon() -> float:
 async def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
     agent = Agent()
     server = await serve(agent, tmp_path / "s")
-    agent.board.post(Refused(A0, "another matter"))
+    agent.board.post(Refuse(A0, "another matter"))
     with open_reading(tmp_path / "s") as reading:
         assert await in_thread(lambda: reading.wait(find, time.monotonic() + 0.1)) is None
         agent.board.post(BROKEN)

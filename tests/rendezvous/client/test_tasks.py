@@ -7,11 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import pytest
 
+from protos import rendezvous_pb2 as pb
 from rendezvous.client.tasks import TaskClient
 from rendezvous.core.model import Worker
 from rendezvous.errors import CallRefusedError
+from rendezvous.wire import codec
 from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.stage import A0, B0, in_clean_loop, in_thread, make_bootstrap, open_network, open_stage
 from tests.waiting import happen
@@ -105,3 +108,15 @@ async def test_a_job_without_tasks_and_a_worker_of_another_host_are_refused(path
                 await in_thread(lambda: liar.fetch(0, io.BytesIO()))
             with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
                 await in_thread(lambda: liar.deliver(1, io.BytesIO(), failed=False))
+
+
+@in_clean_loop
+async def test_one_outcome_holds_no_other() -> None:
+    async def list_parts() -> AsyncIterator[pb.OutcomePart]:
+        for _ in range(2):
+            yield pb.OutcomePart(head=codec.encode(OutcomeHead(A0, 1, 5)))
+
+    async with open_stage() as stage, stage.agent("a") as agent:
+        stage.server.tasks = Desk()
+        with pytest.raises(grpc.aio.AioRpcError, match="an outcome within an outcome"):
+            await agent.deliver_outcome(list_parts())

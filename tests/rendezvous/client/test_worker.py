@@ -12,7 +12,7 @@ import pytest
 
 import rendezvous.client.worker
 from rendezvous.client import WorkerClient
-from rendezvous.core.messages import Exited
+from rendezvous.core.messages import Depart, Exited, Interrupt, OfferResize
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
 from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Wish
 from rendezvous.errors import (
@@ -22,7 +22,7 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
-from rendezvous.wire.notifications import KEY_BYTES, Boards, Departed, Interrupted, Published, ResizeOffered
+from rendezvous.wire.notifications import KEY_BYTES, Boards, Published
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -206,12 +206,12 @@ async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_se
 @in_clean_loop
 async def test_an_interruption_is_heard_reported_on_and_decided(path: Path) -> None:
     async with open_elastic_pair(path) as (stage, client, _):
-        heard: list[Interrupted | ResizeOffered | Departed] = []
+        heard: list[Interrupt | OfferResize | Depart] = []
         following = asyncio.create_task(asyncio.to_thread(lambda: heard.extend(client.follow())))
         await happen(lambda: bool(client._reading._followers))
         stage.server.tell(Exited(A1, -9))
         await happen(lambda: bool(heard))
-        assert heard == [Interrupted(1, "rank 1 (a:1) was killed by signal 9")]
+        assert heard == [Interrupt(1, "rank 1 (a:1) was killed by signal 9")]
         pending = PendingOperation((0, 1), "commit.1", "the commit", 7)
         report = Report(Wish.CONTINUE, has_state=True, pending=(pending,))
         membership = await in_thread(partial(client.join, 1, report))
@@ -229,7 +229,7 @@ async def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> No
         stage.server.tell(Exited(A1, 1))
         async with open_worker(path, A0) as late:
             notices = late.follow()
-            assert await in_thread(lambda: next(notices)) == Interrupted(1, "rank 1 (a:1) failed with exit code 1")
+            assert await in_thread(lambda: next(notices)) == Interrupt(1, "rank 1 (a:1) failed with exit code 1")
             with pytest.raises(GenerationInterruptedError, match="generation 1 was interrupted: rank 1"):
                 await in_thread(partial(client.await_sequencer, 1))
 
@@ -245,7 +245,7 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
         async with open_worker(path, replacement) as newcomer:
             joining = asyncio.create_task(in_thread(partial(newcomer.join, 0, Report())))
             notices = first.follow()
-            assert await in_thread(lambda: next(notices)) == ResizeOffered(2, 1, adds=True, removes=False)
+            assert await in_thread(lambda: next(notices)) == OfferResize(2, 1, adds=True, removes=False)
             membership = await in_thread(partial(first.join, 2, Report(Wish.RESIZE, has_state=True)))
             assert (await joining).verdict == membership.verdict
             assert membership.verdict.decision is Decision.RESIZE

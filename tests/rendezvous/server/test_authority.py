@@ -41,8 +41,8 @@ async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() ->
                 await anext(nobody.watch())
         named = codec.encode_worker(B0)
         for call in (
-            agent.join(pb.JoinRequest(worker=named)),
-            agent.declare(pb.DeclareRequest(worker=named)),
+            agent.join(pb.Joined(worker=named)),
+            agent.declare(pb.Declared(worker=named)),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call

@@ -16,11 +16,11 @@ import pytest
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client import AgentClient, WorkerClient, name_socket
+from rendezvous.core.messages import Refuse
 from rendezvous.core.model import Assignment, Host, Membership, Worker
 from rendezvous.errors import CallRefusedError, ListenError
 from rendezvous.server.relay import Relay
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Refused
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -97,20 +97,10 @@ async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) ->
 
 
 @in_clean_loop
-async def test_who_provides_the_sequencer_hears_of_interpreters_which_the_server_does_not(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    passed_on: list[bytes] = []
-    join = AgentClient.join
-
-    async def note(client: AgentClient, request: pb.JoinRequest) -> pb.JoinReply:
-        passed_on.append(request.interpreter)
-        return await join(client, request)
-
-    monkeypatch.setattr(AgentClient, "join", note)
+async def test_who_provides_the_sequencer_hears_of_interpreters(path: Path) -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.relay("a", path), open_worker(path, A0) as worker:
         await in_thread(lambda: worker.join(0))
-        assert (passed_on, stage.sequencing.interpreters) == ([b""], [sys.executable])
+        assert stage.sequencing.interpreters == [sys.executable]
         (published,) = stage.sequencing.published
         assert (published.generation, published.key) == (1, stage.server._boards._key[1])
         assert published.members == ((A0, Assignment(0, 1, 0, 1, 0, 1)),)
@@ -160,11 +150,11 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
 async def test_a_worker_is_told_of_its_own_refusal_only(path: Path) -> None:
     async with open_stage([Host("a", 2)]) as stage, stage.relay("a", path):
         for worker in (A0, A1):
-            stage.server.board("a").post(Refused(worker, f"{worker} comes too late"))
+            stage.server.board("a").post(Refuse(worker, f"{worker} comes too late"))
         async with grpc.aio.insecure_channel(name_socket(path)) as channel, asyncio.timeout(LIMIT_SECONDS):
             stub = pb_grpc.RendezvousStub(channel)
             async for message in stub.Watch(pb.WatchRequest(worker=codec.encode_worker(A1))):
-                assert codec.decode_notice(message) == Refused(A1, "a:1 comes too late")
+                assert codec.decode_notice(message) == Refuse(A1, "a:1 comes too late")
                 break
 
 

@@ -16,6 +16,7 @@ from protos import rendezvous_pb2 as pb
 from rendezvous.client import AgentClient
 from rendezvous.core.lifecycle import WorkerState
 from rendezvous.core.messages import (
+    Announce,
     Declared,
     Dismiss,
     Effect,
@@ -35,7 +36,7 @@ from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, W
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import KEY_BYTES, Boards, Notice, Published, SequencerOpened
+from rendezvous.wire.notifications import KEY_BYTES, Boards, Notice, Published
 from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
     A0,
@@ -64,7 +65,7 @@ def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def join(agent: AgentClient, *workers: Worker, after: int = 0) -> None:
     for worker in workers:
-        await agent.join(pb.JoinRequest(worker=codec.encode_worker(worker), after=after))
+        await agent.join(codec.encode(Joined(worker, after)))
 
 
 async def form(stage: Stage) -> None:
@@ -104,21 +105,18 @@ async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_me
         async with stage.agent("a") as a:
             await a.open_sequencer(1, SEQUENCER)
         await network.mend()
-        assert [await anext(notices) for _ in range(2)] == [ON_B, SequencerOpened(1, SEQUENCER)]
+        assert [await anext(notices) for _ in range(2)] == [ON_B, Announce(1, SEQUENCER)]
 
 
 @in_clean_loop
 async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> None:
     async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
         await join(b, B1, B0)
-        first, second, foreign = (pb.JoinRequest(worker=codec.encode_worker(worker)) for worker in (A0, A1, B0))
-        first.others.append(foreign)
+        first, second, foreign = (codec.encode(Joined(worker)) for worker in (A0, A1, B0))
         with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
-            await a.join(first)
+            await a._stub.Join(pb.JoinRequest(joined=[first, foreign]))
         assert stage.server.state.count(WorkerState.WAITING) == 2
-        del first.others[:]
-        first.others.append(second)
-        await a.join(first)
+        await a._stub.Join(pb.JoinRequest(joined=[first, second]))
         assert await read(b, 1) == [ON_B]
 
 
@@ -156,11 +154,11 @@ async def test_a_notice_that_an_agent_reports_is_heeded_once() -> None:
 async def test_a_report_that_is_malformed_changes_nothing() -> None:
     async with open_stage() as stage:
         before = stage.server.state
-        end = codec.encode_exited(Exited(A0, 1))
+        end = codec.encode(Exited(A0, 1))
         for report in (
-            pb.AgentReport(host="a", ended=[end]),
-            pb.AgentReport(host="a", number=1, ended=[end, pb.Ended()]),
-            pb.AgentReport(host="a", number=1, ended=[end], running=[pb.WorkerId(host="a")]),
+            pb.AgentReport(host="a", exited=[end]),
+            pb.AgentReport(host="a", number=1, exited=[end, pb.Exited()]),
+            pb.AgentReport(host="a", number=1, exited=[end], running=[pb.WorkerId(host="a")]),
         ):
             with pytest.raises(WireError):
                 stage.server.receive(report)

@@ -4,21 +4,11 @@ import os
 
 from hypothesis import strategies as st
 
-from rendezvous.core.messages import Exited, Launch, Terminate
+from rendezvous.core.messages import Announce, Depart, Exited, Interrupt, Launch, OfferResize, Refuse, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import (
-    KEY_BYTES,
-    Departed,
-    Interrupted,
-    Notice,
-    Published,
-    Refused,
-    ResizeOffered,
-    SequencerFailed,
-    SequencerOpened,
-)
+from rendezvous.wire.notifications import KEY_BYTES, Notice, Published, SequencerFailed
 from rendezvous.wire.orders import (
     Admission,
     AgentAdmitted,
@@ -105,12 +95,12 @@ notices: st.SearchStrategy[Notice] = st.one_of(
         st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
         verdicts,
     ),
-    st.builds(Interrupted, generations, texts),
-    st.builds(ResizeOffered, generations, generations, st.booleans(), st.booleans()),
-    st.builds(SequencerOpened, generations, endpoints),
+    st.builds(Interrupt, generations, texts),
+    st.builds(OfferResize, generations, generations, st.booleans(), st.booleans()),
+    st.builds(Announce, generations, endpoints),
     st.builds(SequencerFailed, generations, texts),
-    st.builds(Refused, workers, texts),
-    st.builds(Departed, generations, workers, numbers),
+    st.builds(Refuse, workers, texts),
+    st.builds(Depart, generations, workers, numbers),
 )
 begins = st.builds(
     Begin,

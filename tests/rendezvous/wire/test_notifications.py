@@ -5,30 +5,18 @@ from contextlib import aclosing
 
 import pytest
 
-from rendezvous.core.messages import Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
+from rendezvous.core.messages import Announce, Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Endpoint, Generation, Slot, Worker
 from rendezvous.core.reports import Decision, Verdict
-from rendezvous.wire.notifications import (
-    KEY_BYTES,
-    Board,
-    Boards,
-    Departed,
-    Interrupted,
-    Notice,
-    Published,
-    Refused,
-    ResizeOffered,
-    SequencerFailed,
-    SequencerOpened,
-)
+from rendezvous.wire.notifications import KEY_BYTES, Board, Boards, Notice, Published, SequencerFailed
 from tests.waiting import in_loop
 
 A0, A1 = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
 FIRST = Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), b"k" * KEY_BYTES)
 SECOND = Published(2, FIRST.members, b"l" * KEY_BYTES)
-OPENED = SequencerOpened(1, Endpoint("10.0.0.1", 4711))
-MOVED = SequencerOpened(1, Endpoint("10.0.0.1", 4712))
-REFUSED, OTHERWISE = Refused(A0, "it is over"), Refused(A0, "for another reason")
+OPENED = Announce(1, Endpoint("10.0.0.1", 4711))
+MOVED = Announce(1, Endpoint("10.0.0.1", 4712))
+REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
 
 
 @pytest.mark.parametrize(
@@ -36,10 +24,10 @@ REFUSED, OTHERWISE = Refused(A0, "it is over"), Refused(A0, "for another reason"
     [
         ([FIRST, REFUSED, OPENED], [FIRST, REFUSED, OPENED]),
         ([FIRST, OPENED, MOVED], [FIRST, MOVED]),
-        ([FIRST, OPENED, REFUSED, Departed(1, A1, 1), SequencerFailed(1, "no NumPy"), SECOND], [SECOND]),
-        ([REFUSED, Refused(A1, "it is over"), OTHERWISE], [Refused(A1, "it is over"), OTHERWISE]),
-        ([FIRST, Departed(1, A0, 0), Departed(1, A1, 1)], [FIRST, Departed(1, A0, 0), Departed(1, A1, 1)]),
-        ([FIRST, REFUSED, Departed(1, A0, 0)], [FIRST, REFUSED, Departed(1, A0, 0)]),
+        ([FIRST, OPENED, REFUSED, Depart(1, A1, 1), SequencerFailed(1, "no NumPy"), SECOND], [SECOND]),
+        ([REFUSED, Refuse(A1, "it is over"), OTHERWISE], [Refuse(A1, "it is over"), OTHERWISE]),
+        ([FIRST, Depart(1, A0, 0), Depart(1, A1, 1)], [FIRST, Depart(1, A0, 0), Depart(1, A1, 1)]),
+        ([FIRST, REFUSED, Depart(1, A0, 0)], [FIRST, REFUSED, Depart(1, A0, 0)]),
     ],
     ids=[
         "all in its order",
@@ -139,13 +127,13 @@ def test_each_generation_of_each_job_has_a_key_of_its_own() -> None:
 
 def test_all_members_are_told_what_concerns_all() -> None:
     boards = post(PUBLISH, Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1))
-    expected = [Interrupted(2, "it broke"), ResizeOffered(2, 7, adds=True, removes=False), Departed(2, B0, 1)]
+    expected = [Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1)]
     assert read(boards, "a")[1:] == read(boards, "b")[1:] == expected
 
 
 def test_a_refusal_is_told_to_one_host() -> None:
     boards = post(PUBLISH, Refuse(A0, "enough"))
-    assert read(boards, "a")[1:] == [Refused(A0, "enough")]
+    assert read(boards, "a")[1:] == [Refuse(A0, "enough")]
     assert read(boards, "b")[1:] == []
 
 
