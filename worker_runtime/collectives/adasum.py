@@ -20,7 +20,7 @@ import torch
 from worker_runtime.collectives.buffers import Fusion, distribute, gather, plan_fusions, view_bytes
 from worker_runtime.collectives.combination import Combination, scale_
 from worker_runtime.collectives.dtypes import HALVES, check_reducible, name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work, await_work
@@ -55,25 +55,20 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         name: str,
         into: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        if into is not None:
-            check_targets(self.title, into, tensors)
+        device = self._begin(name, among, tensors, into)
         self._dtypes = tuple([tensor.dtype for tensor in tensors])
         shapes = tuple([tuple(tensor.shape) for tensor in tensors])
         try:
             for dtype in self._dtypes:
                 check_reducible(dtype, Reduction.ADASUM)
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
+            raise make_error(name, str(error)) from None
         self._lots = plan_fusions(self._dtypes, shapes)
-        self.among = among
         self.question = Question(among.number, name, _make_signature(self._dtypes, shapes, device), how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._into = into
         self._buffers: list[torch.Tensor] | None = None
-        self._choose_stream(device, tensors[0])
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         del terms

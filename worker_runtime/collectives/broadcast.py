@@ -18,13 +18,7 @@ from worker_runtime.collectives.buffers import (
     view_memory,
 )
 from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.tensor_operation import (
-    TensorOperation,
-    check_targets,
-    check_tensors,
-    make_title,
-    read_root,
-)
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, read_root
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -56,11 +50,8 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         name: str,
         into: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        if into is not None:
-            check_targets(self.title, into, tensors)
-        root = read_root(self.title, root, among.ranks)
+        device = self._begin(name, among, tensors, into)
+        root = read_root(name, root, among.ranks)
         try:
             signature = _make_signature(
                 tuple([tensor.dtype for tensor in tensors]),
@@ -70,8 +61,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
                 among.size,
             )
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
-        self.among = among
+            raise make_error(name, str(error)) from None
         self.question = Question(among.number, name, signature)
         self._tensors = tuple(tensors)
         self._root = among.ranks.index(root)
@@ -79,7 +69,6 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         self._into = into
         self._fused: list[torch.Tensor] = []
         self._received: list[torch.Tensor] = []
-        self._choose_stream(device, tensors[0])
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again: the root's data are not changed by it; see `Operation`."""

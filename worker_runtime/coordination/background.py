@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 _LINGER_SECONDS = 0.0005
-_LINGERS = 10  # at most: a burst that goes on is sent in parts
+_LINGERS = 10  # at most: a longer burst is sent in parts
 _JOIN_SECONDS = 5.0
 
 

@@ -1,7 +1,7 @@
 """The sequencer of a world that another launcher made: a child of rank 0, since there is no agent that could own it.
 
-It ends at the end of its standard input, and with its owner, whatever that ended of and whoever else holds the input
-open. One process serves all generations of its owner, one after the other.
+It ends at the end of its standard input, and with its owner, however that ends, even where another process holds the
+input open. One process serves all generations of its owner, one after the other.
 """
 
 import os
@@ -85,7 +85,7 @@ class SequencerProcess:
             child.let_go()
 
     def abandon(self) -> None:
-        """After a fork, in the child: let go of the parent's process, which goes on."""
+        """After a fork, in the child: let go of the parent's process, which continues."""
         child, self._child, self._port = self._child, None, None
         if child is not None:
             child.let_go()

@@ -4,7 +4,7 @@ gloo offers no way to wake a pending operation and does not show its sockets. `s
 the operation raise within milliseconds; the sockets are those that appear while the group is formed.
 
 Nor does gloo notice that a peer's host is cut off from this one: the kernel sends again for a quarter of an hour before
-it gives up. But it knows, and tells (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
+it gives up. But it knows, and shows (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
 was sent has been acknowledged. A peer that is busy, stopped or slow acknowledges all the same: its kernel does.
 
 Once a group's pairs stand, its listening sockets take no more connections. gloo ends the process when accepting fails,
@@ -127,7 +127,7 @@ def _find_connection(name: str, number: int, listener_port: int) -> Connection |
 
 
 def _read_said(information: bytes) -> int:
-    """As many bytes as possible where the kernel does not tell."""
+    """As many bytes as possible where the kernel does not know."""
     return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
 
 
@@ -182,7 +182,7 @@ def find_listener(earlier: Mapping[str, int]) -> socket.socket | None:
 
 
 def silence(listener: socket.socket) -> None:
-    """Have it answer no packet any more; without filters in the kernel it goes on listening."""
+    """Have it answer no packet any more; without filters in the kernel it continues to listen."""
     code = ctypes.create_string_buffer(_DROP, len(_DROP))
     program = struct.pack(_PROGRAM, 1, ctypes.addressof(code))
     with contextlib.suppress(OSError):
@@ -211,7 +211,7 @@ class Gloo:
     """How the groups of one generation are made.
 
     store: in which the members find each other.
-    compare: tells whether a group's connections lead to its members alone: gloo itself authenticates nobody.
+    compare: checks that a group's connections lead to its members alone: gloo itself authenticates no peer.
     address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
     operation_limit: the time limit of each collective, once a group is formed.
     """

@@ -1,7 +1,7 @@
 """A store of torch's own, for backends that use one from their own threads, as NCCL and UCC do.
 
-Rank 0 of a group opens it on a free port of its address and tells the others where it is. It answers whoever reaches
-that port. It is never used again: restarted workers that read a former group's keys would meet dead addresses.
+Rank 0 of a group opens it on a free port of its address and shows the others where it is. It answers every peer that
+reaches that port. It is never used again: restarted workers that read a former group's keys would meet dead addresses.
 
 torch looks up, for its log alone, the name of the address of every connection to a TCPStore. Where no name server knows
 it, each worker warns that "the hostname of the client socket cannot be retrieved", from threads of torch's own; and
@@ -34,7 +34,7 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
     """The store of a group's members.
 
     Args:
-        meeting: where rank 0 tells of it.
+        meeting: where rank 0 writes its address.
         address: on which the others reach this worker.
         name: of the group, used once.
         rank: of this worker in the group.

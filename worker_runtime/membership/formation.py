@@ -1,6 +1,6 @@
 """One try to become a member of a generation and to connect to the others, in a thread that can be given up.
 
-gloo cannot be told to stop connecting, so the program must be able to continue without it: an abandoned
+gloo cannot stop connecting on request, so the program must be able to continue without it: an abandoned
 formation ends by itself, within its limit, and closes what it may still open.
 """
 
@@ -26,7 +26,7 @@ CONNECT_LIMIT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class GenerationFailed:
-    """This worker has noticed that the generation cannot go on."""
+    """This worker has noticed that the generation cannot continue."""
 
     generation: int
     reason: str

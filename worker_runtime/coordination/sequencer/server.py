@@ -146,7 +146,7 @@ class Server:
         self._generation: Generation | None = None
         self._is_called = False
         self._is_ordered = False
-        self._listens_at: float | None = None  # when accepting goes on, where it pauses
+        self._listens_at: float | None = None  # when accepting continues, where it pauses
 
     def run(self) -> None:
         """Serve until the owner has gone.

@@ -30,7 +30,7 @@ class StallLimits:
 
 
 def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], None]) -> StallLimits:
-    """The limits that Horovod's variables ask for; what cannot be followed is told, and left aside."""
+    """The limits that Horovod's variables ask for; `complain` gets what cannot be followed and is ignored."""
     if environment.get(_DISABLED_BY, "").strip() == "1":
         return StallLimits(None, None)
     warning = _read_seconds(environment, _WARNING, complain) or _WARNING_SECONDS
@@ -52,7 +52,7 @@ class StallSettings:
         self._environment: dict[str, str] = {}
 
     def read(self, environment: Mapping[str, str]) -> list[str]:
-        """Take other settings; what cannot be followed, for people, unless they were told before."""
+        """Take other settings. Returns what cannot be followed, for people, unless it was returned before."""
         remarks: list[str] = []
         self.limits = read_stall_limits(environment, remarks.append)
         is_new, self._environment = environment != self._environment, dict(environment)
@@ -60,7 +60,7 @@ class StallSettings:
 
 
 class StallClock:
-    """Tells when to look at what is pending; it holds no timer, so that nothing wakes while nothing is pending."""
+    """Finds when to look at what is pending; it holds no timer, so that nothing wakes while nothing is pending."""
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits

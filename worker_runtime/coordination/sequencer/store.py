@@ -1,4 +1,4 @@
-"""The generation's store: what its members tell each other while their process groups form.
+"""The generation's store: the keys and values of its members while their process groups form.
 
 torch's own store answers every peer that reaches its port. This one answers members only, which have proved that they
 know the generation's key. It also compares the connections of the members. Where one has come to a member and may pass

@@ -33,7 +33,7 @@ _SLICE = timedelta(milliseconds=20)
 
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _FORMER_NAME = "NCCL_ASYNC_ERROR_HANDLING"  # which torch reads as well
-_SHARED = "Duplicate GPU"  # all that NCCL's error has to tell it from others
+_SHARED = "Duplicate GPU"  # all that distinguishes this error of NCCL from others
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class StreamWork:
         self._holds_host = holds_host
 
     def wait(self, timeout: timedelta = _SLICE) -> bool:
-        """Have the current stream wait for its end; the host goes on, unless it is held.
+        """Have the current stream wait for its end; the host continues, unless it is held.
 
         Args:
             timeout: how long the host is held at most.

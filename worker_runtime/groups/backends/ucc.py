@@ -278,7 +278,7 @@ class Gated:
         return gated, gated
 
 
-def _list_faulty(gloo: TorchGroup, rank: int, size: int, is_faulty: bool, limit: timedelta) -> list[int]:  # noqa: FBT001 - what it tells
+def _list_faulty(gloo: TorchGroup, rank: int, size: int, is_faulty: bool, limit: timedelta) -> list[int]:  # noqa: FBT001 - what it reports
     """Which members saw a fault; all members learn the same."""
     faults = torch.zeros(size, dtype=torch.uint8, device="cpu")
     faults[rank] = is_faulty
