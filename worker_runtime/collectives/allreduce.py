@@ -22,9 +22,17 @@ from worker_runtime.collectives.buffers import (
     view_memory,
     view_travelling,
 )
-from worker_runtime.collectives.combination import Combination, conclude_, make_keys, may_have_nan, read_keys, scale_
-from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, make_error
+from worker_runtime.collectives.combination import (
+    Combination,
+    check_combination,
+    conclude_,
+    make_keys,
+    may_have_nan,
+    read_keys,
+    scale_,
+)
+from worker_runtime.collectives.dtypes import choose_travel, name_dtype
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature
 from worker_runtime.coordination.operation import Batcher, Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -227,11 +235,8 @@ def _plan(
     reduction = how.reduction
     if reduction is Reduction.ADASUM:
         raise ValueError("Adasum is an operation of its own")
-    for dtype in dtypes:
-        check_reducible(dtype, reduction)
-        if dtype == torch.bool and (how.prescale != 1.0 or how.postscale != 1.0):
-            raise ValueError("truth values cannot be scaled; convert them")
-    shapes = tuple(tuple(shape) for shape in shapes)
+    check_combination(dtypes, how)
+    shapes = tuple(map(tuple, shapes))
     payload_dtype = ""
     travelling = [choose_travel(dtype, reduction, in_question=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
@@ -239,14 +244,7 @@ def _plan(
         payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
     else:
         travelling = [choose_travel(dtype, reduction, in_question=False) for dtype in dtypes]
-    signature = Signature(
-        kind=Kind.ALLREDUCE,
-        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
-        shapes=shapes,
-        reduction=reduction,
-        device=device,
-        payload_dtype=payload_dtype,
-    )
+    signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, reduction, payload_dtype=payload_dtype)
     batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:
         batchers = make_batchers(travelling[0], how, size)

@@ -1,16 +1,14 @@
 """Each rank of a set gives each other one some of its rows."""
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
 from worker_runtime.collectives.buffers import copy, count_row_bytes, make_rows, view_bytes
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
+from worker_runtime.coordination.ordering.questions import Kind, Question, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 Splits = Sequence[int] | torch.Tensor
@@ -44,7 +42,7 @@ class Alltoall(TensorOperation[Exchanged]):
         check_rows(name, [tensor])
         try:
             self.sizes = _choose_splits(splits, tensor.shape[0], among.size)
-            signature = _make_signature(tensor.dtype, tensor.shape[1:], device)
+            signature = make_signature(Kind.ALLTOALL, (tensor.dtype,), (tensor.shape[1:],), device)
         except ValueError as error:
             raise make_error(name, str(error)) from None
         self.question = Question(among.number, name, signature)
@@ -118,8 +116,3 @@ def _read_splits(splits: Splits) -> tuple[int, ...]:
         return tuple([split.__index__() for split in splits])
     except (AttributeError, TypeError):
         raise ValueError(f"splits are {splits!r}; give integers, or a tensor of int32 or int64") from None
-
-
-@lru_cache(maxsize=1024)
-def _make_signature(dtype: torch.dtype, row_shape: tuple[int, ...], device: str) -> Signature:
-    return Signature(kind=Kind.ALLTOALL, dtypes=(name_dtype(dtype),), shapes=(tuple(row_shape),), device=device)

@@ -17,8 +17,7 @@ from worker_runtime.collectives.buffers import (
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, read_root
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature, read_root
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -159,14 +158,7 @@ def _make_place(tensor: torch.Tensor) -> torch.Tensor:
 def _make_signature(
     dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], root: int, device: str, size: int
 ) -> Signature:
-    names = tuple(name_dtype(dtype) for dtype in dtypes)
     total_bytes = sum(count_row_bytes(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
     in_question = device == "cpu" and size > 1 and total_bytes and fits_payload(size, total_bytes)
-    return Signature(
-        kind=Kind.BROADCAST,
-        dtypes=names,
-        shapes=tuple(tuple(shape) for shape in shapes),
-        root=root,
-        device=device,
-        payload_dtype="uint8" if in_question else "",
-    )
+    payload_dtype = "uint8" if in_question else ""
+    return make_signature(Kind.BROADCAST, dtypes, shapes, device, root=root, payload_dtype=payload_dtype)

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, SupportsFloat, SupportsIndex
 
 import torch
 
-from worker_runtime.collectives.dtypes import INTEGERS
+from worker_runtime.collectives.dtypes import INTEGERS, check_reducible
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import UnsupportedReductionError, WrongArgumentError
 
@@ -135,6 +135,14 @@ def read_factor(title: str, value: object) -> float:
 
 AVERAGE = Combination()
 SUM = Combination(Reduction.SUM)
+
+
+def check_combination(dtypes: Iterable[torch.dtype], how: Combination) -> None:
+    """Raise ValueError unless values of these dtypes can be combined so."""
+    for dtype in dtypes:
+        check_reducible(dtype, how.reduction)
+        if dtype == torch.bool and how.factors != (1.0, 1.0):
+            raise ValueError("truth values cannot be scaled; convert them")
 
 
 def scale_(buffer: torch.Tensor, factor: float) -> None:

@@ -8,13 +8,16 @@ operation. The stream of the thread that takes the result waits for that one; th
 import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from worker_runtime.collectives.buffers import overlaps_itself
+from worker_runtime.collectives.dtypes import name_dtype
 from worker_runtime.coordination.operation import Members, Operation, ResultT_co
-from worker_runtime.coordination.ordering.questions import Release, make_title
+from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, make_title
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
@@ -160,6 +163,24 @@ def _check_likeness(name: str, into: Sequence[torch.Tensor], tensors: Sequence[t
                 f"the result is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and cannot go"
                 f" into {target.dtype} of shape {list(target.shape)} on {target.device}",
             )
+
+
+@lru_cache(maxsize=1024)
+def make_signature(
+    kind: Kind,
+    dtypes: tuple[torch.dtype, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    device: str,
+    reduction: Reduction | None = None,
+    **more: Any,  # noqa: ANN401 - as in `Signature`
+) -> Signature:
+    """The signature of a collective on tensors of these dtypes and shapes.
+
+    Raises:
+        ValueError: a dtype is not supported.
+    """
+    names = tuple(name_dtype(dtype) for dtype in dtypes)
+    return Signature(kind, names, tuple(map(tuple, shapes)), reduction, device=device, **more)
 
 
 class SideStream:
