@@ -48,12 +48,12 @@ from worker_runtime.rendezvous import (
     Decision,
     Departed,
     Interrupted,
+    JoinReason,
     Membership,
     RendezvousError,
     Report,
     ResizeOffered,
     Verdict,
-    Wish,
 )
 
 if TYPE_CHECKING:
@@ -122,11 +122,11 @@ class Recovery:
         """The newest that this worker was a member of."""
         return self._generation
 
-    def enter(self, wish: Wish, trouble: str = "") -> Entered:
+    def enter(self, reason: JoinReason, trouble: str = "") -> Entered:
         """Become a member of the next generation, in the program's own time; waits for it.
 
         Args:
-            wish: BEGIN, RESIZE or RESTORE.
+            reason: BEGIN, RESIZE or RESTORE.
             trouble: why, of a RESTORE: an error that comes again and again is the program's own.
 
         Raises:
@@ -152,7 +152,7 @@ class Recovery:
                 report = succession.report()
                 succession.engine.close()
             with self._changed:
-                self._begin(replace(report, wish=wish, trouble=trouble, pending=()))
+                self._begin(replace(report, wish=reason, trouble=trouble, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:
@@ -283,7 +283,7 @@ class Recovery:
             if self._succession is not succession:
                 return  # the program has just come for another by itself
             former, self._formation = self._formation, None
-            report = Report(Wish.FORM) if succession is None else succession.report()
+            report = Report(JoinReason.FORM) if succession is None else succession.report()
             self._begin(replace(report, trouble=trouble))
         if former is not None:
             former.abandon()

@@ -28,10 +28,10 @@ from worker_runtime.membership.recovery import Recovery
 from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
+    JoinReason,
     RendezvousError,
     ResizeOffered,
     Verdict,
-    Wish,
     connect,
     read_backend,
     read_is_elastic,
@@ -117,11 +117,11 @@ class Runtime:
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
-    def enter_anew(self, wish: Wish, trouble: str = "") -> Verdict | None:
+    def enter_anew(self, reason: JoinReason, trouble: str = "") -> Verdict | None:
         """Become a member of the next generation, after an exception that says so; what it brings.
 
         Args:
-            wish: RESIZE or RESTORE.
+            reason: RESIZE or RESTORE.
             trouble: why, of a RESTORE.
 
         Returns:
@@ -138,7 +138,7 @@ class Runtime:
                 return None
             self.world = None
             try:
-                assignment, engine, verdict = recovery.enter(wish, trouble)
+                assignment, engine, verdict = recovery.enter(reason, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
             self.world = _World(assignment, engine)
@@ -225,7 +225,7 @@ class Runtime:
             bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
         )
         try:
-            assignment, engine, _ = recovery.enter(Wish.BEGIN)
+            assignment, engine, _ = recovery.enter(JoinReason.BEGIN)
         except BaseException:
             self._close_recovery()
             raise

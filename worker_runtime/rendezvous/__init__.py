@@ -22,7 +22,8 @@ with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
     from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap, name_stop_file
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
-    from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
+    from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict
+    from rendezvous.core.reports import Wish as JoinReason
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
     from rendezvous.notices import Departed, Interrupted, ResizeOffered
@@ -46,6 +47,7 @@ __all__ = [
     "ForkRequest",
     "Forked",
     "Interrupted",
+    "JoinReason",
     "Membership",
     "Message",
     "PendingOperation",
@@ -56,7 +58,6 @@ __all__ = [
     "SequencerStartError",
     "Slot",
     "Verdict",
-    "Wish",
     "connect",
     "decode",
     "encode",
