@@ -1,4 +1,4 @@
-"""The thread that drives the conversation with the sequencer when nobody waits, and the bell that wakes it.
+"""The thread that drives the conversation with the sequencer when no thread waits, and the bell that wakes it.
 
 It sleeps until the bell rings, so that nothing happens while nothing is pending; then it lingers for half a
 millisecond, so that a burst of operations stays one message.

@@ -1,6 +1,6 @@
 """A collective of this rank, in which set of ranks it runs, and what becomes of it.
 
-A handle has one state, and the transitions between states that its class names. It calls nobody: the engine moves it
+A handle has one state, and the transitions between states that its class names. It calls nothing: the engine moves it
 and waits for it, see `Engine.wait`.
 """
 
@@ -177,7 +177,7 @@ class Handle(Generic[ResultT_co]):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for it: its call has failed, or its step was interrupted; its name is used again."""
+        """Whether no thread waits for it: its call has failed, or its step was interrupted; its name is used again."""
         return self.operation.is_of_step or self.operation.question.signature.kind is Kind.FAIL
 
     @property
@@ -216,7 +216,7 @@ class Handle(Generic[ResultT_co]):
             self.payload = payload
             self.state = _RELEASED
 
-    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nobody else gives results
+    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nothing else gives results
         """It was released and finished together with others."""
         if self.state is _ASKED:
             self.terms = terms

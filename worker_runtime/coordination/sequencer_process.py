@@ -67,7 +67,7 @@ class SequencerProcess:
         """Where it listens, once it does.
 
         Raises:
-            SequencerStartError: it was never activated, ended instead, or said nothing of it within the limit.
+            SequencerStartError: it was never activated, ended instead, or did not report its port within the limit.
         """
         if self._port is None:
             if self._child is None:
@@ -79,7 +79,7 @@ class SequencerProcess:
         """End it, if it lives. A later `activate` starts another one."""
         child, self._child, self._port = self._child, None, None
         if child is not None:
-            child.process.kill()  # the members have said goodbye, or hear of it by their connections
+            child.process.kill()  # the members have said goodbye, or notice it by their connections
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(_END_SECONDS)
             child.let_go()
@@ -112,7 +112,7 @@ class SequencerProcess:
         return _Child(process, orders, output)
 
     def _read_port(self, child: _Child, limit: timedelta) -> int:
-        said = b""
+        read = b""
         deadline = time.monotonic() + limit.total_seconds()
         while (left := deadline - time.monotonic()) > 0:
             if not select.select([child.output], [], [], left)[0]:
@@ -120,7 +120,7 @@ class SequencerProcess:
             chunk = os.read(child.output, _CHUNK_BYTES)
             if not chunk:
                 raise SequencerStartError(f"{self._python} -m {SEQUENCER} {_describe_end(child.process)}")
-            *lines, said = (said + chunk).split(b"\n")
+            *lines, read = (read + chunk).split(b"\n")
             for line in lines:
                 if (port := read_port(line)) is not None:
                     return port

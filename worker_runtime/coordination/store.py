@@ -28,7 +28,7 @@ class SequencerStore(Store):
         key: of the generation.
         generation: its number.
         rank: of this worker.
-        limit: how long to wait for a key where the caller says nothing else.
+        limit: how long to wait for a key where the caller gives no other limit.
 
     All methods raise RuntimeError, as torch's stores do, where the sequencer is gone or the time is over.
     """
@@ -42,7 +42,7 @@ class SequencerStore(Store):
         self._limit = limit
         self._lock = threading.Lock()
         self._connections: dict[int, socket.socket] = {}  # by the thread that uses it
-        self._awaited: dict[str, bytes] = {}  # values that came while somebody waited for their keys
+        self._awaited: dict[str, bytes] = {}  # values that came while a thread waited for their keys
         self._is_cancelled = False
 
     def set(self, key: str, value: bytes | str) -> None:

@@ -168,7 +168,7 @@ def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str,
         rank: of this member in the group.
         size: how many members it has.
         ends: of each connection: this end's address and port, the other end's, and how many bytes the other end has
-            said where it has come to the group's listener (None: it has not); None: not known.
+            sent where it has come to the group's listener (None: it has not); None: not known.
     """
     return json.dumps([group, rank, size, ends]).encode()
 
@@ -189,8 +189,8 @@ def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | 
     raise ProtocolError("a COMPARE needs a group, a rank, a size and connections")
 
 
-def _make_end(own: object, other: object, said: object) -> tuple[str, str, int | None]:
-    return str(own), str(other), said if isinstance(said, int) else None
+def _make_end(own: object, other: object, sent: object) -> tuple[str, str, int | None]:
+    return str(own), str(other), sent if isinstance(sent, int) else None
 
 
 def encode_comparison(fault: str, matched: Sequence[int]) -> bytes:
@@ -319,7 +319,7 @@ class Released(NamedTuple):
     """
 
     number: int
-    index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
+    index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
     joined: tuple[int, ...]
     sizes: tuple[tuple[int, ...], ...]
     value: int

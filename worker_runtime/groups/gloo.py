@@ -53,13 +53,14 @@ class Connection:
 
     name: the kernel's name for its socket.
     own, other: address and port of this end, and of the other one.
-    said: how many bytes the other end has sent where it has come to the listener that was asked for; else None.
+    received: how many bytes have come from the other end, where it has come to the listener that was asked for; else
+        None.
     """
 
     name: str
     own: str
     other: str
-    said: int | None
+    received: int | None
 
 
 def list_connections(earlier: Mapping[str, int], listener_port: int) -> list[Connection]:
@@ -120,13 +121,15 @@ def _find_connection(name: str, number: int, listener_port: int) -> Connection |
             return None
         try:
             own, other = copy.getsockname(), copy.getpeername()
-            said = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+            received = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         except OSError:
             return None
-    return Connection(name, _describe(own), _describe(other), _read_said(said) if own[1] == listener_port else None)
+    return Connection(
+        name, _describe(own), _describe(other), _read_received(received) if own[1] == listener_port else None
+    )
 
 
-def _read_said(information: bytes) -> int:
+def _read_received(information: bytes) -> int:
     """As many bytes as possible where the kernel does not know."""
     return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
 
@@ -199,7 +202,7 @@ class UnknownPeerError(RuntimeError):
 
 # Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
 # size, this worker's connections (None: not known), of each the address and port of this end and of the other, and how
-# many bytes that has said where it has come to the group's listener, and how long to wait for the others. It returns a
+# many bytes that has sent where it has come to the group's listener, and how long to wait for the others. It returns a
 # sentence on one of an unknown peer, alike on all members, or "", and which of this worker's lead to a member.
 Compare: TypeAlias = Callable[
     [str, int, int, Sequence[tuple[str, str, int | None]] | None, timedelta], tuple[str, Sequence[int]]
@@ -238,7 +241,7 @@ class Gloo:
                 group: TorchGroup = _GLOO(PrefixStore(name, self.store), rank, size, options)
                 group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
                 found = None if listener is None else list_connections(present, listener.getsockname()[1])
-                ends = None if found is None else [(each.own, each.other, each.said) for each in found]
+                ends = None if found is None else [(each.own, each.other, each.received) for each in found]
                 fault, matched = self.compare(name, rank, size, ends, limit)
                 if listener is not None and not fault:
                     silence(listener)  # not before: where an unknown peer has a member's place, that member still calls
@@ -246,7 +249,7 @@ class Gloo:
             own = [known[index] for index in matched]
             if not fault:
                 return group, Connections.of(own)
-            Connections.of([*own, *(each for each in known if each.said is not None)]).shut_down()
+            Connections.of([*own, *(each for each in known if each.received is not None)]).shut_down()
             group.shutdown()
         raise UnknownPeerError(fault)
 
@@ -254,7 +257,7 @@ class Gloo:
         """With a device that listens on the address."""
         options = _GLOO._Options()  # noqa: SLF001 - torch's only way to choose the device
         options._timeout = limit  # noqa: SLF001 - the same
-        try:  # all connect now, TORCH_GLOO_LAZY_INIT or not: later nobody listens
+        try:  # all connect now, TORCH_GLOO_LAZY_INIT or not: later nothing listens
             device = _GLOO.create_device(hostname=self.address, lazy_init=False)
         except TypeError:  # an older torch, which knows no other way
             device = _GLOO.create_device(hostname=self.address)

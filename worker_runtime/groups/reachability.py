@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Store  # torch.distributed has no types f
 PROBE_SECONDS = 2.0  # for a connection between hosts that reach each other, lost packets included
 _WAIT = timedelta(seconds=PROBE_SECONDS + 3.0)  # for what the others find, which may notice later that it has failed
 _MOST_PAIRS = 4  # that are named
-_BACKLOG = 4096  # connections that nobody takes
+_BACKLOG = 4096  # connections that are never accepted
 
 
 class UnreachedError(RuntimeError):

@@ -182,9 +182,9 @@ class FailedWork:
 def await_works(works: Sequence[Work], listen: Callable[[], None] = lambda: None) -> RuntimeError | None:
     """Wait for all of them; the first one's failure, without its traceback.
 
-    `listen` is called now and then meanwhile: nobody but the sequencer may know that a rank is lost.
+    `listen` is called now and then meanwhile: only the sequencer may know that a rank is lost.
 
-    The frames of a traceback would hold a work, and that its group's device, for as long as anybody keeps the error:
+    The frames of a traceback would hold a work, and that its group's device, for as long as the error is kept:
     its destructor then joins a thread, which in a forked child does not exist (torch crashes there).
     """
     try:

@@ -49,8 +49,8 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
         port, _, address = meeting.get(name).decode().partition(" ")
         with brief_lookups(), without_warnings():
             return TCPStore(address, int(port), is_master=False, wait_for_workers=False, timeout=limit)
-    # torch would listen on all interfaces, so it is given a socket that is bound already. Nobody else can take the port
-    # between bind and listen, since the socket is never closed in between.
+    # torch would listen on all interfaces, so it is given a socket that is bound already. No other process can take the
+    # port between bind and listen, since the socket is never closed in between.
     family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as listener:
         listener.bind(where)

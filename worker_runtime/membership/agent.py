@@ -96,7 +96,7 @@ def find_listener(path: Path, patience_seconds: float) -> int | None:
 
 
 def end(sentence: str, *, with_group: bool = False) -> NoReturn:
-    """Say why, if somebody can still hear it, and end without delay.
+    """Print why, if standard error is still read, and end without delay.
 
     with_group: with all of the process group, in which a shell may wait for this worker before its next command.
     """

@@ -137,7 +137,7 @@ class Ledger:
     def list_left(self, samples: Sequence[SampleT]) -> list[SampleT]:
         """Which of an epoch's samples, given in their order, are left, in the same order but for those once missed.
 
-        Those that an absent rank has missed come before those that nobody has reached.
+        Those that an absent rank has missed come before those that no rank has reached.
         """
         left = list(samples)
         for deal in self.deals:

@@ -19,7 +19,7 @@ asked does not count any more, and what needs it waits for the explanation. When
 later call answers nothing, and illegal ones raise no more.
 
 **Deadlocks.** A rank says that it is *blocked* when its only thread has waited for a question for a second. When each
-rank has left, has joined or is blocked in a question that is pending, nobody can ask any more: all that is pending is
+rank has left, has joined or is blocked in a question that is pending, no rank can ask any more: all that is pending is
 refused. A JOIN is not: it ends when the others, which continue, join or leave.
 
 The steady state, a question with a known signature, costs a few look-ups: what is rare is looked at first by one test
@@ -158,7 +158,7 @@ class Ordering:
                 uses.left.append(rank)
                 uses.close()
         self._blocked.pop(rank, None)
-        self._joined.clear()  # the JOIN was pending in set 0, of which everybody is
+        self._joined.clear()  # the JOIN was pending in set 0, of which every rank is a member
         return answers + self._unlock()
 
     def vanish(self, rank: int) -> None:
@@ -204,7 +204,7 @@ class Ordering:
         return self._next_index
 
     def find_pending(self) -> list[Pending]:
-        """What somebody waits for, oldest first."""
+        """What some rank waits for, oldest first."""
         found = []
         for use in self._list_uses():
             asked = [rank for rank, question in use.asked.items() if question.signature.kind is not Kind.FAIL]
@@ -265,7 +265,7 @@ class Ordering:
         return answers + self._release(join, (), rank)
 
     def _settle(self, use: Use) -> list[Answer]:
-        """Answer a use for which somebody may have joined, if it can be answered now."""
+        """Answer a use for which a member may have joined, if it can be answered now."""
         absent = use.find_absent()
         return self._conclude(use, tuple(absent)) if self._joined.issuperset(absent) else []
 
@@ -320,7 +320,7 @@ class Ordering:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
 
     def _unlock(self) -> list[Answer]:
-        """When nobody can ask any more, refuse all that is pending, but for a JOIN."""
+        """When no rank can ask any more, refuse all that is pending, but for a JOIN."""
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []

@@ -112,7 +112,7 @@ class Release(NamedTuple):
     value: the number of an ADD_SET's set; the rank that joined last of a JOIN.
     """
 
-    index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
+    index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
     question: Question
     members: tuple[int, ...]
     joined: tuple[int, ...] = ()

@@ -91,7 +91,7 @@ class Generation:
             answers, self._answers = self._answers, []
             try:
                 ranks = self._put(answers)
-            except UnequalPayloadError as error:  # nobody gets any of these answers, but all hear of the failure
+            except UnequalPayloadError as error:  # no rank gets any of these answers, and all get the failure
                 self._drop(error.rank, str(error))
                 self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # where it had said goodbye
                 self._answers = [(Failure(self._failure), [])]
@@ -305,7 +305,7 @@ class Generation:
                 touched.add(rank)
 
     def _find_since(self, pending: Pending) -> float:
-        """Since when somebody waits for this; in a join, since something was released."""
+        """Since when a rank waits for this; for a join, since the last release."""
         key = pending.question.process_set, pending.question.name
         entries = [self._members[rank].pending[key] for rank in pending.asked]
         since = min(when for _, _, _, when in entries)

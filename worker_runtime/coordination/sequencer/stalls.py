@@ -117,7 +117,7 @@ def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: floa
         waiting: all that is pending, oldest first, each with how long it has waited, in seconds.
         after_seconds: more than this is too long.
     """
-    stalled = _find_stalled(waiting, after_seconds)
+    stalled = [pending for pending, waited in waiting if waited > after_seconds]
     if not stalled:
         return None
     return (
@@ -134,7 +134,7 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
         waiting: all that is pending, oldest first, each with how long it has waited, in seconds.
         limit_seconds: more than this is too long.
     """
-    stalled = _find_stalled(waiting, limit_seconds)
+    stalled = [pending for pending, waited in waiting if waited > limit_seconds]
     if not stalled:
         return None
     oldest = stalled[0]
@@ -144,10 +144,6 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
         f"{limit_seconds:g} seconds, the stall limit. Horovod has been shut down. The ranks that were waited for are "
         f'marked by "!".\n{_list_missing(waiting, stalled, "!")}'
     )
-
-
-def _find_stalled(waiting: Sequence[tuple[Pending, float]], seconds: float) -> list[Pending]:
-    return [pending for pending, waited in waiting if waited > seconds]
 
 
 def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pending], mark: str) -> str:

@@ -128,7 +128,7 @@ class NcclGroup:
         return not self._abort.is_alive()
 
     def find_silent(self, limit_seconds: float) -> str:
-        """Nobody: NCCL watches its connections itself."""
+        """None: NCCL watches its connections itself."""
         del limit_seconds
         return ""
 
@@ -192,7 +192,7 @@ class StreamWork:
         self._work.wait()
         if self._holds_host:
             self._hold_host(time.monotonic() + timeout.total_seconds())
-        # Of a work that was aborted torch says that it ended well: nobody knows what is in its tensors.
+        # Of a work that was aborted torch says that it ended well: what is in its tensors is unknown.
         if self._group.is_aborted or (self._work.is_completed() and not self._work.is_success()):
             raise RuntimeError("NCCL failed, or its group was aborted since a peer was lost")
         return True

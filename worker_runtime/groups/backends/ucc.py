@@ -97,7 +97,7 @@ class PolledWork:
         return self._work.wait()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not, or nobody waits for it any more."""
+        """Whether it has ended, well or not, or is not waited for any more."""
         return self._interruption.is_set() or self._work.is_completed()
 
     @property
