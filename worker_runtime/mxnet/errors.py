@@ -33,8 +33,10 @@ class MXNetMissingError(ImportError):
         needed, name, remedy = "MXNet 1.9", "mxnet", _REMEDY
         if absent in {"torch", "numpy"}:
             needed, name = absent, absent
-        told, *_ = str(cause).splitlines() or [type(cause).__name__]  # MXNet lists where it has looked for its library
-        reason = "is not installed" if absent == name else f"cannot be imported ({told})"
+        reason_given, *_ = str(cause).splitlines() or [
+            type(cause).__name__
+        ]  # MXNet lists where it has looked for its library
+        reason = "is not installed" if absent == name else f"cannot be imported ({reason_given})"
         if isinstance(cause, OSError):
             remedy = "it needs libraries of the system, on Debian libgomp1 and libquadmath0"
         beside = f", where numpy is {numpy}" if numpy else ""

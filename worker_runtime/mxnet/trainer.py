@@ -139,7 +139,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             self._shares_freshness = False
 
     def allreduce_grads(self) -> None:
-        """Average the gradients, for `update`, which may then be told to ignore stale ones."""
+        """Average the gradients, for `update`, which may then ignore stale ones."""
         self._shares_freshness = True
         try:
             with self._reducer.preparing():

@@ -126,7 +126,7 @@ def compose(choice: Choice, gloo: Gloo, numbers: Assignment) -> MakeGroup:
     limit = gloo.operation_limit
     makers: dict[Backend, MakeGroup] = {
         Backend.GLOO: gloo.make,
-        # A host with one worker has none that could share a GPU, or nobody knows yet who is on which host.
+        # A host with one worker has none that could share a GPU, or it is not known yet which worker is on which host.
         Backend.NCCL: Nccl(
             open_store, numbers.local_rank if numbers.local_size > 1 else None, limit, choice.holds_host
         ).make,
