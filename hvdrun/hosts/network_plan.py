@@ -40,7 +40,11 @@ Answer = Route | LaunchError
 
 
 class InsideOnlyError(LaunchError):
-    """A host would have to reach workers that only this machine reaches."""
+    """A host would have to reach workers that only this machine reaches.
+
+    Cause: The first hosts were all this machine, so the workers meet on its loopback interface.
+    Remedy: Name this machine as other hosts know it, or give `--network-interfaces`.
+    """
 
     def __init__(self, host: str) -> None:
         super().__init__(

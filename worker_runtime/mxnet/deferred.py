@@ -48,7 +48,11 @@ class DeferredBroadcast(NamedTuple):
 
 
 class NotBroadcastError(HorovodInternalError):
-    """A parameter was to have another rank's values, or to give its own, and could not."""
+    """A parameter was to have another rank's values, or to give its own, and could not.
+
+    Cause: A rank was lost while a parameter was broadcast.
+    Remedy: Call `broadcast_parameters()` again on all ranks.
+    """
 
     def __init__(self, name: str, cause: str) -> None:
         super().__init__(

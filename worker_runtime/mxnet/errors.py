@@ -23,6 +23,9 @@ _REMEDY = "pip install 'hvdrun[mxnet]' brings all that is needed: MXNet, torch, 
 class MXNetMissingError(ImportError):
     """MXNet, or what it or this package needs, is absent or fails, as any MXNet does beside a newer NumPy.
 
+    Cause: MXNet is not installed, or NumPy is 1.24 or newer.
+    Remedy: Install MXNet 1.9.1 and `numpy<1.24`.
+
     Args:
         cause: what importing it has raised.
         numpy: the version of NumPy; empty where there is none.

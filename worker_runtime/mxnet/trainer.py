@@ -19,7 +19,11 @@ _DICTS = (dict, mx.gluon.ParameterDict)
 
 
 class PrefixError(AssertionError, TypeError):
-    """The prefix is no text. AssertionError as in Horovod."""
+    """The prefix is no text. AssertionError as in Horovod.
+
+    Cause: The argument `prefix` is no text.
+    Remedy: Give a str, or None.
+    """
 
     def __init__(self, prefix: object) -> None:
         super().__init__(f"DistributedTrainer: prefix is {prefix!r}; it must be a str, or None")

@@ -48,7 +48,11 @@ def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it unty
 
 
 class BackendRefusedError(InitializationError):
-    """This torch, or this machine, lacks the backend that was asked for."""
+    """This torch, or this machine, lacks the backend that was asked for.
+
+    Cause: This torch, or this machine, lacks the backend.
+    Remedy: Install a torch that has it, or leave `--backend` out.
+    """
 
     def __init__(self, backend: Backend, objection: str) -> None:
         super().__init__(f"the backend {backend} cannot be used here: {objection}")

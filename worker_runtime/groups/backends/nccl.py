@@ -155,7 +155,11 @@ class NcclGroup:
 
 
 class SharedDeviceError(RuntimeError):
-    """NCCL refused a group since two of its members use one GPU."""
+    """NCCL refused a group since two of its members use one GPU.
+
+    Cause: Two workers of a host use the same GPU.
+    Remedy: Call `torch.cuda.set_device(hvd.local_rank())` before the first CUDA tensor.
+    """
 
     def __init__(self, device: str, local_rank: int | None) -> None:
         who = "this worker" if local_rank is None else f"this one, of local rank {local_rank},"

@@ -109,6 +109,9 @@ class PolledWork:
 class CanaryError(InitializationError, RuntimeError):
     """A new group of a backend failed a test whose result is known; all its members raise this alike.
 
+    Cause: The library computes wrong results, or fails, on some members.
+    Remedy: Use another backend: `--backend gloo`.
+
     It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
     """
 
