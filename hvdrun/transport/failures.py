@@ -106,7 +106,7 @@ class HvdrunMissingError(TransportError):
     def __init__(self, host: str, python: str, version: str) -> None:
         super().__init__(
             host,
-            f"hvdrun is missing for {python!r} on the host {host!r}: install there the wheel or the checkout of version "
+            f"hvdrun is missing for {python!r} on the host {host!r}: install there the wheel or checkout of version "
             f"{version} that is installed here ({python} -m pip install FILE), or name another interpreter with "
             "--remote-python.",
         )
@@ -124,7 +124,7 @@ class VersionMismatchError(TransportError):
     def __init__(self, host: str, python: str, theirs: str, ours: str) -> None:
         super().__init__(
             host,
-            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install there the wheel or the checkout "
+            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install there the wheel or checkout "
             f"that is installed here ({python} -m pip install FILE).",
         )
         self.python = python
