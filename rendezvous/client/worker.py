@@ -12,7 +12,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, name_socket, raise_final
-from rendezvous.client.reading import CLOSED, Reading
+from rendezvous.client.subscription import CLOSED, Reading
 from rendezvous.core.messages import Announce, Declared, Depart, Interrupt, Joined, OfferResize, Refuse
 from rendezvous.core.model import Endpoint, Membership
 from rendezvous.core.reports import Report

@@ -13,7 +13,7 @@ import pytest
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import name_socket
-from rendezvous.client.reading import Reading
+from rendezvous.client.subscription import Reading
 from rendezvous.core.messages import Interrupt, Refuse
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.wire import codec
