@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from rendezvous.wire.orders import Look, Probe, Telling
+from rendezvous.wire.orders import AgentMessage, Look, Probe
 
 if TYPE_CHECKING:
     from hvdrun.network.connectivity import Participant
@@ -23,7 +23,7 @@ class Respondent:
     """
 
     def __init__(
-        self, tell: Callable[[Telling], None], *, listen_seconds: float = LISTEN_SECONDS, loopback: bool = False
+        self, tell: Callable[[AgentMessage], None], *, listen_seconds: float = LISTEN_SECONDS, loopback: bool = False
     ) -> None:
         self._tell = tell
         self._listen_seconds = listen_seconds

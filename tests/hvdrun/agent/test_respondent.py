@@ -7,13 +7,13 @@ import pytest
 
 from hvdrun.agent.respondent import Respondent
 from hvdrun.network.probe import probe
-from rendezvous.wire.orders import Found, Listening, Look, Probe, Probed, ProbeTarget, Telling
+from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Probe, Probed, ProbeTarget
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32
 
 
-async def find(told: "asyncio.Queue[Telling]") -> tuple[Listening, ...]:
+async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
     """The addresses that are told next."""
     found = await told.get()
     assert isinstance(found, Found)
@@ -28,7 +28,7 @@ def listens(listening: Listening) -> bool:
 
 @in_loop
 async def test_it_is_reached_and_reaches_others() -> None:
-    told, others = asyncio.Queue[Telling](), asyncio.Queue[Telling]()
+    told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
     respondent, other = Respondent(told.put_nowait, loopback=True), Respondent(others.put_nowait, loopback=True)
     respondent.take(Look(TOKEN, "a"))
     other.take(Look(TOKEN, "b"))
@@ -45,7 +45,7 @@ async def test_it_is_reached_and_reaches_others() -> None:
 
 @in_loop
 async def test_another_survey_ends_the_one_before() -> None:
-    told = asyncio.Queue[Telling]()
+    told = asyncio.Queue[AgentMessage]()
     respondent = Respondent(told.put_nowait, loopback=True)
     respondent.take(Look(TOKEN, "a"))
     first = await find(told)
@@ -58,7 +58,7 @@ async def test_another_survey_ends_the_one_before() -> None:
 
 @in_loop
 async def test_a_survey_of_which_nothing_more_is_heard_is_over() -> None:
-    told = asyncio.Queue[Telling]()
+    told = asyncio.Queue[AgentMessage]()
     respondent = Respondent(told.put_nowait, listen_seconds=0.2, loopback=True)
     respondent.take(Look(TOKEN, "a"))
     addresses = await find(told)
@@ -71,7 +71,7 @@ async def test_a_survey_of_which_nothing_more_is_heard_is_over() -> None:
 @pytest.mark.parametrize("question", [Look(TOKEN, "a"), Probe(())])
 @in_loop
 async def test_one_that_closes_answers_no_more(question: Look | Probe) -> None:
-    said: list[Telling] = []
+    said: list[AgentMessage] = []
     respondent = Respondent(said.append, loopback=True)
     respondent.take(question)
     await respondent.close()

@@ -15,8 +15,8 @@ from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import KEY_BYTES, Notice
-from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Hello, Order, Remark, Telling
+from rendezvous.wire.notifications import KEY_BYTES, Notification
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Hello, Order, Remark
 from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.wire import messages
 from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, unframe
@@ -34,9 +34,9 @@ def framed(kind: type) -> Codec:
     return codec.encode_frame, lambda data: codec.decode_frame(kind, data)
 
 
-NOTICES: Codec = (codec.encode_notice, codec.decode_notice)
+NOTICES: Codec = (codec.encode_notification, codec.decode_notification)
 ORDERS: Codec = (codec.encode_order, codec.decode_order)
-TELLINGS: Codec = (codec.encode_telling, codec.decode_telling)
+TELLINGS: Codec = (codec.encode_agent_message, codec.decode_agent_message)
 ANSWERS: Codec = framed(AgentAdmitted)
 
 NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
@@ -199,7 +199,7 @@ def test_what_other_versions_of_hvdrun_read_keeps_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "union"), [(pb.Order, Order), (pb.AgentMessage, Telling), (pb.Notification, Notice)]
+    ("message", "union"), [(pb.Order, Order), (pb.AgentMessage, AgentMessage), (pb.Notification, Notification)]
 )
 def test_a_union_has_one_class_for_each_field(message: type[Message], union: object) -> None:
     fields = {field.message_type.name for field in message.DESCRIPTOR.fields if field.message_type is not None}
