@@ -31,7 +31,11 @@ class LaunchError(HvdrunError):
 
 
 class OutputLostError(HvdrunError):
-    """What was asked for cannot be written."""
+    """What was asked for cannot be written.
+
+    Cause: The disk is full, or the reader of a pipe has ended.
+    Remedy: See where the standard output goes, and run hvdrun again.
+    """
 
     exit_code: ClassVar[int] = OUTPUT_LOST
 
@@ -41,7 +45,11 @@ class OutputLostError(HvdrunError):
 
 
 class BackendRefusedError(LaunchError):
-    """The workers' torch cannot communicate through the backend that was asked for."""
+    """The workers' torch cannot communicate through the backend that was asked for.
+
+    Cause: `--backend` or `HVD_BACKEND` names a backend that the torch of the workers was built without.
+    Remedy: Install a torch that has it, or leave the option out.
+    """
 
     def __init__(self, backend: str, interpreter: str, objection: str) -> None:
         super().__init__(
@@ -53,7 +61,11 @@ class BackendRefusedError(LaunchError):
 
 
 class BackendNotAskedError(LaunchError):
-    """Nobody knows whether the workers' torch has the backend that was asked for."""
+    """Nobody knows whether the workers' torch has the backend that was asked for.
+
+    Cause: The Python of the command has no torch or no hvdrun, or it cannot start.
+    Remedy: Run `python -c 'import torch, worker_runtime'` with that Python. Or leave the option out.
+    """
 
     def __init__(self, backend: str, interpreter: str, reason: str) -> None:
         super().__init__(
@@ -67,6 +79,9 @@ class BackendNotAskedError(LaunchError):
 
 class HostsFailedError(LaunchError):
     """Several hosts of a job cannot be used, each for a reason of its own.
+
+    Cause: Each line below the headline has its own cause.
+    Remedy: See the remedy in each line.
 
     failures: one for each of them. hosts: how many the job has.
     """
@@ -85,7 +100,11 @@ class HostsFailedError(LaunchError):
 
 
 class HostLostError(LaunchError):
-    """An agent has ended that another part of the job still needed; `how` is half a sentence."""
+    """An agent has ended that another part of the job still needed; `how` is half a sentence.
+
+    Cause: The agent was killed, its machine went down, or the connection broke while hvdrun started the job.
+    Remedy: See the reason in the sentence, and the log of that host. Start the job again.
+    """
 
     when: ClassVar[str] = ""
 
@@ -102,7 +121,11 @@ class HostLostEarlyError(HostLostError):
 
 
 class HostFaultError(LaunchError):
-    """Hvdrun is at fault, or this machine lacks what one more host needs."""
+    """Hvdrun is at fault, or this machine lacks what one more host needs.
+
+    Cause: hvdrun has a fault, or this machine has no more processes, files or memory for one more host.
+    Remedy: Free what is short. Report the fault with the traceback that `-v` prints.
+    """
 
     def __init__(self, host: str, error: Exception) -> None:
         remedy = "" if isinstance(error, OSError) else ", which is a fault of hvdrun's own, please report it"
@@ -111,7 +134,11 @@ class HostFaultError(LaunchError):
 
 
 class HostsOverdueError(LaunchError):
-    """Some hosts could not be connected to within the time that the start may take."""
+    """Some hosts could not be connected to within the time that the start may take.
+
+    Cause: A firewall drops the connection, the host is down, or a shared file system is slow.
+    Remedy: `ssh HOST true` must work without a question. Raise `--start-timeout` for slow hosts.
+    """
 
     exit_code: ClassVar[int] = START_TIMED_OUT
 
@@ -133,6 +160,9 @@ class UsageError(HvdrunError):
 class UnknownOptionError(UsageError):
     """An option that hvdrun does not have.
 
+    Cause: The option is misspelled, or belongs to another launcher.
+    Remedy: `hvdrun --help` lists all options.
+
     suggestion: what was probably meant. remedy: what to do instead, where there is no such option.
     """
 
@@ -143,7 +173,11 @@ class UnknownOptionError(UsageError):
 
 
 class BadValueError(UsageError):
-    """An option, or the environment variable that stands for it, has a value that it cannot have."""
+    """An option, or the environment variable that stands for it, has a value that it cannot have.
+
+    Cause: The value has another form or range than the option takes.
+    Remedy: Write it as the example in the sentence shows.
+    """
 
     def __init__(self, source: str, wanted: str, found: str) -> None:
         super().__init__(f"{source} takes {wanted}, not {found!r}.")
@@ -152,7 +186,11 @@ class BadValueError(UsageError):
 
 
 class VariableNotSetError(UsageError):
-    """A variable is to be forwarded that hvdrun itself does not have."""
+    """A variable is to be forwarded that hvdrun itself does not have.
+
+    Cause: `-x NAME` forwards a variable that the shell does not export.
+    Remedy: Export it, or write `-x NAME=VALUE`.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -163,7 +201,11 @@ class VariableNotSetError(UsageError):
 
 
 class IdentityFileError(UsageError):
-    """The private key that -i names cannot be read."""
+    """The private key that -i names cannot be read.
+
+    Cause: The file that `-i` names does not exist, or belongs to another user.
+    Remedy: Name the private key, not the `.pub` file, and check its permissions.
+    """
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"the private key {str(path)!r}, given with -i, cannot be read: {reason}.")
@@ -171,7 +213,11 @@ class IdentityFileError(UsageError):
 
 
 class DirectoryNotFoundError(UsageError):
-    """The workers' working directory does not exist on this machine, where some of them are to run."""
+    """The workers' working directory does not exist on this machine, where some of them are to run.
+
+    Cause: `--wdir` names a folder that this machine does not have.
+    Remedy: Create the folder, or name another with `--wdir`.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(
@@ -181,7 +227,11 @@ class DirectoryNotFoundError(UsageError):
 
 
 class OtherUserError(UsageError):
-    """Workers on this machine are to run as another user."""
+    """Workers on this machine are to run as another user.
+
+    Cause: `user@` stands before a name of this machine, where workers run as the user of hvdrun.
+    Remedy: Leave `user@` out, or run hvdrun as that user.
+    """
 
     def __init__(self, host: str, user: str, own: str) -> None:
         super().__init__(
@@ -192,7 +242,11 @@ class OtherUserError(UsageError):
 
 
 class HostSyntaxError(UsageError):
-    """A piece of the list of hosts that cannot be read."""
+    """A piece of the list of hosts that cannot be read.
+
+    Cause: A host in `-H` or in a hostfile has another form than `name:slots`.
+    Remedy: Write `-H server1:4,server2:4`, or a line `server1 slots=4`.
+    """
 
     def __init__(self, piece: str, reason: str) -> None:
         super().__init__(f"the host {piece!r} cannot be read: {reason}.")
@@ -201,7 +255,11 @@ class HostSyntaxError(UsageError):
 
 
 class HostFileError(UsageError):
-    """A hostfile that cannot be read, or a line of it (counted from 1) that cannot be understood."""
+    """A hostfile that cannot be read, or a line of it (counted from 1) that cannot be understood.
+
+    Cause: The hostfile does not exist, cannot be read, or one of its lines has another form.
+    Remedy: Mend the line that the sentence names.
+    """
 
     def __init__(self, name: str, line: int | None, reason: str) -> None:
         where = f"the hostfile {name!r}" if line is None else f"line {line} of the hostfile {name!r}"
@@ -212,7 +270,11 @@ class HostFileError(UsageError):
 
 
 class NotEnoughSlotsError(UsageError):
-    """The hosts offer fewer slots than the job has workers."""
+    """The hosts offer fewer slots than the job has workers.
+
+    Cause: `-np` is larger than the sum of the slots.
+    Remedy: Offer more slots with `-H`, lower `-np`, or add `--oversubscribe`.
+    """
 
     def __init__(self, hosts: Sequence[Host], size: int) -> None:
         offered = sum(host.slots for host in hosts)
@@ -228,7 +290,11 @@ class NotEnoughSlotsError(UsageError):
 
 
 class TooFewSlotsNowError(LaunchError):
-    """A script names hosts with fewer slots than its job starts with; a job would wait for more."""
+    """A script names hosts with fewer slots than its job starts with; a job would wait for more.
+
+    Cause: The discovery script names fewer slots than the job starts with.
+    Remedy: A job waits for more until `--elastic-timeout`. Lower `-np` or `--min-np`, or let the script name more.
+    """
 
     def __init__(self, offered: int, size: int) -> None:
         super().__init__(
@@ -240,7 +306,11 @@ class TooFewSlotsNowError(LaunchError):
 
 
 class CommandNotFoundError(HvdrunError):
-    """The command is in none of the places where it was looked for."""
+    """The command is in none of the places where it was looked for.
+
+    Cause: The command is misspelled, or is not on the `PATH` of the host.
+    Remedy: Give its path, or extend `PATH`, on other hosts with `--remote-prefix`.
+    """
 
     exit_code: ClassVar[int] = NOT_FOUND
 
@@ -254,7 +324,11 @@ class CommandNotFoundError(HvdrunError):
 
 
 class CommandNotExecutableError(HvdrunError):
-    """The command was found, but cannot be executed."""
+    """The command was found, but cannot be executed.
+
+    Cause: The file has no permission to be executed, is a script without `#!`, or its folder has gone.
+    Remedy: `chmod +x` it, or name the interpreter: `hvdrun -np 2 python script.py`.
+    """
 
     exit_code: ClassVar[int] = NOT_EXECUTABLE
 
@@ -267,6 +341,9 @@ class CommandNotExecutableError(HvdrunError):
 
 class ScriptNotFoundError(UsageError):
     """The script that Python is to run does not exist.
+
+    Cause: The script lies in another folder than the working directory.
+    Remedy: Give its path, or the working directory with `--wdir`.
 
     Exit code 2, because that is what Python itself exits with for a missing script.
     """

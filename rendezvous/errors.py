@@ -8,7 +8,11 @@ class RendezvousError(Exception):
 
 
 class BootstrapError(RendezvousError):
-    """The variables that hvdrun gives to a worker were changed on their way."""
+    """The variables that hvdrun gives to a worker were changed on their way.
+
+    Cause: The script, or a wrapper around it, changes or removes variables `HVD_*`.
+    Remedy: Pass them on unchanged.
+    """
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(
@@ -18,7 +22,11 @@ class BootstrapError(RendezvousError):
 
 
 class UnknownBackendError(RendezvousError):
-    """A variable asks for a backend that there is not."""
+    """A variable asks for a backend that there is not.
+
+    Cause: The variable names no backend.
+    Remedy: Use one that the sentence lists.
+    """
 
     def __init__(self, variable: str, name: str, known: Sequence[str]) -> None:
         super().__init__(f"{variable} is {name!r}; it takes {', '.join(known[:-1])} or {known[-1]}")
@@ -26,7 +34,11 @@ class UnknownBackendError(RendezvousError):
 
 
 class JoinRefusedError(RendezvousError):
-    """The rendezvous will never form a generation with this worker."""
+    """The rendezvous will never form a generation with this worker.
+
+    Cause: The job has all its workers, or has ended.
+    Remedy: See the reason in the sentence.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -34,7 +46,11 @@ class JoinRefusedError(RendezvousError):
 
 
 class GenerationInterruptedError(RendezvousError):
-    """The generation cannot go on, or not even begin: its members join again with a report."""
+    """The generation cannot go on, or not even begin: its members join again with a report.
+
+    Cause: A worker of the generation was lost.
+    Remedy: None: its members join the next generation.
+    """
 
     def __init__(self, generation: int, reason: str) -> None:
         super().__init__(f"generation {generation} was interrupted: {reason}")
@@ -43,7 +59,11 @@ class GenerationInterruptedError(RendezvousError):
 
 
 class UnreachableError(RendezvousError):
-    """The agent or the server did not answer in time."""
+    """The agent or the server did not answer in time.
+
+    Cause: The agent or hvdrun has ended, or the network was cut.
+    Remedy: See the first error in the output.
+    """
 
     def __init__(self, what: str, where: str, detail: str) -> None:
         super().__init__(f"{what} at {where} did not answer: {detail}")
@@ -52,7 +72,11 @@ class UnreachableError(RendezvousError):
 
 
 class ListenError(RendezvousError):
-    """The server, or an agent, cannot listen where it should."""
+    """The server, or an agent, cannot listen where it should.
+
+    Cause: The address has gone, or the temporary folder cannot hold a socket.
+    Remedy: Check the network interface, and `TMPDIR`.
+    """
 
     def __init__(self, where: str, detail: str) -> None:
         super().__init__(f"the rendezvous cannot listen at {where}: {detail}")
@@ -60,7 +84,11 @@ class ListenError(RendezvousError):
 
 
 class SequencerStartError(RendezvousError):
-    """There is no process that fixes the order of the workers' collectives."""
+    """There is no process that fixes the order of the workers' collectives.
+
+    Cause: The Python of the workers has no NumPy, or ran out of processes.
+    Remedy: Install NumPy there.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"there is no sequencer, which orders the workers' collectives: {reason}")
@@ -68,14 +96,22 @@ class SequencerStartError(RendezvousError):
 
 
 class WireError(RendezvousError):
-    """A message lacks what it must have, or is none of ours."""
+    """A message lacks what it must have, or is none of ours.
+
+    Cause: Another program, or another version of hvdrun, writes to a connection of the job.
+    Remedy: Install one version on all hosts.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(f"the peer does not speak hvdrun's protocol: {what}")
 
 
 class CallRefusedError(RendezvousError):
-    """The peer understood a call and refused it."""
+    """The peer understood a call and refused it.
+
+    Cause: The server does not know this worker or agent any more.
+    Remedy: See the reason in the sentence.
+    """
 
     def __init__(self, where: str, detail: str) -> None:
         super().__init__(f"{where} refused a call: {detail}")

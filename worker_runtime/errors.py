@@ -18,6 +18,9 @@ class HorovodInternalError(RuntimeError):
 class NotInitializedError(HorovodInternalError, ValueError):
     """`rank()`, a collective, or the like was called before `init()` or after `shutdown()`.
 
+    Cause: The script calls a function of Horovod before `hvd.init()`.
+    Remedy: Call `hvd.init()` first.
+
     It is both errors because Horovod raises ValueError from `rank()` and HorovodInternalError from a collective.
     """
 
@@ -34,7 +37,11 @@ class InitializationError(ValueError):
 
 
 class MemberElsewhereError(InitializationError):
-    """A child of a worker called `init()`; it cannot take its parent's place."""
+    """A child of a worker called `init()`; it cannot take its parent's place.
+
+    Cause: A child process runs the script again, as multiprocessing does with `spawn`.
+    Remedy: Put the script's code under `if __name__ == "__main__":`.
+    """
 
     def __init__(self, pid: int, rank: int) -> None:
         super().__init__(
@@ -44,7 +51,11 @@ class MemberElsewhereError(InitializationError):
 
 
 class ForeignWorldError(InitializationError):
-    """Another launcher started several workers and does not say how they can meet; training alone would be wrong."""
+    """Another launcher started several workers and does not say how they can meet; training alone would be wrong.
+
+    Cause: Another launcher has started the script, without the address where its workers meet.
+    Remedy: Set `MASTER_ADDR` and `MASTER_PORT`, or start the script with hvdrun.
+    """
 
     def __init__(self, launcher: str, size: int) -> None:
         super().__init__(
@@ -54,7 +65,11 @@ class ForeignWorldError(InitializationError):
 
 
 class ForeignRankError(InitializationError):
-    """Another launcher's variables contradict each other."""
+    """Another launcher's variables contradict each other.
+
+    Cause: Variables of another launcher are left in the environment.
+    Remedy: Unset them, or start the script with hvdrun.
+    """
 
     def __init__(self, launcher: str, rank: int, size: int) -> None:
         super().__init__(
@@ -64,14 +79,22 @@ class ForeignRankError(InitializationError):
 
 
 class MeetingError(InitializationError):
-    """The members of another launcher's world did not find each other."""
+    """The members of another launcher's world did not find each other.
+
+    Cause: `MASTER_ADDR` or `MASTER_PORT` is wrong, or a firewall stands between the hosts.
+    Remedy: Check both, or start the script with hvdrun, which finds the addresses.
+    """
 
     def __init__(self, launcher: str, where: str, cause: str) -> None:
         super().__init__(f"the workers that {launcher} started could not meet at {where}: {cause}")
 
 
 class MpiWorldError(InitializationError):
-    """To MPI, which the program uses through mpi4py, the job is not the world."""
+    """To MPI, which the program uses through mpi4py, the job is not the world.
+
+    Cause: The script uses mpi4py, but MPI did not start it.
+    Remedy: Start it with mpirun, or leave mpi4py out.
+    """
 
     def __init__(self, numbers: Assignment, rank: int = 0, size: int = 1) -> None:
         super().__init__(
@@ -81,7 +104,11 @@ class MpiWorldError(InitializationError):
 
 
 class GroupFormationError(InitializationError):
-    """The workers of a generation could not all connect to each other."""
+    """The workers of a generation could not all connect to each other.
+
+    Cause: A firewall between the hosts blocks free ports, or a worker ended meanwhile.
+    Remedy: Let the firewalls pass TCP between the hosts, or name another network with `--network-interfaces`.
+    """
 
     def __init__(self, membership: Membership, address: str, limit: timedelta, cause: str) -> None:
         numbers = membership.assignment
@@ -93,14 +120,22 @@ class GroupFormationError(InitializationError):
 
 
 class SequencerError(InitializationError):
-    """The process that orders the collectives of a generation was not reached."""
+    """The process that orders the collectives of a generation was not reached.
+
+    Cause: The host of rank 0 cannot be reached from this one.
+    Remedy: Let the firewalls pass TCP between the hosts.
+    """
 
     def __init__(self, endpoint: Endpoint, cause: str) -> None:
         super().__init__(f"the sequencer at {endpoint} was not reached: {cause}; check that the hosts reach each other")
 
 
 class DuplicateNameError(ValueError):
-    """An operation of this name has been submitted here and is not done."""
+    """An operation of this name has been submitted here and is not done.
+
+    Cause: The script submits two operations of one name at a time.
+    Remedy: Wait for the first one, or give another name.
+    """
 
     def __init__(self, operation: str) -> None:
         super().__init__(
@@ -109,7 +144,11 @@ class DuplicateNameError(ValueError):
 
 
 class ForkedError(HorovodInternalError):
-    """A collective was called in a forked child of a worker, as a DataLoader's workers are."""
+    """A collective was called in a forked child of a worker, as a DataLoader's workers are.
+
+    Cause: A forked child, such as a worker of a DataLoader, calls a collective.
+    Remedy: Call collectives in the process that has called `hvd.init()`.
+    """
 
     def __init__(self, rank: int) -> None:
         super().__init__(
@@ -121,34 +160,57 @@ class ForkedError(HorovodInternalError):
 class WrongArgumentError(ValueError, TypeError):
     """An argument is of a kind that cannot be meant; says which, and what to give.
 
+    Cause: The argument has a type or a value that the function does not take.
+    Remedy: Give what the sentence names.
+
     It is both errors because Horovod raises now the one, now the other.
     """
 
 
 class UnsendableError(WrongArgumentError):
-    """A collective cannot be put into a question to the other ranks; nothing was sent."""
+    """A collective cannot be put into a question to the other ranks; nothing was sent.
+
+    Cause: The name or the shape is longer than a question to the other ranks may be.
+    Remedy: Use a shorter name, or fewer tensors in one call.
+    """
 
     def __init__(self, operation: str, cause: str) -> None:
         super().__init__(f"{operation} cannot be sent: {cause}")
 
 
 class OperationRefusedError(HorovodInternalError):
-    """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on."""
+    """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on.
+
+    Cause: The ranks gave different shapes, types or arguments, or one of them has ended.
+    Remedy: Make the same call on all ranks.
+    """
 
 
 class DeadlockError(OperationRefusedError):
-    """Every rank waited for another, which none of them would ever ask: all that was pending was refused."""
+    """Every rank waited for another, which none of them would ever ask: all that was pending was refused.
+
+    Cause: The ranks wait for different operations, as with collectives under `if hvd.rank() == 0:`.
+    Remedy: Make the same calls on all ranks, in any order.
+    """
 
 
 class StepRevokedError(HorovodInternalError):
-    """A rank was lost before all had come to the end of the step, which is to be run again with what was kept."""
+    """A rank was lost before all had come to the end of the step, which is to be run again with what was kept.
+
+    Cause: A rank was lost before all had completed the step.
+    Remedy: None: `hvd.elastic.run` runs the step again.
+    """
 
     def __init__(self) -> None:
         super().__init__("the job was formed anew before the step was committed")
 
 
 class SetLostError(HorovodInternalError):
-    """A process set has lost a member, and with it what it was for."""
+    """A process set has lost a member, and with it what it was for.
+
+    Cause: A member of the process set was lost.
+    Remedy: Make a new one with `hvd.add_process_set()` in the function under `hvd.elastic.run`.
+    """
 
     def __init__(self, title: str, number: int, lost: Sequence[int]) -> None:
         ranks = ", ".join(map(str, lost))
@@ -159,7 +221,11 @@ class SetLostError(HorovodInternalError):
 
 
 class StuckError(HorovodInternalError):
-    """What is under way cannot be stopped, so that the process cannot go on with others."""
+    """What is under way cannot be stopped, so that the process cannot go on with others.
+
+    Cause: An operation on the GPU did not end after a loss.
+    Remedy: None: hvdrun starts another worker in its place.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -168,14 +234,22 @@ class StuckError(HorovodInternalError):
 
 
 class OperationFailedError(HorovodInternalError):
-    """A collective was started and failed, most often because another worker has gone."""
+    """A collective was started and failed, most often because another worker has gone.
+
+    Cause: Another worker has ended, or its connection broke.
+    Remedy: See the first error in the output. With `hvd.elastic.run` training continues.
+    """
 
     def __init__(self, operation: str, rank: int, cause: str) -> None:
         super().__init__(f"{operation} failed on rank {rank}: {cause}")
 
 
 class IllegalTransitionError(RuntimeError):
-    """A fault of the runtime: an operation became what it cannot become from where it was."""
+    """A fault of the runtime: an operation became what it cannot become from where it was.
+
+    Cause: hvdrun has a fault.
+    Remedy: Report it, with the output of `-v`.
+    """
 
     def __init__(self, operation: str, state: str, following: str) -> None:
         super().__init__(f"{operation} is {state} and cannot become {following}; please report this fault of hvdrun")
@@ -183,6 +257,9 @@ class IllegalTransitionError(RuntimeError):
 
 class UnsupportedReductionError(HorovodInternalError, ValueError):
     """A reducescatter was asked for another reduction than a sum or an average.
+
+    Cause: `reducescatter` was called with another operation than `Sum` or `Average`.
+    Remedy: Use one of these.
 
     It is both errors because Horovod raises HorovodInternalError, and it is a wrong argument.
     """
@@ -192,7 +269,11 @@ class UnsupportedReductionError(HorovodInternalError, ValueError):
 
 
 class ForgedObjectError(HorovodInternalError):
-    """A Python object came in without the proof that a worker of this job has sent it; it was not unpickled."""
+    """A Python object came in without the proof that a worker of this job has sent it; it was not unpickled.
+
+    Cause: A process that is no worker of the job writes to its connections.
+    Remedy: Find that process. Nothing of it was executed.
+    """
 
     def __init__(self, title: str, rank: int) -> None:
         super().__init__(
@@ -202,21 +283,33 @@ class ForgedObjectError(HorovodInternalError):
 
 
 class UnpicklableError(HorovodInternalError):
-    """Another rank could not make bytes of the Python object that was to come from it."""
+    """Another rank could not make bytes of the Python object that was to come from it.
+
+    Cause: The object of another rank holds a lock, an open file or the like.
+    Remedy: Broadcast only what can be pickled.
+    """
 
     def __init__(self, title: str, rank: int, cause: str) -> None:
         super().__init__(f"{title}: rank {rank} could not pickle its object ({cause})")
 
 
 class ShutDownError(HorovodInternalError):
-    """A collective was still pending when `shutdown()` ended its group."""
+    """A collective was still pending when `shutdown()` ended its group.
+
+    Cause: `hvd.shutdown()` was called while an operation was pending.
+    Remedy: Wait for all handles first.
+    """
 
     def __init__(self, operation: str, rank: int) -> None:
         super().__init__(f"{operation} on rank {rank} was still pending when Horovod has been shut down")
 
 
 class ExcessBackwardError(AssertionError):
-    """More backward passes were made than the optimizer was told to expect; AssertionError as in Horovod."""
+    """More backward passes were made than the optimizer was told to expect; AssertionError as in Horovod.
+
+    Cause: `backward()` ran more often between two steps than the optimizer expects.
+    Remedy: Raise `backward_passes_per_step`, or call `step()` in between.
+    """
 
     def __init__(self, parameter: str, passes: int) -> None:
         super().__init__(
@@ -226,7 +319,11 @@ class ExcessBackwardError(AssertionError):
 
 
 class ChangedGradientError(RuntimeError):
-    """A gradient was changed while it was averaged; no HorovodInternalError: a restart would not help."""
+    """A gradient was changed while it was averaged; no HorovodInternalError: a restart would not help.
+
+    Cause: The script clips or scales gradients while they are averaged.
+    Remedy: Call `optimizer.synchronize()` before, and `step()` under `optimizer.skip_synchronize()`.
+    """
 
     def __init__(self, parameter: str) -> None:
         super().__init__(
@@ -237,7 +334,11 @@ class ChangedGradientError(RuntimeError):
 
 
 class SupersededError(RuntimeError):
-    """An optimizer steps whose parameters a newer one averages; no HorovodInternalError: a restart would not help."""
+    """An optimizer steps whose parameters a newer one averages; no HorovodInternalError: a restart would not help.
+
+    Cause: Two DistributedOptimizers have the same parameters.
+    Remedy: Step with the newer one.
+    """
 
     def __init__(self, parameter: str) -> None:
         super().__init__(
@@ -247,7 +348,11 @@ class SupersededError(RuntimeError):
 
 
 class UnfinishedStepError(ValueError):
-    """An optimizer is made while the gradients of its parameters are on their way for another one."""
+    """An optimizer is made while the gradients of its parameters are on their way for another one.
+
+    Cause: An optimizer is made between `backward()` and `step()` of another one with the same parameters.
+    Remedy: Make it after the step.
+    """
 
     def __init__(self, parameter: str) -> None:
         super().__init__(
@@ -258,6 +363,9 @@ class UnfinishedStepError(ValueError):
 
 class ReplicasDifferError(RuntimeError):
     """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
+
+    Cause: The ranks began with different parameters, or change them outside of the optimizer.
+    Remedy: Call `hvd.broadcast_parameters()` before training. Look for code that runs on some ranks only.
 
     Args:
         parameter: that differs.
@@ -278,7 +386,11 @@ class ReplicasDifferError(RuntimeError):
 
 
 class GradientShapeError(ValueError):
-    """A gradient is not of its parameter's shape, because one of them was given other memory during a step."""
+    """A gradient is not of its parameter's shape, because one of them was given other memory during a step.
+
+    Cause: The script changes the shape of a parameter between `backward()` and `step()`.
+    Remedy: Change it between steps, and clear the gradients.
+    """
 
     def __init__(self, parameter: str, found: Sequence[int], expected: Sequence[int]) -> None:
         super().__init__(
@@ -288,7 +400,11 @@ class GradientShapeError(ValueError):
 
 
 class CheckpointError(RuntimeError):
-    """A state was not saved to a folder, or not loaded from it; no HorovodInternalError: a restart does not help."""
+    """A state was not saved to a folder, or not loaded from it; no HorovodInternalError: a restart does not help.
+
+    Cause: The folder is full, cannot be written, or holds a checkpoint of another script.
+    Remedy: See the reason in the sentence.
+    """
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error

@@ -62,21 +62,33 @@ class RankOrder:
 
 
 class DataNotSplitError(WrongArgumentError):
-    """Nobody but the program can tell which part of this data is a rank's."""
+    """Nobody but the program can tell which part of this data is a rank's.
+
+    Cause: `hvd.prepare()` cannot see how the dataset or its loader chooses samples.
+    Remedy: Split the data by `hvd.rank()` in the script.
+    """
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"the data cannot be split among the ranks: {reason}; {remedy}")
 
 
 class SchedulerExistsError(WrongArgumentError):
-    """A learning rate is to be scaled that a scheduler has noted already, and will set again."""
+    """A learning rate is to be scaled that a scheduler has noted already, and will set again.
+
+    Cause: The learning-rate scheduler was made before `hvd.prepare()`.
+    Remedy: Make it afterwards.
+    """
 
     def __init__(self, remedy: str) -> None:
         super().__init__(f"the learning rate cannot be scaled any more, since a scheduler has noted it; {remedy}")
 
 
 class NoDeviceError(ValueError):
-    """There are more workers on this host than devices."""
+    """There are more workers on this host than devices.
+
+    Cause: More workers than GPUs run on this host.
+    Remedy: Start one worker for each GPU, or pass `pin_device=False`.
+    """
 
     def __init__(self, local_rank: int, count: int) -> None:
         super().__init__(

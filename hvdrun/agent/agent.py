@@ -6,7 +6,7 @@ server has not acknowledged a report for so long that its machine may be gone. T
 earlier, after the lease; but then it says so as soon as it is heard again, while one that was stopped, or asleep, has
 counted nobody as lost.
 
-Before it is told of the job, an agent says hello, and takes part in the survey of the hosts' addresses if it is asked;
+Before it is told of the job, an agent says hello, and takes part in the connectivity check of the hosts if it is asked;
 later it does so whenever another host is to join. Other hosts may take long to start; it waits for as long as its
 launcher goes on to say so.
 
@@ -30,16 +30,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun.agent.backend_check import CheckedSpawner
-from hvdrun.agent.capacity import find_missing_cpus
 from hvdrun.agent.fork_spawner import ForkSpawner
-from hvdrun.agent.input import InputFeed
 from hvdrun.agent.lease import Lease, LeaseExpiredError
-from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.port import ReservedPort
-from hvdrun.agent.respondent import Respondent
+from hvdrun.agent.probe_responder import ProbeResponder
+from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.standstill import Standstill
+from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
@@ -139,7 +138,7 @@ class Agent:
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.patience_seconds)
         self._sequencing = Sequencing(begin, spawner, self._watchdog, self._warn)
-        self._respondent = Respondent(self._output.tell)
+        self._probe_responder = ProbeResponder(self._output.tell, self._fail)
         self._watch = Watch(
             begin.job,
             begin.host,
@@ -179,7 +178,7 @@ class Agent:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-            await self._respondent.close()
+            await self._probe_responder.close()
             await self._sequencing.close()
             await self._watch.close()
             self._input.close()
@@ -242,7 +241,7 @@ class Agent:
                 case None:
                     return Ending.LAUNCHER_GONE
                 case Look() | Probe() as question:
-                    self._respondent.take(question)
+                    self._probe_responder.take(question)
                 case Begin() | Wait():
                     pass  # what belongs before the start changes nothing after it
 
@@ -258,11 +257,14 @@ class Agent:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._begin.lease_seconds / _LOOKS_PER_LEASE):
                     await self._watch.changed.wait()
-        await asyncio.to_thread(importlib.import_module, "hvdrun.agent.attendance")
-        from hvdrun.agent.attendance import attend  # noqa: PLC0415 - see the module's docstring
+        await asyncio.to_thread(importlib.import_module, "hvdrun.agent.session")
+        from hvdrun.agent.session import attend  # noqa: PLC0415 - see the module's docstring
 
         await attend(self._begin, self._socket, self._watch, self._lease, self._sequencing)
         raise AssertionError("attend() ends by raising")
+
+    def _fail(self, error: BaseException) -> None:
+        self._watch.fail(error)
 
     def _warn(self, text: str) -> None:
         """Tell the user, if it concerns somebody: workers that have ended need nothing any more."""
@@ -323,7 +325,7 @@ async def serve(
 
 
 async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
-    """Take part in a survey, if there is one, until the job begins, or it is clear that it will not."""
+    """Take part in a connectivity check, if there is one, until the job begins, or it is clear that it will not."""
     participant: Participant | None = None
     limit_seconds: float | None = None
     try:
@@ -354,6 +356,6 @@ async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
 
 
 def _make_participant(token: bytes, host: str) -> "Participant":
-    from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - a job on one host needs no survey
+    from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - a job on one host needs no check
 
     return Participant(token, host)

@@ -21,7 +21,11 @@ _SECOND_CHANCE_SHARE = 0.4
 
 
 class LeaseExpiredError(HvdrunError):
-    """The agent has to end its workers, since nobody may be left who would."""
+    """The agent has to end its workers, since nobody may be left who would.
+
+    Cause: The machine of hvdrun is gone, stopped, or cut off from this host.
+    Remedy: Check that machine and the network. Raise `--launcher-timeout` where such cuts are usual.
+    """
 
     def __init__(self, seconds: float, cause: Exception | None) -> None:
         why = "" if cause is None else f": {cause}"

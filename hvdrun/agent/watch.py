@@ -23,11 +23,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NoReturn
 
-from hvdrun.agent.capacity import Capacity
-from hvdrun.agent.input import InputFeed
 from hvdrun.agent.live_worker import LiveWorker
-from hvdrun.agent.output import OutputForwarder
+from hvdrun.agent.resource_limits import ResourceLimits
 from hvdrun.agent.spawn import Spawned, Spawner
+from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from hvdrun.processes import processes
 from hvdrun.processes.background import supervise
@@ -82,7 +81,7 @@ class Watch:
         self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
         self._told: set[Worker] = set()  # of these, those whose ends were told
         self._ordered: set[Worker] = set()  # all whose start was ever ordered
-        self._capacity = Capacity()
+        self._resource_limits = ResourceLimits()
         self._began = processes.find_own_start()
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their turn to be started
         self._starting: dict[Worker, asyncio.Task[None]] = {}
@@ -90,7 +89,7 @@ class Watch:
         self._unclaimed: dict[int, int] = {}  # ends of children that may be such workers
         self._ended: dict[Worker, Exited] = {}
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        self._reaper = Reaper(job, host, self._live, self._fail)
+        self._reaper = Reaper(job, host, self._live, self.fail)
         self._preparing: asyncio.Task[None] | None = None
         self._is_prepared = False
         self._is_short = False  # of what so many workers need
@@ -103,7 +102,7 @@ class Watch:
         """Begin to reap; to be called before the first launch."""
         _adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
-        self._preparing = supervise(asyncio.create_task(self._prepare()), self._fail)
+        self._preparing = supervise(asyncio.create_task(self._prepare()), self.fail)
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end is not known yet."""
@@ -124,7 +123,7 @@ class Watch:
         worker = launch.worker
         if worker in self._ordered or self._closing:
             return
-        shortage = None if self._ordered else self._capacity.find_shortage(launch.assignment.local_size)
+        shortage = None if self._ordered else self._resource_limits.find_shortage(launch.assignment.local_size)
         self._ordered.add(worker)
         if shortage is not None:
             self._is_short = True
@@ -198,7 +197,8 @@ class Watch:
         await self._reaper.finish()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """End the agent with an error of its own."""
         if not self.failure.done():
             self.failure.set_exception(error)
             self.failure.exception()  # taken notice of, should nobody wait for it any more
@@ -215,7 +215,7 @@ class Watch:
             if worker is None:
                 return
             starting = asyncio.create_task(self._start(self._queue.pop(worker)))
-            self._starting[worker] = supervise(starting, self._fail)
+            self._starting[worker] = supervise(starting, self.fail)
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker

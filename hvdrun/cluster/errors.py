@@ -4,7 +4,11 @@ from hvdrun.errors import HvdrunError, LaunchError
 
 
 class JobRefusedError(LaunchError):
-    """The job could not be launched."""
+    """The job could not be launched.
+
+    Cause: hvdrun could not launch the job of `hvdrun.run()` or `hvdrun.Cluster`.
+    Remedy: See the lines of the message: they are those of the command line.
+    """
 
     def __init__(self, lines: tuple[str, ...]) -> None:
         super().__init__("\n".join(lines))
@@ -12,6 +16,9 @@ class JobRefusedError(LaunchError):
 
 class JobEndedError(HvdrunError, RuntimeError):
     """The job ended before its functions did, and none of these has raised anything.
+
+    Cause: A worker was killed or has ended while its function ran.
+    Remedy: See the last lines of that worker in the message.
 
     rank, returncode, last_lines: of the worker that failed first, where one did: the returncode as waitpid tells it,
         and the last that it has written.
@@ -32,6 +39,9 @@ class JobEndedError(HvdrunError, RuntimeError):
 
 class RemoteError(RuntimeError):
     """A function has raised on a worker what cannot be raised here: SystemExit, or what cannot be sent.
+
+    Cause: The function has raised on a worker what cannot be sent back.
+    Remedy: See the traceback of the worker below the error.
 
     rank: of the worker. kind: the name of the exception's class.
     """
@@ -55,11 +65,19 @@ class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, and non
 
 
 class UnsendableError(TypeError, ValueError):
-    """Something cannot be pickled that should go to the workers, or come back from one."""
+    """Something cannot be pickled that should go to the workers, or come back from one.
+
+    Cause: An argument, a result or a variable of the function cannot be pickled: a lock, an open file, a module.
+    Remedy: Make it inside the function.
+    """
 
 
 class UnknownKeywordError(TypeError):
-    """A keyword that stands for no option."""
+    """A keyword that stands for no option.
+
+    Cause: The keyword belongs to no option of hvdrun.
+    Remedy: `hvdrun --help` lists the options: `--min-np` is `min_np`.
+    """
 
     def __init__(self, name: str, nearest: str | None) -> None:
         remedy = f"did you mean {nearest!r}?" if nearest else "hvdrun --help lists all options."

@@ -140,8 +140,8 @@ def _find_hint(page: Page) -> str | None:
     if _NO_RUNTIME in page.last_lines:
         where = "" if page.host is None else f" on {page.host}"
         return (
-            f"The Python that runs the script{where} has no hvdrun: install it there with  python -m pip install "
-            f"hvdrun=={__version__}  or start the script with a Python that has it."
+            f"The Python that runs the script{where} has no hvdrun: install there the wheel or the checkout of version "
+            f"{__version__} (python -m pip install FILE), or start the script with a Python that has it."
         )
     number = None if page.returncode is None else find_signal(page.returncode)
     return next((hint for known, hint in _HINTS.items() if known == number), None)

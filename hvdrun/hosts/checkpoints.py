@@ -14,7 +14,11 @@ _LOCK = ".hvdrun.lock"
 
 
 class CheckpointsInUseError(LaunchError):
-    """Another job uses the folder; once that has ended, this one may begin."""
+    """Another job uses the folder; once that has ended, this one may begin.
+
+    Cause: Another job writes to the folder of `--checkpoint`, or a job that was killed has left its lock.
+    Remedy: Wait for the other job, name another folder, or remove the lock where no job runs.
+    """
 
     exit_code = TEMPORARY_FAILURE
 

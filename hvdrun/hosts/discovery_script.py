@@ -35,7 +35,11 @@ class DiscoveryFailedError(Exception):
 
 
 class DiscoveryImpossibleError(UsageError):
-    """The script cannot be used."""
+    """The script cannot be used.
+
+    Cause: The shell cannot start the command of `--host-discovery-script`, or it names no hosts.
+    Remedy: Run the command by hand: it prints one host a line, `server1:4`.
+    """
 
     def __init__(self, command: str, reason: str) -> None:
         super().__init__(f"the command {command!r}, given with --host-discovery-script, tells no hosts: {reason}.")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from rendezvous.server.server import Server
 
 FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all may be needed
-GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are surveyed together
+GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are checked together
 HELLO_SECONDS = 30.0  # an agent speaks as soon as Python has started, on whatever busy host
 
 

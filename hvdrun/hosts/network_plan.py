@@ -1,6 +1,6 @@
 """How the hosts of a job reach each other, and the rendezvous, whenever they come.
 
-The first hosts are surveyed together. A host that comes later must reach, and be reached by, those that are in use, at
+The first hosts are checked together. A host that comes later must reach, and be reached by, those that are in use, at
 the addresses that these have already. A job whose hosts are all this machine stays on the loopback interface, and needs
 no connectivity check.
 """
@@ -40,7 +40,11 @@ Answer = Route | LaunchError
 
 
 class InsideOnlyError(LaunchError):
-    """A host would have to reach workers that only this machine reaches."""
+    """A host would have to reach workers that only this machine reaches.
+
+    Cause: The first hosts were all this machine, so the workers meet on its loopback interface.
+    Remedy: Name this machine as other hosts know it, or give `--network-interfaces`.
+    """
 
     def __init__(self, host: str) -> None:
         super().__init__(

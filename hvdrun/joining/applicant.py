@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hvdrun.agent.agent import Ending, Orders, serve
-from hvdrun.agent.output import OutputForwarder
+from hvdrun.agent.streams import OutputForwarder
 from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, TunnelEnd, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
@@ -40,14 +40,22 @@ _NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
 
 class JoinRefusedError(LaunchError):
-    """The launcher has refused this agent, or is not the one of its token."""
+    """The launcher has refused this agent, or is not the one of its token.
+
+    Cause: The token is of another job, the version differs, or another agent has the name.
+    Remedy: See the reason in the sentence.
+    """
 
     def __init__(self, place: Endpoint, reason: str) -> None:
         super().__init__(f"the job at {place} refuses this agent: {reason}")
 
 
 class WrongLauncherError(LaunchError):
-    """Who listens there cannot prove to be the launcher of the token; nothing was said to it."""
+    """Who listens there cannot prove to be the launcher of the token; nothing was said to it.
+
+    Cause: Another job listens at the address now, or the token file is of another job.
+    Remedy: Give the token file that the job has printed.
+    """
 
     def __init__(self, place: Endpoint, token_file: Path, reason: str) -> None:
         super().__init__(
@@ -57,7 +65,11 @@ class WrongLauncherError(LaunchError):
 
 
 class TokenExpiredError(LaunchError):
-    """Nobody listens, and the token is too old for whoever will."""
+    """Nobody listens, and the token is too old for whoever will.
+
+    Cause: The job has ended, and its token is too old for the next one.
+    Remedy: Give the agent the token file of a job that runs, or make one with `hvdrun token`.
+    """
 
     def __init__(self, place: Endpoint, token_file: Path, token: Token) -> None:
         super().__init__(

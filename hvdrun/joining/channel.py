@@ -20,7 +20,7 @@ from rendezvous.wire import codec
 from rendezvous.wire.orders import SERVER_NAME, Credential
 
 if TYPE_CHECKING:
-    from hvdrun.agent.output import OutputForwarder
+    from hvdrun.agent.streams import OutputForwarder
 
 PROOF_BYTES = 64 * 1024  # more than either side says before the orders begin
 WAITING_SECONDS = 15.0  # after which one that has vanished without a word is noticed, before the job begins there

@@ -39,7 +39,11 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class CannotListenError(LaunchError):
-    """The launcher cannot listen for agents."""
+    """The launcher cannot listen for agents.
+
+    Cause: Another program has the port, or the address is not one of this machine.
+    Remedy: Name another place with `--bind`.
+    """
 
     def __init__(self, place: Endpoint, reason: str) -> None:
         super().__init__(f"hvdrun cannot listen for agents at {place}: {reason}; name another place with --bind.")

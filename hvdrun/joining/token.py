@@ -24,7 +24,11 @@ _OTHERS = 0o007  # a group may read: Kubernetes gives a Secret to the group of a
 
 
 class TokenFileError(UsageError):
-    """A file cannot be used as a token, or cannot be written as one."""
+    """A file cannot be used as a token, or cannot be written as one.
+
+    Cause: The file is no token, is readable by other users, or cannot be written.
+    Remedy: Make it with `hvdrun token FILE`.
+    """
 
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
         super().__init__(f"the token file {str(path)!r} {reason}: {remedy}.")

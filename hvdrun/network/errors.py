@@ -12,6 +12,9 @@ _NAMED = 8  # a sentence that names more is not read
 class NoCommonAddressError(LaunchError):
     """There are hosts that the others cannot all reach at one address.
 
+    Cause: A firewall stands between some hosts, or they have no network in common.
+    Remedy: Let the firewalls pass TCP between the hosts, or name a common network with `--network-interfaces`.
+
     unreached: (a, b): a reaches no address of b that may be used.
     divided: for a host that each of the others reaches, but not at the same address: who reaches which.
     tried: the addresses of the hosts that are not reached.
@@ -37,7 +40,11 @@ class NoCommonAddressError(LaunchError):
 
 
 class NoAllowedAddressError(LaunchError):
-    """Some hosts have no address that may be used; `hosts` says what each of them has."""
+    """Some hosts have no address that may be used; `hosts` says what each of them has.
+
+    Cause: `--network-interfaces` names no network of that host, or the host has none but loopback.
+    Remedy: Name an interface or a subnet of each host.
+    """
 
     def __init__(self, hosts: Mapping[str, Sequence[Listening]], restriction: Restriction | None) -> None:
         if restriction is None:
@@ -56,7 +63,11 @@ class NoAllowedAddressError(LaunchError):
 
 
 class SameMachineError(LaunchError):
-    """Some names of the job's hosts lead to one machine."""
+    """Some names of the job's hosts lead to one machine.
+
+    Cause: Two names in the list of hosts lead to one machine.
+    Remedy: Name the machine once, with all its slots.
+    """
 
     def __init__(self, names: Sequence[str], address: str) -> None:
         super().__init__(
@@ -69,7 +80,11 @@ class SameMachineError(LaunchError):
 
 
 class ConnectivityTimeoutError(LaunchError):
-    """Some hosts did not answer when they were asked for their addresses, or for whom they reach."""
+    """Some hosts did not answer when they were asked for their addresses, or for whom they reach.
+
+    Cause: The host is overloaded, or its connection stalls.
+    Remedy: Check the load of the host, and start again.
+    """
 
     def __init__(self, hosts: Sequence[str], task: str, limit_seconds: float) -> None:
         super().__init__(

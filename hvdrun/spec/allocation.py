@@ -12,7 +12,11 @@ _NAMED_HOSTS = 3
 
 
 class AllocationError(LaunchError):
-    """What the scheduler says cannot be understood."""
+    """What the scheduler says cannot be understood.
+
+    Cause: The variables or files of the scheduler have a form that hvdrun does not know.
+    Remedy: Name the hosts with `-H` or `--hostfile`.
+    """
 
     def __init__(self, name: str, source: str, reason: str) -> None:
         super().__init__(f"the hosts of {name} are not known: {source} {reason}; name them with -H or --hostfile.")

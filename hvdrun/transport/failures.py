@@ -15,7 +15,11 @@ class TransportError(LaunchError):
 
 
 class AgentStartError(TransportError):
-    """The agent did not start, for a reason that has no class of its own."""
+    """The agent did not start, for a reason that has no class of its own.
+
+    Cause: The host let hvdrun log in, but the agent ended at its start.
+    Remedy: Run the command that `-v` prints on that host.
+    """
 
     def __init__(self, host: str, how: str, said: str) -> None:
         words = f": {said}" if said else ""
@@ -25,7 +29,11 @@ class AgentStartError(TransportError):
 
 
 class RemotePrefixError(TransportError):
-    """The command that prepares the host failed."""
+    """The command that prepares the host failed.
+
+    Cause: The command of `--remote-prefix` ends with an error on the host.
+    Remedy: Try it there by hand. End it with `; true` if its exit code does not matter.
+    """
 
     def __init__(self, host: str, prefix: str, code: int, said: str) -> None:
         words = f" ({said})" if said else ""
@@ -40,7 +48,11 @@ class RemotePrefixError(TransportError):
 
 
 class DirectoryMissingError(TransportError):
-    """The working directory does not exist on the host."""
+    """The working directory does not exist on the host.
+
+    Cause: The host does not share the file system of this machine, or mounts it elsewhere.
+    Remedy: Create the folder there, or name one that all hosts have with `--wdir`.
+    """
 
     def __init__(self, host: str, directory: str) -> None:
         super().__init__(
@@ -52,7 +64,11 @@ class DirectoryMissingError(TransportError):
 
 
 class PythonMissingError(TransportError):
-    """The interpreter does not exist on the host, or cannot be executed."""
+    """The interpreter does not exist on the host, or cannot be executed.
+
+    Cause: The host has its Python in another place.
+    Remedy: Name it with `--remote-python`, or set up the environment with `--remote-prefix`.
+    """
 
     def __init__(self, host: str, python: str, reason: str) -> None:
         super().__init__(
@@ -65,7 +81,11 @@ class PythonMissingError(TransportError):
 
 
 class PythonTooOldError(TransportError):
-    """The interpreter on the host is older than hvdrun needs."""
+    """The interpreter on the host is older than hvdrun needs.
+
+    Cause: The Python of that name on the host is older than 3.11.
+    Remedy: Name a newer one with `--remote-python`.
+    """
 
     def __init__(self, host: str, python: str) -> None:
         super().__init__(
@@ -77,26 +97,35 @@ class PythonTooOldError(TransportError):
 
 
 class HvdrunMissingError(TransportError):
-    """The interpreter on the host has no hvdrun."""
+    """The interpreter on the host has no hvdrun.
+
+    Cause: hvdrun is installed here, but not for the Python of that host.
+    Remedy: Install the same version there, or name the Python that has it with `--remote-python`.
+    """
 
     def __init__(self, host: str, python: str, version: str) -> None:
         super().__init__(
             host,
-            f"hvdrun is missing for {python!r} on the host {host!r}: install it there with  "
-            f"{python} -m pip install hvdrun=={version}  or name another interpreter with --remote-python.",
+            f"hvdrun is missing for {python!r} on the host {host!r}: install there the wheel or checkout of version "
+            f"{version} that is installed here ({python} -m pip install FILE), or name another interpreter with "
+            "--remote-python.",
         )
         self.python = python
         self.version = version
 
 
 class VersionMismatchError(TransportError):
-    """The host has another version of hvdrun."""
+    """The host has another version of hvdrun.
+
+    Cause: The hosts have two versions of hvdrun, which speak two protocols.
+    Remedy: Install the version of this machine on every host.
+    """
 
     def __init__(self, host: str, python: str, theirs: str, ours: str) -> None:
         super().__init__(
             host,
-            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install the same there with  "
-            f"{python} -m pip install hvdrun=={ours}",
+            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install there the wheel or checkout "
+            f"that is installed here ({python} -m pip install FILE).",
         )
         self.python = python
         self.theirs = theirs
@@ -104,7 +133,11 @@ class VersionMismatchError(TransportError):
 
 
 class NoTunnelError(TransportError):
-    """The host does not reach this machine, and the command that starts its agent carries no connections."""
+    """The host does not reach this machine, and the command that starts its agent carries no connections.
+
+    Cause: The host cannot connect to this machine, and `--rsh` or the scheduler's command carries no tunnel.
+    Remedy: Open the firewall towards this machine, or run hvdrun on one of the hosts.
+    """
 
     def __init__(self, host: str, name: str) -> None:
         super().__init__(

@@ -1,7 +1,10 @@
-"""README and docs: short enough, no dead link, and every command line for hvdrun is one that it takes."""
+"""README and docs: short enough, no dead link, what is generated is current, and hvdrun takes each command line."""
 
+import ast
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +12,22 @@ import pytest
 
 from hvdrun.cli.program import read_spec
 from rendezvous.core.lifecycle import PHASES, draw
-from tests.house.sources import ROOT
+from tests.house.sources import ROOT, read_sources
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 README_LINES = 150
+# Errors that reach a user derive from these.
+BASES = {
+    "HvdrunError",
+    "LaunchError",
+    "UsageError",
+    "TransportError",
+    "SshError",
+    "RendezvousError",
+    "HorovodInternalError",
+    "InitializationError",
+    "WrongArgumentError",
+}
 MAP = ROOT / "docs" / "contributing" / "architecture.md"
 # Command lines of other programs of ours, which have tests of their own.
 _OTHERS = ("horovodrun", "agent", "token")
@@ -50,6 +65,25 @@ def test_every_file_that_the_map_names_exists(page: Path) -> None:
     named = re.findall(r"`([\w.-]+(?:/[\w.-]+)+)/?`", page.read_text(encoding="utf-8"))
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_error_classes() -> None:
+    run = subprocess.run([sys.executable, "docs/errors.py", "--check"], cwd=ROOT, check=False, timeout=60)
+    assert run.returncode == 0, "run python docs/errors.py"
+
+
+def test_every_error_for_users_has_a_cause_and_a_remedy() -> None:
+    unexplained = [
+        f"{path}:{node.name}"
+        for package in ("hvdrun", "rendezvous", "worker_runtime")
+        for path, source in read_sources(package)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        and node.name not in BASES
+        and BASES & {base.id for base in node.bases if isinstance(base, ast.Name)}
+        and not {"Cause:", "Remedy:"} <= set((ast.get_docstring(node) or "").split())
+    ]
+    assert unexplained == []
 
 
 def test_the_map_draws_the_phases_of_the_core() -> None:

@@ -112,7 +112,7 @@ class Machine(PlayedAgent):
         self._addresses = addresses
         self._unreached = unreached
         self._tunnel_failure = tunnel_failure
-        self._token = b""  # of the last survey
+        self._token = b""  # of the last check
         self.told.put_nowait(hello)
 
     @property

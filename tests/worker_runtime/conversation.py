@@ -23,7 +23,6 @@ class Echo(Operation[bytes]):
     """Sends eight bytes and returns those of the answer."""
 
     def __init__(self, name: str, data: bytes = b"12345678") -> None:
-        self.title = name
         self.among = Members(0, (0, 1), 0)
         self.question = Question(0, name, SUM)
         self._data = data

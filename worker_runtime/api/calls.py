@@ -269,7 +269,7 @@ def _make_completion(
             if begins:
                 convert = own_finish or finish
                 if arrays is not None or is_gather:
-                    convert = functools.partial(_convert, convert, arrays, given, in_place)
+                    convert = functools.partial(_convert, convert, arrays, given, in_place=in_place)
                 return engine.handle_table.add(engine.submit(operation), convert)
             results = engine.run(operation)
             if is_gather:
@@ -293,11 +293,7 @@ def _require_gradient(tensors: Tensors) -> bool:
 
 
 def _convert(
-    finish: Finish,
-    arrays: Arrays | None,
-    given: Sequence[Any],
-    in_place: bool,  # noqa: FBT001 - of a partial
-    results: Sequence[Any],
+    finish: Finish, arrays: Arrays | None, given: Sequence[Any], results: Sequence[Any], *, in_place: bool
 ) -> object:
     tensors = [each.tensor if isinstance(each, Gathered) else each for each in results]
     return finish(tensors if arrays is None else arrays.wrap(tensors, given, in_place=in_place))

@@ -13,16 +13,15 @@ products in the same order, so all ranks end with the same bits.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 
 import torch
 
 from worker_runtime.collectives.buffers import Fusion, distribute, gather, plan_fusions, view_bytes
-from worker_runtime.collectives.combination import Combination, scale_
-from worker_runtime.collectives.dtypes import HALVES, check_reducible, name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
+from worker_runtime.collectives.combination import Combination, check_combination, scale_
+from worker_runtime.collectives.dtypes import HALVES
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work, await_work
 
 _TINY = math.sqrt(2.2250738585072014e-308)  # of squared norms: below, a vector counts as zero
@@ -55,32 +54,27 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         name: str,
         into: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        if into is not None:
-            check_targets(self.title, into, tensors)
-        self._dtypes = tuple([tensor.dtype for tensor in tensors])
+        device = self._begin(name, among, tensors, into)
+        dtypes = tuple([tensor.dtype for tensor in tensors])
         shapes = tuple([tuple(tensor.shape) for tensor in tensors])
         try:
-            for dtype in self._dtypes:
-                check_reducible(dtype, Reduction.ADASUM)
+            check_combination(dtypes, how)
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
-        self._lots = plan_fusions(self._dtypes, shapes)
-        self.among = among
-        self.question = Question(among.number, name, _make_signature(self._dtypes, shapes, device), how.factors)
+            raise make_error(name, str(error)) from None
+        self._fusions = plan_fusions(dtypes, shapes)
+        signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, Reduction.ADASUM)
+        self.question = Question(among.number, name, signature, how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._into = into
         self._buffers: list[torch.Tensor] | None = None
-        self._choose_stream(device, tensors[0])
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         del terms
         self._buffers = self._prepare()
         shares = [
             _Share(fusion, buffer, self.among.size, self.among.position)
-            for fusion, buffer in zip(self._lots, self._buffers, strict=True)
+            for fusion, buffer in zip(self._fusions, self._buffers, strict=True)
             if buffer.numel()
         ]
         for work in [share.transpose(group) for share in shares]:
@@ -94,7 +88,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
     def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
         del terms, payload
         results = list(self._tensors)
-        for fusion, buffer in zip(self._lots, self._buffers or self._prepare(), strict=True):
+        for fusion, buffer in zip(self._fusions, self._buffers or self._prepare(), strict=True):
             scale_(buffer, self._how.postscale)
             for index, result in distribute(fusion, buffer, self._tensors, self._into):
                 results[index] = result
@@ -104,7 +98,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         return [*self._tensors, *(self._buffers or ()), *(self._into or ())]
 
     def _prepare(self) -> list[torch.Tensor]:
-        buffers = [gather(fusion, self._tensors) for fusion in self._lots]
+        buffers = [gather(fusion, self._tensors) for fusion in self._fusions]
         for buffer in buffers:
             scale_(buffer, self._how.prescale)
         return buffers
@@ -205,14 +199,3 @@ def list_levels(size: int) -> Iterator[list[Pair]]:
     while distance < power:
         yield [(first, first + distance) for first in range(0, power, 2 * distance)]
         distance *= 2
-
-
-@lru_cache(maxsize=1024)
-def _make_signature(dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], device: str) -> Signature:
-    return Signature(
-        kind=Kind.ALLREDUCE,
-        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
-        shapes=shapes,
-        reduction=Reduction.ADASUM,
-        device=device,
-    )

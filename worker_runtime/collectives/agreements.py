@@ -9,7 +9,6 @@ from typing import Self
 
 import torch
 
-from worker_runtime.collectives.tensor_operation import make_title
 from worker_runtime.coordination.operation import Members, Operation, ResultT_co
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -30,7 +29,6 @@ class _Agreement(Operation[ResultT_co]):
         *,
         root: int | None = None,
     ) -> None:
-        self.title = make_title(name)
         self.among = among
         self.question = Question(among.number, name, Signature(kind, note=note, root=root))
         self.sizes = sizes
@@ -85,7 +83,7 @@ class Join(_Agreement[int]):
         self.device = device
 
     def finish(self, terms: Release, payload: memoryview) -> int:
-        """Who was the last; alone, this rank."""
+        """The rank that joined last; alone, this rank."""
         del payload
         return terms.value if len(terms.members) > 1 else terms.members[0]
 
@@ -145,7 +143,7 @@ class RemoveSet(_Agreement[None]):
 
 
 class Failed(_Agreement[None]):
-    """Stands for a call that has failed on this rank before it could ask: nobody runs it, and all are told why.
+    """Stands for a call that has failed on this rank before it could ask: no rank runs it, and all get the reason.
 
     Args:
         among: the ranks.
@@ -153,7 +151,7 @@ class Failed(_Agreement[None]):
         reason: the error.
         is_of_step: see `Operation`.
 
-    followers: later calls of this name that have failed, too: each is told when the one before it is answered.
+    followers: later calls of this name that have failed, too: each is asked when the one before it is answered.
     """
 
     def __init__(self, among: Members, name: str, reason: str, *, is_of_step: bool = False) -> None:
@@ -162,7 +160,7 @@ class Failed(_Agreement[None]):
         self.followers: list[Failed] = []
 
     def finish(self, terms: Release, payload: memoryview) -> None:
-        """Alone: nobody is told."""
+        """Alone: there is no other rank."""
 
 
 class Commit(_Agreement[None]):

@@ -17,8 +17,7 @@ from worker_runtime.collectives.buffers import (
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -61,9 +60,8 @@ class Allgather(TensorOperation[list[Gathered]]):
         reduction: Reduction | None = None,
         note: str = "",
     ) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        check_rows(self.title, tensors)
+        device = self._begin(name, among, tensors)
+        check_rows(name, tensors)
         try:
             signature = _make_signature(
                 tuple([tensor.dtype for tensor in tensors]),
@@ -73,14 +71,12 @@ class Allgather(TensorOperation[list[Gathered]]):
                 (reduction, note, among.size),
             )
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
-        self.among = among
+            raise make_error(name, str(error)) from None
         self.question = Question(among.number, name, signature)
         self.sizes = tuple([tensor.shape[0] for tensor in tensors])
         self._tensors = tuple(tensors)
         self._outputs: list[torch.Tensor] = []
         self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
-        self._choose_stream(device, tensors[0])
 
     @property
     def payload(self) -> bytes | memoryview:
@@ -170,13 +166,6 @@ def _make_signature(
 ) -> Signature:
     reduction, note, size = more
     may_travel_inside = device == "cpu" and size > 1 and not tolerates_joined
-    return Signature(
-        kind=Kind.ALLGATHER,
-        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
-        shapes=tuple(tuple(shape) for shape in row_shapes),
-        reduction=reduction,
-        device=device,
-        payload_dtype="uint8" if may_travel_inside else "",
-        tolerates_joined=tolerates_joined,
-        note=note,
-    )
+    payload_dtype = "uint8" if may_travel_inside else ""
+    own = {"payload_dtype": payload_dtype, "tolerates_joined": tolerates_joined, "note": note}
+    return make_signature(Kind.ALLGATHER, dtypes, row_shapes, device, reduction, **own)

@@ -22,9 +22,17 @@ from worker_runtime.collectives.buffers import (
     view_memory,
     view_travelling,
 )
-from worker_runtime.collectives.combination import Combination, conclude_, make_keys, may_have_nan, read_keys, scale_
-from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
+from worker_runtime.collectives.combination import (
+    Combination,
+    check_combination,
+    conclude_,
+    make_keys,
+    may_have_nan,
+    read_keys,
+    scale_,
+)
+from worker_runtime.collectives.dtypes import choose_travel, name_dtype
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature
 from worker_runtime.coordination.operation import Batcher, Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -72,10 +80,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         name: str,
         into: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        if into is not None:
-            check_targets(self.title, into, tensors)
+        device = self._begin(name, among, tensors, into)
         try:
             if len(tensors) == 1:  # a program may submit a thousand of these at once
                 (tensor,) = tensors
@@ -84,9 +89,8 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
                 dtypes, shapes = [tensor.dtype for tensor in tensors], [tensor.shape for tensor in tensors]
                 plan = _plan(tuple(dtypes), tuple(shapes), how, device, len(among.ranks))
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
+            raise make_error(name, str(error)) from None
         self._plan = plan
-        self.among = among
         self.question = Question(among.number, name, plan.signature, how.factors)
         self.tensors = tuple(tensors)
         self._how = how
@@ -94,8 +98,6 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self.batcher = plan.batcher if into is None else plan.batcher_in_place
         if plan.asks_for_nan:
             self.sizes = (int(may_have_nan(tensors, how.prescale)),)
-        if device != "cpu":
-            self._choose_stream(device, tensors[0])
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again, unless its inputs are being overwritten; see `Operation`."""
@@ -216,7 +218,7 @@ class AllreduceBatcher(Batcher):
 class _Plan:
     """What calls with tensors of the same dtypes and shapes share.
 
-    asks_for_nan: each rank tells with its question whether it may have one.
+    asks_for_nan: each rank says in its question whether it may have one.
     """
 
     signature: Signature
@@ -233,11 +235,8 @@ def _plan(
     reduction = how.reduction
     if reduction is Reduction.ADASUM:
         raise ValueError("Adasum is an operation of its own")
-    for dtype in dtypes:
-        check_reducible(dtype, reduction)
-        if dtype == torch.bool and (how.prescale != 1.0 or how.postscale != 1.0):
-            raise ValueError("truth values cannot be scaled; convert them")
-    shapes = tuple(tuple(shape) for shape in shapes)
+    check_combination(dtypes, how)
+    shapes = tuple(map(tuple, shapes))
     payload_dtype = ""
     travelling = [choose_travel(dtype, reduction, in_question=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
@@ -245,14 +244,7 @@ def _plan(
         payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
     else:
         travelling = [choose_travel(dtype, reduction, in_question=False) for dtype in dtypes]
-    signature = Signature(
-        kind=Kind.ALLREDUCE,
-        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
-        shapes=shapes,
-        reduction=reduction,
-        device=device,
-        payload_dtype=payload_dtype,
-    )
+    signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, reduction, payload_dtype=payload_dtype)
     batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:
         batchers = make_batchers(travelling[0], how, size)

@@ -1,16 +1,14 @@
 """Each rank of a set gives each other one some of its rows."""
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
 from worker_runtime.collectives.buffers import copy, count_row_bytes, make_rows, view_bytes
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
+from worker_runtime.coordination.ordering.questions import Kind, Question, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 Splits = Sequence[int] | torch.Tensor
@@ -40,21 +38,18 @@ class Alltoall(TensorOperation[Exchanged]):
     """
 
     def __init__(self, tensor: torch.Tensor, splits: Splits | None, among: Members, name: str) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, [tensor])
-        check_rows(self.title, [tensor])
+        device = self._begin(name, among, [tensor])
+        check_rows(name, [tensor])
         try:
             self.sizes = _choose_splits(splits, tensor.shape[0], among.size)
-            signature = _make_signature(tensor.dtype, tensor.shape[1:], device)
+            signature = make_signature(Kind.ALLTOALL, (tensor.dtype,), (tensor.shape[1:],), device)
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
-        self.among = among
+            raise make_error(name, str(error)) from None
         self.question = Question(among.number, name, signature)
         self._tensor = tensor
         self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
         self._source: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
-        self._choose_stream(device, tensor)
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         received = self._find_received(terms)
@@ -121,8 +116,3 @@ def _read_splits(splits: Splits) -> tuple[int, ...]:
         return tuple([split.__index__() for split in splits])
     except (AttributeError, TypeError):
         raise ValueError(f"splits are {splits!r}; give integers, or a tensor of int32 or int64") from None
-
-
-@lru_cache(maxsize=1024)
-def _make_signature(dtype: torch.dtype, row_shape: tuple[int, ...], device: str) -> Signature:
-    return Signature(kind=Kind.ALLTOALL, dtypes=(name_dtype(dtype),), shapes=(tuple(row_shape),), device=device)

@@ -17,14 +17,7 @@ from worker_runtime.collectives.buffers import (
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.tensor_operation import (
-    TensorOperation,
-    check_targets,
-    check_tensors,
-    make_title,
-    read_root,
-)
+from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature, read_root
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -56,11 +49,8 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         name: str,
         into: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        if into is not None:
-            check_targets(self.title, into, tensors)
-        root = read_root(self.title, root, among.ranks)
+        device = self._begin(name, among, tensors, into)
+        root = read_root(name, root, among.ranks)
         try:
             signature = _make_signature(
                 tuple([tensor.dtype for tensor in tensors]),
@@ -70,8 +60,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
                 among.size,
             )
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
-        self.among = among
+            raise make_error(name, str(error)) from None
         self.question = Question(among.number, name, signature)
         self._tensors = tuple(tensors)
         self._root = among.ranks.index(root)
@@ -79,7 +68,6 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         self._into = into
         self._fused: list[torch.Tensor] = []
         self._received: list[torch.Tensor] = []
-        self._choose_stream(device, tensors[0])
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again: the root's data are not changed by it; see `Operation`."""
@@ -170,14 +158,7 @@ def _make_place(tensor: torch.Tensor) -> torch.Tensor:
 def _make_signature(
     dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], root: int, device: str, size: int
 ) -> Signature:
-    names = tuple(name_dtype(dtype) for dtype in dtypes)
     total_bytes = sum(count_row_bytes(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
     in_question = device == "cpu" and size > 1 and total_bytes and fits_payload(size, total_bytes)
-    return Signature(
-        kind=Kind.BROADCAST,
-        dtypes=names,
-        shapes=tuple(tuple(shape) for shape in shapes),
-        root=root,
-        device=device,
-        payload_dtype="uint8" if in_question else "",
-    )
+    payload_dtype = "uint8" if in_question else ""
+    return make_signature(Kind.BROADCAST, dtypes, shapes, device, root=root, payload_dtype=payload_dtype)

@@ -196,7 +196,7 @@ def distribute(
     Args:
         fusion: whose buffer it is.
         buffer: the reduced values.
-        tensors: the call's, which tell dtypes and shapes.
+        tensors: the call's, for dtypes and shapes.
         into: where the results shall go; None makes new tensors.
     """
     if fusion.single is not None:

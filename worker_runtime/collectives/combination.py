@@ -2,7 +2,7 @@
 
 The greatest of some numbers is NaN as soon as one of them is: so torch has it, and NumPy, which combines what travels
 inside a question. gloo compares with `<`, so that a NaN counts or is lost as the order of its comparisons has it, and
-differently in each part of a tensor. So ranks tell with their question whether they have any. Where one has, all send
+differently in each part of a tensor. So each rank says in its question whether it has any. Where one has, all send
 whole numbers in place of floating-point ones, of which a NaN has the greatest or the least. A rank that has none pays
 for one pass over the values.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, SupportsFloat, SupportsIndex
 
 import torch
 
-from worker_runtime.collectives.dtypes import INTEGERS
+from worker_runtime.collectives.dtypes import INTEGERS, check_reducible
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import UnsupportedReductionError, WrongArgumentError
 
@@ -105,7 +105,7 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
 
 
 def _find_program() -> int:
-    """How far up the stack of whoever calls this the program is, above this package; as `warnings.warn` counts."""
+    """How far up the caller's stack the program is, above this package; as `warnings.warn` counts."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
@@ -135,6 +135,14 @@ def read_factor(title: str, value: object) -> float:
 
 AVERAGE = Combination()
 SUM = Combination(Reduction.SUM)
+
+
+def check_combination(dtypes: Iterable[torch.dtype], how: Combination) -> None:
+    """Raise ValueError unless values of these dtypes can be combined so."""
+    for dtype in dtypes:
+        check_reducible(dtype, how.reduction)
+        if dtype == torch.bool and how.factors != (1.0, 1.0):
+            raise ValueError("truth values cannot be scaled; convert them")
 
 
 def scale_(buffer: torch.Tensor, factor: float) -> None:

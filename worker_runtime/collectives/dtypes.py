@@ -28,10 +28,10 @@ What may be done with which dtype (a test tries each entry of this table):
 The first five columns are reductions of allreduce and, Adasum aside, of reducescatter; the sparse ones those of
 `SparseAllreduce`; broadcast, allgather and alltoall move. A dtype that stands nowhere in the table is refused.
 
-Sum, average and product of truth values are refused since their meaning is anybody's guess. The average of integers is
-their exact sum divided by the size, truncated toward zero, as long as that sum is an int64: of int64 values beyond
-2**63 / size in magnitude it may wrap around. (To add up quotients and remainders would send all twice, for values that
-nobody averages.) Sums and products wrap around in their own dtype. Sparse integers have no average, since it would be
+Sum, average and product of truth values are refused since their meaning is unclear. The average of integers is their
+exact sum divided by the size, truncated toward zero, as long as that sum is an int64: of int64 values beyond 2**63 /
+size in magnitude it may wrap around. (To add up quotients and remainders would send all twice, for values that no
+program averages.) Sums and products wrap around in their own dtype. Sparse integers have no average, since it would be
 truncated element by element.
 """
 

@@ -9,9 +9,8 @@ from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import choose_travel, find_dtype, make_neutral_value
-from worker_runtime.collectives.tensor_operation import make_title
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, make_title
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -20,7 +19,6 @@ class _Neutral(Operation[object]):
 
     def __init__(self, release: Release, substitute: Operation[object] | None) -> None:
         self.question = release.question
-        self.title = make_title(release.question.name)
         self._substitute = substitute
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:

@@ -6,9 +6,9 @@ from functools import lru_cache
 import torch
 
 from worker_runtime.collectives.buffers import copy, count_bytes, make_rows, view_bytes
-from worker_runtime.collectives.combination import Combination, conclude_, scale_
-from worker_runtime.collectives.dtypes import check_reducible, choose_sum, name_dtype
-from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
+from worker_runtime.collectives.combination import Combination, check_combination, conclude_, scale_
+from worker_runtime.collectives.dtypes import choose_sum
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -35,23 +35,20 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], how: Combination, among: Members, name: str) -> None:
-        self.title = make_title(name)
-        device = check_tensors(self.title, tensors)
-        check_rows(self.title, tensors)
+        device = self._begin(name, among, tensors)
+        check_rows(name, tensors)
         try:
             signature = _make_signature(
                 tuple([tensor.dtype for tensor in tensors]), tuple([tensor.shape for tensor in tensors]), how, device
             )
         except ValueError as error:
-            raise ValueError(f"{self.title}: {error}") from None
-        self.among = among
+            raise make_error(name, str(error)) from None
         self.question = Question(among.number, name, signature, how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]
         self._sent: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
-        self._choose_stream(device, tensors[0])
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         del terms
@@ -137,17 +134,7 @@ def divide_rows(rows: int, size: int) -> tuple[int, ...]:
 def _make_signature(
     dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], how: Combination, device: str
 ) -> Signature:
-    reduction = how.reduction
-    if reduction is Reduction.ADASUM:
+    if how.reduction is Reduction.ADASUM:
         raise ValueError("a reducescatter has no Adasum; use Average, Sum, Min, Max or Product")
-    for dtype in dtypes:
-        check_reducible(dtype, reduction)
-        if dtype == torch.bool and (how.prescale != 1.0 or how.postscale != 1.0):
-            raise ValueError("truth values cannot be scaled; convert them")
-    return Signature(
-        kind=Kind.REDUCESCATTER,
-        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
-        shapes=tuple(tuple(shape) for shape in shapes),
-        reduction=reduction,
-        device=device,
-    )
+    check_combination(dtypes, how)
+    return make_signature(Kind.REDUCESCATTER, dtypes, shapes, device, how.reduction)

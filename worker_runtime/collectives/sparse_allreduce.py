@@ -7,7 +7,7 @@ import torch
 
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.dtypes import check_sparse
-from worker_runtime.collectives.tensor_operation import check_tensor, make_title
+from worker_runtime.collectives.tensor_operation import check_tensor, make_error
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -29,14 +29,13 @@ class SparseAllreduce(Operation[torch.Tensor]):
     """
 
     def __init__(self, tensor: torch.Tensor, reduction: Reduction, among: Members, name: str) -> None:
-        title = make_title(name)
-        check_tensor(title, tensor)
+        check_tensor(name, tensor)
         if tensor.layout is not torch.sparse_coo:
-            raise ValueError(f"{title}: a sparse COO tensor was expected, not one of layout {tensor.layout}")
+            raise make_error(name, f"a sparse COO tensor was expected, not one of layout {tensor.layout}")
         try:
             check_sparse(tensor.dtype, reduction)
         except ValueError as error:
-            raise ValueError(f"{title}: {error}") from None
+            raise make_error(name, str(error)) from None
         tensor = tensor.detach()
         # The public accessors would sort and add up first, which costs more than to send what stands twice.
         indices, values = tensor._indices(), tensor._values()  # noqa: SLF001 - see above
@@ -51,7 +50,6 @@ class SparseAllreduce(Operation[torch.Tensor]):
             reduction=reduction,
             note=f"sparse {list(tensor.shape)}",
         )
-        self.title = self._elements.title
         self.question = self._elements.question
         self.sizes = self._elements.sizes
 

@@ -8,13 +8,16 @@ operation. The stream of the thread that takes the result waits for that one; th
 import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from types import TracebackType
+from typing import Any
 
 import torch
 
 from worker_runtime.collectives.buffers import overlaps_itself
-from worker_runtime.coordination.operation import Operation, ResultT_co
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.coordination.operation import Members, Operation, ResultT_co
+from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, make_title
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
@@ -23,13 +26,17 @@ _PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001 - of to
 _TRACING = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY"))  # noqa: SLF001 - torch's only way to tell
 
 
-def make_title(name: str) -> str:
-    """How messages call the operation that travels as `name`: of "allreduce.loss" it is "allreduce 'loss'"."""
-    kind, _, own = name.partition(".")
-    return f"{kind} '{own}'" if own else kind
+def make_error(name: str, text: str) -> ValueError:
+    """The error of a call that is wrong on this rank alone.
+
+    Args:
+        name: of the operation as it travels, or the function's, as in all checks here.
+        text: what is wrong, and what to do.
+    """
+    return ValueError(f"{make_title(name)}: {text}")
 
 
-def check_tensors(title: str, tensors: Sequence[torch.Tensor]) -> str:
+def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
     """Make sure that tensors can be communicated together, dtypes aside, and return on what they lie.
 
     Returns:
@@ -40,62 +47,62 @@ def check_tensors(title: str, tensors: Sequence[torch.Tensor]) -> str:
             on several; or tensors only stand for others here.
     """
     if not tensors:
-        raise ValueError(f"{title}: there are no tensors; give at least one")
-    check_place(title)
+        raise make_error(name, "there are no tensors; give at least one")
+    check_place(name)
     is_on_cpu = True
     for tensor in tensors:
         try:
             if tensor.is_nested:
-                raise ValueError(f"{title}: nested tensors are not supported; give its parts, as x.unbind() makes them")
+                raise make_error(name, "nested tensors are not supported; give its parts, as x.unbind() makes them")
             if tensor.layout is not torch.strided:
-                raise ValueError(f"{title}: sparse tensors are not supported; make it dense (x.to_dense())")
+                raise make_error(name, "sparse tensors are not supported; make it dense (x.to_dense())")
             if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
-                raise ValueError(
-                    f"{title}: a {type(tensor).__name__} stands for other tensors; give those it stands for"
-                )
+                raise make_error(name, f"a {type(tensor).__name__} stands for other tensors; give those it stands for")
             is_on_cpu &= tensor.is_cpu
         except AttributeError:  # to look beforehand would cost every call
-            check_tensor(title, tensor)
+            check_tensor(name, tensor)
             raise
     if is_on_cpu:  # asked like this, since it takes a tenth of the time to look at a device
         return "cpu"
-    return _find_device(title, tensors)
+    return _find_device(name, tensors)
 
 
-def check_tensor(title: str, tensor: object) -> None:
+def check_tensor(name: str, tensor: object) -> None:
     """Raise WrongArgumentError unless it is a tensor."""
     if tensor is None:
         raise WrongArgumentError(
-            f"{title}: a tensor was expected, not None, which p.grad is until backward() has made a gradient; call it "
-            "after that, or give torch.zeros_like(p)"
+            f"{make_title(name)}: a tensor was expected, not None, which p.grad is until backward() has made a "
+            "gradient; call it after that, or give torch.zeros_like(p)"
         ) from None
     if not isinstance(tensor, torch.Tensor):
         raise WrongArgumentError(
-            f"{title}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)"
+            f"{make_title(name)}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)"
         ) from None
 
 
-def _find_device(title: str, tensors: Sequence[torch.Tensor]) -> str:
+def _find_device(name: str, tensors: Sequence[torch.Tensor]) -> str:
     device = tensors[0].device
     for tensor in tensors:
         if tensor.device != device:
-            raise ValueError(f"{title}: Tensors in list must be on same device; got {device} and {tensor.device}")
+            raise make_error(name, f"Tensors in list must be on same device; got {device} and {tensor.device}")
     if device.type != "cuda":
-        raise ValueError(f"{title}: tensors on {device} are not supported; move it to the CPU (x.cpu())")
+        raise make_error(name, f"tensors on {device} are not supported; move it to the CPU (x.cpu())")
     return device.type
 
 
-def check_place(title: str) -> None:
+def check_place(name: str) -> None:
     """Raise ValueError where tensors only stand for others: in a transform of torch.func, or while torch traces."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001 - torch's only way to tell
-        raise ValueError(
-            f"{title}: collectives cannot run inside vmap, grad, jvp and the like of torch.func; call it outside of "
-            "them (loss.backward() is fine)"
+        raise make_error(
+            name,
+            "collectives cannot run inside vmap, grad, jvp and the like of torch.func; call it outside of "
+            "them (loss.backward() is fine)",
         )
     if torch._C._len_torch_dispatch_stack() and any(map(_find_mode, _TRACING)):  # noqa: SLF001 - the same
-        raise ValueError(
-            f"{title}: collectives cannot run under FakeTensorMode or make_fx, where tensors have no values; call it "
-            "outside of them"
+        raise make_error(
+            name,
+            "collectives cannot run under FakeTensorMode or make_fx, where tensors have no values; call it "
+            "outside of them",
         )
 
 
@@ -103,7 +110,7 @@ def _find_mode(key: object) -> object:
     return torch._C._get_dispatch_mode(key)  # type: ignore[arg-type]  # noqa: SLF001 - a key, which torch does not export
 
 
-def read_root(title: str, root: object, ranks: Sequence[int]) -> int:
+def read_root(name: str, root: object, ranks: Sequence[int]) -> int:
     """The root's rank in the job, as a program has given it: an integer, also one of NumPy's.
 
     Raises:
@@ -115,17 +122,19 @@ def read_root(title: str, root: object, ranks: Sequence[int]) -> int:
         rank = -1
     if rank not in ranks:
         listed = ", ".join(map(str, ranks))
-        raise ValueError(f"broadcast received invalid root rank {root} ({title}); the set's ranks are {listed}")
+        raise ValueError(
+            f"broadcast received invalid root rank {root} ({make_title(name)}); the set's ranks are {listed}"
+        )
     return rank
 
 
-def check_rows(title: str, tensors: Sequence[torch.Tensor]) -> None:
+def check_rows(name: str, tensors: Sequence[torch.Tensor]) -> None:
     """Raise ValueError where a tensor has no first dimension."""
     if any(tensor.dim() == 0 for tensor in tensors):
-        raise ValueError(f"{title}: a tensor without dimensions has no rows; give it one (x.reshape(1))")
+        raise make_error(name, "a tensor without dimensions has no rows; give it one (x.reshape(1))")
 
 
-def check_targets(title: str, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+def check_targets(name: str, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     """Make sure that the results can be written where they shall go.
 
     Raises:
@@ -133,28 +142,45 @@ def check_targets(title: str, into: Sequence[torch.Tensor], tensors: Sequence[to
             or several of its elements are one place in memory.
     """
     if into is not tensors:
-        _check_likeness(title, into, tensors)
+        _check_likeness(name, into, tensors)
     for target in into:
         if not target.is_contiguous() and overlaps_itself(target):
-            raise ValueError(
-                f"{title}: elements of the tensor for the result share their memory, as after expand(); clone it"
+            raise make_error(
+                name, "elements of the tensor for the result share their memory, as after expand(); clone it"
             )
 
 
-def _check_likeness(title: str, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+def _check_likeness(name: str, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
     if len(into) != len(tensors):
-        raise ValueError(
-            f"{title}: there are {len(tensors)} tensors and {len(into)} for the results; give one for each"
-        )
+        raise make_error(name, f"there are {len(tensors)} tensors and {len(into)} for the results; give one for each")
     for target, tensor in zip(into, tensors, strict=True):
         if target is not tensor and (
             (target.dtype, target.shape, target.device, target.layout)
             != (tensor.dtype, tensor.shape, tensor.device, tensor.layout)
         ):
-            raise ValueError(
-                f"{title}: the result is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and cannot go"
-                f" into {target.dtype} of shape {list(target.shape)} on {target.device}"
+            raise make_error(
+                name,
+                f"the result is {tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, and cannot go"
+                f" into {target.dtype} of shape {list(target.shape)} on {target.device}",
             )
+
+
+@lru_cache(maxsize=1024)
+def make_signature(
+    kind: Kind,
+    dtypes: tuple[torch.dtype, ...],
+    shapes: tuple[tuple[int, ...], ...],
+    device: str,
+    reduction: Reduction | None = None,
+    **more: Any,  # noqa: ANN401 - as in `Signature`
+) -> Signature:
+    """The signature of a collective on tensors of these dtypes and shapes.
+
+    Raises:
+        ValueError: a dtype is not supported.
+    """
+    names = tuple(name_dtype(dtype) for dtype in dtypes)
+    return Signature(kind, names, tuple(map(tuple, shapes)), reduction, device=device, **more)
 
 
 class SideStream:
@@ -179,7 +205,7 @@ class SideStream:
         self._entered.__exit__(kind, error, traceback)
 
     def hand_over(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let the current stream go on where this one is now.
+        """Let the current stream continue where this one is now.
 
         Args:
             tensors: what this stream has used: their memory must outlive what the current stream does with it.
@@ -195,10 +221,21 @@ class TensorOperation(Operation[ResultT_co]):
 
     _side_stream: SideStream | None = None  # on CUDA
 
-    def _choose_stream(self, device: str, tensor: torch.Tensor) -> None:
-        """For constructors: what the caller has enqueued until now is waited for."""
+    def _begin(
+        self, name: str, among: Members, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None = None
+    ) -> str:
+        """For constructors: check the tensors; on CUDA, wait for what the caller has enqueued until now.
+
+        Returns:
+            On what they lie: "cpu" or "cuda".
+        """
+        device = check_tensors(name, tensors)
+        if into is not None:
+            check_targets(name, into, tensors)
         if device != "cpu":
-            self._side_stream = SideStream(tensor.device)
+            self._side_stream = SideStream(tensors[0].device)
+        self.among = among
+        return device
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         """Begin to communicate; see `Operation`."""

@@ -28,10 +28,10 @@ def untraced(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
     """
     if isinstance(function, FunctionType):
         marked: Any = function
-        marked._torchdynamo_disable = True  # who inlines it looks here  # noqa: SLF001 - the compiler's names
+        marked._torchdynamo_disable = True  # read when it is inlined  # noqa: SLF001 - the compiler's names
         marked._torchdynamo_disable_msg = _REASON  # noqa: SLF001 - as above
         marked._torchdynamo_disable_recursive = True  # noqa: SLF001 - as above
-        frames: Any = torch._C._dynamo.eval_frame  # noqa: SLF001 - who runs it, here
+        frames: Any = torch._C._dynamo.eval_frame  # noqa: SLF001 - read when it is run
         if hasattr(frames, "set_code_exec_strategy"):  # newer than torch 2.6
             skip = frames._FrameAction.SKIP  # noqa: SLF001 - as above
             frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001 - as above

@@ -6,6 +6,6 @@ are released, which are refused, and that nothing more will be answered (`driver
 what becomes of it. `group` connects the members of a generation, over a store that the sequencer holds (`store`).
 `ordering` has the sequencer's rules, which are pure; `sequencer` is the process that keeps them.
 
-Threads: one at a time drives the connection. That is a thread that waits for an operation, or `hvd-driver` when nobody
+Threads: one at a time drives the connection. That is a thread that waits for an operation, or `hvd-driver` when none
 waits for what is pending.
 """

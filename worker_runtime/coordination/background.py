@@ -1,4 +1,4 @@
-"""The thread that drives the conversation with the sequencer when nobody waits, and the bell that wakes it.
+"""The thread that drives the conversation with the sequencer when no thread waits, and the bell that wakes it.
 
 It sleeps until the bell rings, so that nothing happens while nothing is pending; then it lingers for half a
 millisecond, so that a burst of operations stays one message.
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 _LINGER_SECONDS = 0.0005
-_LINGERS = 10  # at most: a burst that goes on is sent in parts
+_LINGERS = 10  # at most: a longer burst is sent in parts
 _JOIN_SECONDS = 5.0
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Self
 
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.store import SequencerStore
@@ -32,7 +31,7 @@ class Group:
     generation: its number.
     torch_groups: for collectives, one for each process set.
     sequencer: where the process listens that orders the collectives.
-    key: proves to it, and it to the members, who belongs to the generation.
+    key: by which members and sequencer prove to each other that they belong to the generation.
     """
 
     generation: int
@@ -102,7 +101,7 @@ def _connect(
 ) -> Group:
     """Connect to the other members; see `form`."""
     numbers = membership.assignment
-    deadline = _Deadline.after(limit)
+    deadline = time.monotonic() + limit.total_seconds()
     sequencer = await_sequencer(membership.generation)
     store = SequencerStore(sequencer, membership.key, membership.generation, numbers.rank, limit)
     cancellation.cover(store.cancel)
@@ -117,9 +116,9 @@ def _connect(
 
     torch_groups = TorchGroups(numbers.rank, make)
     try:
-        with Reachability(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as members:
+        with Reachability(store, numbers.rank, numbers.size, address, _until(deadline).total_seconds()) as members:
             try:
-                torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
+                torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=_until(deadline))
             except UnknownPeerError:
                 raise  # unknown peers may hold the members' listeners too: the probes of those would blame the network
             except RuntimeError:
@@ -146,16 +145,6 @@ def connect(group: Group, limit: timedelta) -> Link:
     return link
 
 
-@dataclass(frozen=True, slots=True)
-class _Deadline:
-    """What is left of a time limit that several waits share."""
-
-    at_seconds: float
-
-    @classmethod
-    def after(cls, limit: timedelta) -> Self:
-        return cls(time.monotonic() + limit.total_seconds())
-
-    def left(self) -> timedelta:
-        # gloo takes a limit of zero for none, and cannot connect in less than this
-        return timedelta(seconds=max(0.5, self.at_seconds - time.monotonic()))
+def _until(deadline_seconds: float) -> timedelta:
+    """What is left of a time limit; never less than gloo needs to connect, which takes a limit of zero for none."""
+    return timedelta(seconds=max(0.5, deadline_seconds - time.monotonic()))

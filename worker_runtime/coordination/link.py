@@ -106,7 +106,7 @@ class Link:
 
     @property
     def has_received(self) -> bool:
-        """Something has come that nobody has looked at yet, since an interrupt came between."""
+        """Something has come that was not looked at yet, since an interrupt came between."""
         return bool(self._received)
 
     def fileno(self) -> int:

@@ -23,8 +23,8 @@ from worker_runtime.coordination.ordering.questions import Kind, Release, Signat
 from worker_runtime.coordination.wire import Frame, Released, encode_question
 from worker_runtime.errors import UnsendableError
 
-BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
-NUMBERS = 2**32  # questions are counted as far, and then anew
+BURST = 256  # questions that are sent before more follow: the sequencer begins with them meanwhile
+NUMBERS = 2**32  # questions are counted up to here, and then from 0 again
 _MAX_COUNT = 0xFFFF  # of a question's sizes, and of the bytes of its name
 
 _Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its name as it travels

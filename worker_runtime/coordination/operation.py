@@ -1,6 +1,6 @@
 """A collective of this rank, in which set of ranks it runs, and what becomes of it.
 
-A handle has one state, and the transitions between states that its class names. It calls nobody: the engine moves it
+A handle has one state, and the transitions between states that its class names. It calls nothing: the engine moves it
 and waits for it, see `Engine.wait`.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release
+from worker_runtime.coordination.ordering.questions import Kind, Question, Release, make_title
 from worker_runtime.errors import IllegalTransitionError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
@@ -63,9 +63,8 @@ class Operation(ABC, Generic[ResultT_co]):
 
     It is asked for with `question`, `sizes` and `payload`; when it is released, `start` is called (unless its data
     have travelled as payload, or the set has one member), in whatever thread; when its works are done, `finish`, once,
-    by whoever waits for it.
+    by the thread that waits for it.
 
-    title: how messages call it, for example "allreduce 'loss'".
     among: its set, as it was when the operation was made.
     question: its set, its name as it travels ("allreduce.loss"), its signature.
     sizes: what may differ between ranks; see `Release`.
@@ -73,12 +72,16 @@ class Operation(ABC, Generic[ResultT_co]):
     is_of_step: it belongs to an optimizer's step, which is run again as a whole.
     """
 
-    title: str
     among: Members
     question: Question
     sizes: tuple[int, ...] = ()
     batcher: Batcher | None = None
     is_of_step: bool = False
+
+    @property
+    def title(self) -> str:
+        """How messages call it, for example "allreduce 'loss'"."""
+        return make_title(self.question.name)
 
     @property
     def payload(self) -> bytes | memoryview:
@@ -174,7 +177,7 @@ class Handle(Generic[ResultT_co]):
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody waits for it: its call has failed, or its step was interrupted; its name is used again."""
+        """Whether no thread waits for it: its call has failed, or its step was interrupted; its name is used again."""
         return self.operation.is_of_step or self.operation.question.signature.kind is Kind.FAIL
 
     @property
@@ -213,7 +216,7 @@ class Handle(Generic[ResultT_co]):
             self.payload = payload
             self.state = _RELEASED
 
-    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nobody else gives results
+    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nothing else gives results
         """It was released and finished together with others."""
         if self.state is _ASKED:
             self.terms = terms

@@ -1,7 +1,7 @@
 """The sequencer of a world that another launcher made: a child of rank 0, since there is no agent that could own it.
 
-It ends at the end of its standard input, and with its owner, whatever that ended of and whoever else holds the input
-open. One process serves all generations of its owner, one after the other.
+It ends at the end of its standard input, and with its owner, however that ends, even where another process holds the
+input open. One process serves all generations of its owner, one after the other.
 """
 
 import os
@@ -67,7 +67,7 @@ class SequencerProcess:
         """Where it listens, once it does.
 
         Raises:
-            SequencerStartError: it was never activated, ended instead, or said nothing of it within the limit.
+            SequencerStartError: it was never activated, ended instead, or did not report its port within the limit.
         """
         if self._port is None:
             if self._child is None:
@@ -79,13 +79,13 @@ class SequencerProcess:
         """End it, if it lives. A later `activate` starts another one."""
         child, self._child, self._port = self._child, None, None
         if child is not None:
-            child.process.kill()  # the members have said goodbye, or hear of it by their connections
+            child.process.kill()  # the members have said goodbye, or notice it by their connections
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(_END_SECONDS)
             child.let_go()
 
     def abandon(self) -> None:
-        """After a fork, in the child: let go of the parent's process, which goes on."""
+        """After a fork, in the child: let go of the parent's process, which continues."""
         child, self._child, self._port = self._child, None, None
         if child is not None:
             child.let_go()
@@ -112,7 +112,7 @@ class SequencerProcess:
         return _Child(process, orders, output)
 
     def _read_port(self, child: _Child, limit: timedelta) -> int:
-        said = b""
+        read = b""
         deadline = time.monotonic() + limit.total_seconds()
         while (left := deadline - time.monotonic()) > 0:
             if not select.select([child.output], [], [], left)[0]:
@@ -120,7 +120,7 @@ class SequencerProcess:
             chunk = os.read(child.output, _CHUNK_BYTES)
             if not chunk:
                 raise SequencerStartError(f"{self._python} -m {SEQUENCER} {_describe_end(child.process)}")
-            *lines, said = (said + chunk).split(b"\n")
+            *lines, read = (read + chunk).split(b"\n")
             for line in lines:
                 if (port := read_port(line)) is not None:
                     return port

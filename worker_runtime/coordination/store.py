@@ -28,7 +28,7 @@ class SequencerStore(Store):
         key: of the generation.
         generation: its number.
         rank: of this worker.
-        limit: how long to wait for a key where the caller says nothing else.
+        limit: how long to wait for a key where the caller gives no other limit.
 
     All methods raise RuntimeError, as torch's stores do, where the sequencer is gone or the time is over.
     """
@@ -42,11 +42,11 @@ class SequencerStore(Store):
         self._limit = limit
         self._lock = threading.Lock()
         self._connections: dict[int, socket.socket] = {}  # by the thread that uses it
-        self._awaited: dict[str, bytes] = {}  # values that came while somebody waited for their keys
+        self._awaited: dict[str, bytes] = {}  # values that came while a thread waited for their keys
         self._is_cancelled = False
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Tell all members."""
+        """Set a key for all members."""
         data = value.encode() if isinstance(value, str) else value
         self._send(StoreFrame.SET, wire.encode_entry(key, data), self._limit)
 
@@ -72,13 +72,13 @@ class SequencerStore(Store):
         return wire.decode_comparison(self._ask(StoreFrame.COMPARE, wire.encode_ends(group, rank, size, ends), limit))
 
     def disconnect(self) -> None:
-        """End the connections; whoever waits fails. A later call opens another."""
+        """End the connections; calls that wait fail. A later call opens another."""
         with self._lock:
             connections, self._connections = self._connections, {}
         self._awaited.clear()
         for connection in connections.values():
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes who waits
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits
             connection.close()
 
     def cancel(self) -> None:

@@ -25,7 +25,7 @@ from worker_runtime.coordination.ordering.questions import Kind, Question, Reduc
 class Farewell(NamedTuple):
     """The body of a LEAVE, END or EXIT.
 
-    reason: why the others cannot go on; "" where they can.
+    reason: why the others cannot continue; "" where they can.
     how: the rank's process ends: "ended (ValueError: no such luck)"; "" where only `shutdown()` was called.
     """
 
@@ -78,8 +78,8 @@ class Frame(IntEnum):
     LEAVE = 4  # goodbye: a farewell
     END = 5  # the same, from the end of this connection on, which is that of the process
     EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
-    DEPARTED = 11  # a rank whose process has ended well, which the rendezvous has told the rank that says so
-    HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
+    DEPARTED = 11  # a rank whose process has ended well, as the rendezvous has reported to the rank that sends this
+    HALT = 6  # nothing more is to be released, and why: sent to all ranks after what was released
     SETTINGS = 12  # of rank 0, before all else: Horovod's variables, as its program has set them
 
     RELEASES = 16  # of questions of this rank, in the order of their indices
@@ -110,7 +110,7 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a worker says first: who it wants to be, and what proves that it may."""
+    """What a worker sends first: which rank it is, and the proof."""
 
     generation: int
     rank: int
@@ -168,7 +168,7 @@ def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str,
         rank: of this member in the group.
         size: how many members it has.
         ends: of each connection: this end's address and port, the other end's, and how many bytes the other end has
-            said where it has come to the group's listener (None: it has not); None: not known.
+            sent where it has come to the group's listener (None: it has not); None: not known.
     """
     return json.dumps([group, rank, size, ends]).encode()
 
@@ -189,8 +189,8 @@ def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | 
     raise ProtocolError("a COMPARE needs a group, a rank, a size and connections")
 
 
-def _make_end(own: object, other: object, said: object) -> tuple[str, str, int | None]:
-    return str(own), str(other), said if isinstance(said, int) else None
+def _make_end(own: object, other: object, sent: object) -> tuple[str, str, int | None]:
+    return str(own), str(other), sent if isinstance(sent, int) else None
 
 
 def encode_comparison(fault: str, matched: Sequence[int]) -> bytes:
@@ -319,7 +319,7 @@ class Released(NamedTuple):
     """
 
     number: int
-    index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
+    index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
     joined: tuple[int, ...]
     sizes: tuple[tuple[int, ...], ...]
     value: int
@@ -337,7 +337,7 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
 
     Args:
         body: of the frame.
-        count_members: tells, of a question's number, how many members its set has.
+        count_members: gives, for a question's number, how many members its set has.
     """
     offset, end = 0, len(body)
     while offset < end:

@@ -14,7 +14,7 @@ from worker_runtime.elastic import states
 from worker_runtime.elastic.states import RanksLostInterrupt, State
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Decision, Verdict, Wish, read_checkpoint
+from worker_runtime.rendezvous import Decision, JoinReason, Verdict, read_checkpoint
 
 # So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
 MAX_REPEATED_FAILURES = 3
@@ -26,7 +26,7 @@ ResultT = TypeVar("ResultT")
 StateT = TypeVar("StateT", bound=State)
 
 # Joins as one that restores its state, or keeps it, and tells what the others do; with why, where it restores.
-Enter = Callable[[Wish, str], Verdict | None]
+Enter = Callable[[JoinReason, str], Verdict | None]
 
 
 def run_fn(
@@ -66,7 +66,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
     skip_sync = False
     failures: list[tuple[str, int]] = []
     while True:
-        wish: Wish | None
+        reason: JoinReason | None
         failure: HorovodInternalError | None = None
         was_initialized = RUNTIME.is_initialized
         try:
@@ -77,7 +77,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             return train()
         except RanksLostInterrupt:
             skip_sync = not state.needs_sync()
-            wish = None
+            reason = None
             RUNTIME.engine.begin_again()
         except HorovodInternalError as error:
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this room
@@ -86,14 +86,14 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
                 raise  # the program has left the job itself, or nothing has changed: it is its own fault
             failure = error
             skip_sync = False
-            wish = Wish.RESTORE
+            reason = JoinReason.RESTORE
         except HostsUpdatedInterrupt as interrupt:
             skip_sync = interrupt.skip_sync and not state.needs_sync()
-            wish = Wish.RESIZE
-        if wish is not None:
+            reason = JoinReason.RESIZE
+        if reason is not None:
             notification_manager.forget()
-            verdict = _enter(enter, wish, failure)
-            decision = Decision.RESTORE if wish is Wish.RESTORE else None
+            verdict = _enter(enter, reason, failure)
+            decision = Decision.RESTORE if reason is JoinReason.RESTORE else None
             if verdict is not None:
                 decision = decision or verdict.decision
                 is_same = decision is Decision.RESIZE and verdict.removed_only
@@ -104,14 +104,14 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         notification_manager.repeat_to(state)  # what came while the job was joined anew
 
 
-def _enter(enter: Enter, wish: Wish, failure: HorovodInternalError | None) -> Verdict | None:
+def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | None) -> Verdict | None:
     """Join anew; where nobody takes this worker any more, what has failed says more than that joining has.
 
     It is shown as it was in the program, and nothing else with it: one traceback, which ends in one sentence.
     """
     trouble = "" if failure is None else str(failure)
     try:
-        return enter(wish, trouble)
+        return enter(reason, trouble)
     except InitializationError as error:
         if failure is None:
             raise

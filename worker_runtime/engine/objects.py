@@ -16,9 +16,9 @@ import torch
 
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.buffers import view_memory
-from worker_runtime.collectives.tensor_operation import make_title, read_root
+from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, make_title
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import ForgedObjectError, UnpicklableError
 

@@ -21,7 +21,7 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, is_made_anew
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
-from worker_runtime.rendezvous import PendingOperation, Report, Verdict, Wish
+from worker_runtime.rendezvous import JoinReason, PendingOperation, Report, Verdict
 
 _HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone
 
@@ -83,7 +83,7 @@ class Succession:
             self._reported = {handle for handle in engine.in_flight if not handle.is_answered}
             pending = [self._describe(handle) for handle in self._reported if not is_made_anew(handle.operation)]
             return Report(
-                Wish.CONTINUE,
+                JoinReason.CONTINUE,
                 pending=tuple(pending),
                 completed=tuple(self._retry.list_completed()),
                 seen=engine.current.seen,

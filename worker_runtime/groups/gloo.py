@@ -4,7 +4,7 @@ gloo offers no way to wake a pending operation and does not show its sockets. `s
 the operation raise within milliseconds; the sockets are those that appear while the group is formed.
 
 Nor does gloo notice that a peer's host is cut off from this one: the kernel sends again for a quarter of an hour before
-it gives up. But it knows, and tells (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
+it gives up. But it knows, and shows (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
 was sent has been acknowledged. A peer that is busy, stopped or slow acknowledges all the same: its kernel does.
 
 Once a group's pairs stand, its listening sockets take no more connections. gloo ends the process when accepting fails,
@@ -53,13 +53,14 @@ class Connection:
 
     name: the kernel's name for its socket.
     own, other: address and port of this end, and of the other one.
-    said: how many bytes the other end has sent where it has come to the listener that was asked for; else None.
+    received: how many bytes have come from the other end, where it has come to the listener that was asked for; else
+        None.
     """
 
     name: str
     own: str
     other: str
-    said: int | None
+    received: int | None
 
 
 def list_connections(earlier: Mapping[str, int], listener_port: int) -> list[Connection]:
@@ -120,14 +121,16 @@ def _find_connection(name: str, number: int, listener_port: int) -> Connection |
             return None
         try:
             own, other = copy.getsockname(), copy.getpeername()
-            said = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+            received = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
         except OSError:
             return None
-    return Connection(name, _describe(own), _describe(other), _read_said(said) if own[1] == listener_port else None)
+    return Connection(
+        name, _describe(own), _describe(other), _read_received(received) if own[1] == listener_port else None
+    )
 
 
-def _read_said(information: bytes) -> int:
-    """As many bytes as possible where the kernel does not tell."""
+def _read_received(information: bytes) -> int:
+    """As many bytes as possible where the kernel does not know."""
     return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
 
 
@@ -182,7 +185,7 @@ def find_listener(earlier: Mapping[str, int]) -> socket.socket | None:
 
 
 def silence(listener: socket.socket) -> None:
-    """Have it answer no packet any more; without filters in the kernel it goes on listening."""
+    """Have it answer no packet any more; without filters in the kernel it continues to listen."""
     code = ctypes.create_string_buffer(_DROP, len(_DROP))
     program = struct.pack(_PROGRAM, 1, ctypes.addressof(code))
     with contextlib.suppress(OSError):
@@ -199,7 +202,7 @@ class UnknownPeerError(RuntimeError):
 
 # Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
 # size, this worker's connections (None: not known), of each the address and port of this end and of the other, and how
-# many bytes that has said where it has come to the group's listener, and how long to wait for the others. It returns a
+# many bytes that has sent where it has come to the group's listener, and how long to wait for the others. It returns a
 # sentence on one of an unknown peer, alike on all members, or "", and which of this worker's lead to a member.
 Compare: TypeAlias = Callable[
     [str, int, int, Sequence[tuple[str, str, int | None]] | None, timedelta], tuple[str, Sequence[int]]
@@ -211,7 +214,7 @@ class Gloo:
     """How the groups of one generation are made.
 
     store: in which the members find each other.
-    compare: tells whether a group's connections lead to its members alone: gloo itself authenticates nobody.
+    compare: checks that a group's connections lead to its members alone: gloo itself authenticates no peer.
     address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
     operation_limit: the time limit of each collective, once a group is formed.
     """
@@ -238,7 +241,7 @@ class Gloo:
                 group: TorchGroup = _GLOO(PrefixStore(name, self.store), rank, size, options)
                 group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
                 found = None if listener is None else list_connections(present, listener.getsockname()[1])
-                ends = None if found is None else [(each.own, each.other, each.said) for each in found]
+                ends = None if found is None else [(each.own, each.other, each.received) for each in found]
                 fault, matched = self.compare(name, rank, size, ends, limit)
                 if listener is not None and not fault:
                     silence(listener)  # not before: where an unknown peer has a member's place, that member still calls
@@ -246,7 +249,7 @@ class Gloo:
             own = [known[index] for index in matched]
             if not fault:
                 return group, Connections.of(own)
-            Connections.of([*own, *(each for each in known if each.said is not None)]).shut_down()
+            Connections.of([*own, *(each for each in known if each.received is not None)]).shut_down()
             group.shutdown()
         raise UnknownPeerError(fault)
 
@@ -254,7 +257,7 @@ class Gloo:
         """With a device that listens on the address."""
         options = _GLOO._Options()  # noqa: SLF001 - torch's only way to choose the device
         options._timeout = limit  # noqa: SLF001 - the same
-        try:  # all connect now, TORCH_GLOO_LAZY_INIT or not: later nobody listens
+        try:  # all connect now, TORCH_GLOO_LAZY_INIT or not: later nothing listens
             device = _GLOO.create_device(hostname=self.address, lazy_init=False)
         except TypeError:  # an older torch, which knows no other way
             device = _GLOO.create_device(hostname=self.address)

@@ -1,4 +1,4 @@
-"""Who does not reach whom, where the members of a generation could not all connect.
+"""Which member does not reach which, where the members of a generation could not all connect.
 
 Each member listens on its own address while the group is formed, and says in the store where; it accepts no connection.
 When the limit is over, each member probes the others' listeners, in a thread, and writes down which did not answer:
@@ -21,14 +21,14 @@ from torch._C._distributed_c10d import Store  # torch.distributed has no types f
 PROBE_SECONDS = 2.0  # for a connection between hosts that reach each other, lost packets included
 _WAIT = timedelta(seconds=PROBE_SECONDS + 3.0)  # for what the others find, which may notice later that it has failed
 _MOST_PAIRS = 4  # that are named
-_BACKLOG = 4096  # connections that nobody takes
+_BACKLOG = 4096  # connections that are never accepted
 
 
 class UnreachedError(RuntimeError):
     """Some members of a generation do not reach some others: the sentence names them.
 
     Args:
-        pairs: who does not reach whom, by rank.
+        pairs: which rank does not reach which.
         addresses: of the ranks.
     """
 
@@ -90,7 +90,7 @@ class Reachability:
         """
         pairs: list[tuple[int, int]] = []
         addresses: dict[int, str] = {}
-        with contextlib.suppress(RuntimeError):  # the store has gone, for rank 0 has: so may have others who were there
+        with contextlib.suppress(RuntimeError):  # the store has gone with rank 0, and other members may have gone too
             self._report()
             listeners = self._list_listeners()
             pairs = sorted(self._hear([self._rank, *listeners]))

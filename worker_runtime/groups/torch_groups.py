@@ -1,7 +1,7 @@
 """The torch process groups of one generation: one for each process set, made when it is first needed.
 
 A released operation needs a group. All members run their releases in one order, so all members make their groups at the
-same place. Making groups one after the other also tells which connections belong to which: see `Connections`.
+same place. Making groups one after the other also shows which connections belong to which: see `gloo.Connections`.
 
 What runs in a group is a `Work`. The functions at the end wait for works, end waits, and say what a failure means.
 """
@@ -126,7 +126,7 @@ class TorchGroups:
             torch_group.shutdown()
 
     def interrupt(self) -> bool:
-        """Make pending collectives raise at once, here and in the peers, by ending the connections between them.
+        """Make pending collectives raise immediately, here and in the peers, by ending the connections between them.
 
         Returns:
             Whether that has succeeded; see `Interruptible`.
@@ -182,9 +182,9 @@ class FailedWork:
 def await_works(works: Sequence[Work], listen: Callable[[], None] = lambda: None) -> RuntimeError | None:
     """Wait for all of them; the first one's failure, without its traceback.
 
-    `listen` is called now and then meanwhile: nobody but the sequencer may know that a rank is lost.
+    `listen` is called now and then meanwhile: only the sequencer may know that a rank is lost.
 
-    The frames of a traceback would hold a work, and that its group's device, for as long as anybody keeps the error:
+    The frames of a traceback would hold a work, and that its group's device, for as long as the error is kept:
     its destructor then joins a thread, which in a forked child does not exist (torch crashes there).
     """
     try:
@@ -220,7 +220,7 @@ def end_before(works: Sequence[Work], deadline_seconds: float) -> bool:
         while not work.is_completed():
             if time.monotonic() > deadline_seconds:
                 return False
-            with contextlib.suppress(RuntimeError):  # failed or not yet: is_completed() tells
+            with contextlib.suppress(RuntimeError):  # failed or not yet: is_completed() knows
                 work.wait(_SLICE)  # never less: gloo counts milliseconds, and takes 0 for no limit at all
                 time.sleep(_PAUSE_SECONDS)  # for works that let a stream wait, and not this thread
     return True
@@ -242,7 +242,7 @@ class Cancellation:
         self._is_cancelled = False
 
     def cover(self, end: Callable[[], None]) -> None:
-        """From now on `cancel` calls this too, and at once where it was called before; it may be called repeatedly."""
+        """From now on `cancel` calls this too, now where it was called before; it may be called repeatedly."""
         with self._lock:
             self._ends.append(end)
             is_cancelled = self._is_cancelled
@@ -250,7 +250,7 @@ class Cancellation:
             end()
 
     def cancel(self) -> None:
-        """Whoever waits shall fail soon."""
+        """Make every wait fail soon."""
         with self._lock:
             self._is_cancelled = True
             ends = list(self._ends)

@@ -1,7 +1,7 @@
 """A store of torch's own, for backends that use one from their own threads, as NCCL and UCC do.
 
-Rank 0 of a group opens it on a free port of its address and tells the others where it is. It answers whoever reaches
-that port. It is never used again: restarted workers that read a former group's keys would meet dead addresses.
+Rank 0 of a group opens it on a free port of its address and shows the others where it is. It answers every peer that
+reaches that port. It is never used again: restarted workers that read a former group's keys would meet dead addresses.
 
 torch looks up, for its log alone, the name of the address of every connection to a TCPStore. Where no name server knows
 it, each worker warns that "the hostname of the client socket cannot be retrieved", from threads of torch's own; and
@@ -34,7 +34,7 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
     """The store of a group's members.
 
     Args:
-        meeting: where rank 0 tells of it.
+        meeting: where rank 0 writes its address.
         address: on which the others reach this worker.
         name: of the group, used once.
         rank: of this worker in the group.
@@ -49,8 +49,8 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
         port, _, address = meeting.get(name).decode().partition(" ")
         with brief_lookups(), without_warnings():
             return TCPStore(address, int(port), is_master=False, wait_for_workers=False, timeout=limit)
-    # torch would listen on all interfaces, so it is given a socket that is bound already. Nobody else can take the port
-    # between bind and listen, since the socket is never closed in between.
+    # torch would listen on all interfaces, so it is given a socket that is bound already. No other process can take the
+    # port between bind and listen, since the socket is never closed in between.
     family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as listener:
         listener.bind(where)

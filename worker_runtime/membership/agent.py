@@ -7,12 +7,12 @@ one more thing that forked children hold. The thread belongs to the process, and
 that hangs after `shutdown()` is to end as well.
 
 A stop notice that comes to a worker is its host's: the worker passes the signal on to its agent, and decides nothing.
-The sequencer tells all ranks of a notice for the job at the same place. A rank that is alone has no sequencer, and
+The sequencer reports a notice for the job to all ranks at the same place. A rank that is alone has no sequencer, and
 looks for the file that its agent has made.
 
-A worker whose program has failed tells the agent immediately: to end its process may take seconds. The others continue
-without it, or are ended, from that moment on. A worker that has heard of the end of another before tells nothing: that
-end is the cause, and may become known later than this one.
+A worker whose program has failed reports that to the agent immediately: to end its process may take seconds. The others
+continue without it, or are ended, from that moment on. A worker that has heard of the end of another before reports
+nothing: that end is the cause, and may become known later than this one.
 """
 
 import contextlib
@@ -96,9 +96,9 @@ def find_listener(path: Path, patience_seconds: float) -> int | None:
 
 
 def end(sentence: str, *, with_group: bool = False) -> NoReturn:
-    """Say why, if somebody can still hear it, and end without delay.
+    """Print why, if standard error is still read, and end without delay.
 
-    with_group: with all of the process group, in which a shell may wait for this worker to go on with its next command.
+    with_group: with all of the process group, in which a shell may wait for this worker before its next command.
     """
     hearing = select.poll()
     hearing.register(_STDERR, select.POLLOUT)
@@ -147,7 +147,7 @@ class FailureNotice:
 
     Args:
         connect: makes a client.
-        follows_another: another worker's end was told to this one.
+        follows_another: whether another worker's end was reported to this one.
 
     returncode: with which the program has failed; None where it has not, or that is not known.
     """
@@ -160,7 +160,7 @@ class FailureNotice:
         self._exit_code: ExitCode | None = None
 
     def prepare(self, job: Bootstrap | None) -> None:
-        """This process is a worker of that job, and from now on tells it; None for no job."""
+        """This process is a worker of that job, and reports its failure from now on; None for no job."""
         self._job = job
         if job is not None and self._exit_code is None:
             self._exit_code = ExitCode()

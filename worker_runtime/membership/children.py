@@ -1,7 +1,7 @@
-"""What a worker leaves to the processes that it starts: a mark of who the member of the job is, and a folder.
+"""What a worker leaves to the processes that it starts: a mark that names the member of the job, and a folder.
 
 The processes inherit the variables by which the worker has joined, and would join in its place: the member would lose
-the connections of a job that continues without it. The mark tells them that this process is the member.
+the connections of a job that continues without it. The mark shows them that this process is the member.
 
 `multiprocessing` makes a folder for sockets as soon as processes hand each other descriptors, as the workers of a
 `DataLoader` do, and removes it when they end in good order. A process that is killed removes nothing, and workers are

@@ -3,7 +3,7 @@
 The store is torch's own (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes
 as soon as the group stands. Either only says where the sequencer is and what the generation's key is, so that a second
 `init()` works in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
-open to everybody who can reach it.
+open to every peer that can reach it.
 
 There is no agent here that could own a sequencer, so rank 0 has one as its child, for all generations.
 """
@@ -37,7 +37,7 @@ _NONE = "none: "  # before a sentence, where there is no sequencer
 
 
 class Store(Protocol):
-    """What rank 0 tells all members through; address is where they reach this host."""
+    """Where rank 0 writes what all members read; address is where they reach this host."""
 
     address: str
 
@@ -157,10 +157,10 @@ class ForeignJob:
         """
         name = f"{generation}/sequencer"
         if self._world.rank != 0:
-            told = self._store.get(name)
-            if told.startswith(_NONE):
-                raise SequencerStartError(told.removeprefix(_NONE))
-            port, _, address = told.partition(" ")
+            text = self._store.get(name)
+            if text.startswith(_NONE):
+                raise SequencerStartError(text.removeprefix(_NONE))
+            port, _, address = text.partition(" ")
             return Endpoint(address, int(port))
         try:
             endpoint = self._sequencer.await_endpoint(self._limit)
@@ -202,7 +202,7 @@ def open_job(world: World, limit: timedelta) -> ForeignJob:
 def join_job(
     world: World, job: ForeignJob, generation: int, limit: timedelta, choice: Choice = GLOO_ALONE
 ) -> tuple[Assignment, Engine]:
-    """Form a group with all members, and find the numbers that depend on who shares a host.
+    """Form a group with all members, and find the numbers that depend on which members share a host.
 
     Raises:
         MeetingError, GroupFormationError: the members did not come, or could not connect, in time.

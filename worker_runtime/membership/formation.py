@@ -1,6 +1,6 @@
 """One try to become a member of a generation and to connect to the others, in a thread that can be given up.
 
-gloo cannot be told to stop connecting, so the program must be able to continue without it: an abandoned
+gloo cannot stop connecting on request, so the program must be able to continue without it: an abandoned
 formation ends by itself, within its limit, and closes what it may still open.
 """
 
@@ -26,7 +26,7 @@ CONNECT_LIMIT = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class GenerationFailed:
-    """This worker has noticed that the generation cannot go on."""
+    """This worker has noticed that the generation cannot continue."""
 
     generation: int
     reason: str
@@ -75,7 +75,7 @@ class Formation:
         address: on which the other members reach this worker.
         choice: through which backends tensors travel.
         after: the last generation that this worker was a member of.
-        report: what this worker says of itself.
+        report: of this worker's state.
         on_event: is called with each step.
     """
 
@@ -112,7 +112,7 @@ class Formation:
         return formed or (None, None)
 
     def abandon(self) -> None:
-        """Nobody waits for it any more: what it has opened, or opens still, is closed."""
+        """It is not waited for any more: what it has opened, or opens still, is closed."""
         with self._lock:
             self._is_abandoned = True
         self._cancellation.cancel()
@@ -137,7 +137,7 @@ class Formation:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
             self._report(Failed(self, failure, is_final))
-        except BaseException as error:  # a fault of ours: nobody may wait for this thread
+        except BaseException as error:  # a fault of ours: nothing may wait for this thread
             fault = InitializationError(f"this worker cannot connect ({error!r})")
             self._report(Failed(self, fault, is_final=True))
             raise

@@ -164,7 +164,10 @@ def _is_of_mpi(environment: Mapping[str, str]) -> bool:
 def _load() -> ModuleType | None:
     try:
         return import_module(_MODULE)
-    except (ImportError, RuntimeError):  # there is none, or no library of MPI; who uses it is told by itself
+    except (
+        ImportError,
+        RuntimeError,
+    ):  # there is none, or no library of MPI; a program that uses it gets its own error
         return None
 
 

@@ -1,4 +1,4 @@
-"""Who wants to hear that hosts have come or gone, under the name that elastic programs of Horovod know."""
+"""Listeners for hosts that have come or gone, under the name that elastic programs of Horovod know."""
 
 import threading
 from typing import Protocol
@@ -27,22 +27,22 @@ class NotificationManager:
         """Horovod's way to start listening; the runtime hears by itself."""
 
     def register_listener(self, listener: Listener) -> None:
-        """Tell this one, too, from now on; once, however often it is registered."""
+        """Notify this one, too, from now on; once, however often it is registered."""
         with self._lock:
             if not any(known is listener for known in self._listeners):
                 self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Tell it no more; one that is not registered is no error."""
+        """Notify it no more; one that is not registered is no error."""
         with self._lock:
             self._listeners = [known for known in self._listeners if known is not listener]
 
     def handle_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Tell all listeners.
+        """Notify all listeners.
 
         Args:
             timestamp: when; later ones are greater.
-            update_res: what has happened, HOSTS_REMOVED, HOSTS_ADDED, or both; 0 when what was told before is undone.
+            update_res: what has happened, HOSTS_REMOVED, HOSTS_ADDED, or both; 0 when the last notification is undone.
         """
         with self._lock:
             self._newest = timestamp, update_res
@@ -51,12 +51,12 @@ class NotificationManager:
             listener.on_hosts_updated(timestamp, update_res)
 
     def forget(self) -> None:
-        """What was told so far does not matter any more."""
+        """Forget the last notification."""
         with self._lock:
             self._newest = None
 
     def repeat_to(self, listener: Listener) -> None:
-        """Tell one again what was told last, unless that is forgotten: it may have thrown it away unread."""
+        """Repeat the last notification to one, unless it is forgotten: the listener may have thrown it away unread."""
         with self._lock:
             newest = self._newest
         if newest is not None:

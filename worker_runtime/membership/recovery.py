@@ -1,7 +1,7 @@
 """What a worker does between the loss of a member and the next generation, whatever its program is doing meanwhile.
 
 A thread in the background hears that the generation was interrupted, or of trouble that this worker has noticed by
-itself. It suspends the engine, tells the rendezvous what is pending, and waits for the next generation and its
+itself. It suspends the engine, reports what is pending to the rendezvous, and waits for the next generation and its
 verdict, the same for all:
 
 - RETRY: what is pending runs again with the ranks that are left, and the program notices nothing.
@@ -48,22 +48,22 @@ from worker_runtime.rendezvous import (
     Decision,
     Departed,
     Interrupted,
+    JoinReason,
     Membership,
     RendezvousError,
     Report,
     ResizeOffered,
     Verdict,
-    Wish,
 )
 
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
-# What it says at the level DEBUG, and when, tells how long each part of a recovery takes (benchmarks/recovery.py).
+# The times of its messages at the level DEBUG show how long each part of a recovery takes (benchmarks/recovery.py).
 _LOG = logging.getLogger("hvd.recovery")
 
 _JOIN_SECONDS = 5.0  # for a thread of ours to end
-_LOOK_SECONDS = 0.5  # between two looks of who waits for a generation; it is woken, so this is a second chance
+_LOOK_SECONDS = 0.5  # between two looks while a generation is awaited; the thread is woken, so this is a second chance
 
 
 Entered = tuple[Assignment, Engine, Verdict]  # a generation as the program enters it
@@ -77,8 +77,8 @@ class Recovery:
         connect: makes a client of it.
         choice: through which backends tensors travel.
         after: the last generation that this process was a member of.
-        note_assignment: is told of this worker's new numbers before the program goes on without having noticed.
-        note_offer: is told that hosts have come or gone: a growing number, whether some come, whether some go.
+        note_assignment: gets this worker's new numbers before the program continues without having noticed.
+        note_offer: is called when hosts have come or gone: with a growing number, whether some come, whether some go.
     """
 
     def __init__(  # noqa: PLR0917 - as Formation's
@@ -96,13 +96,13 @@ class Recovery:
         self._note_assignment = note_assignment
         self._note_offer = note_offer
         self._generation = after  # the newest that this worker knows to be a member of
-        self._left = after  # the newest that it does not go on with
+        self._left = after  # the newest that it does not continue with
         self._interrupted = Interrupted(0, "")  # the newest that was
         self._succession: Succession | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
         self._formations: list[Formation] = []  # whose threads have not ended, as far as is known
         self._departed: list[Departed] = []  # members that have ended well
-        self._is_ready = False  # the formation waits to be taken: all that it has told has been heeded
+        self._is_ready = False  # the formation waits to be taken: all its events have been handled
         self._end: Exception | None = None
         self._is_blank = bootstrap.is_late  # until it has the others' state
         self._commits = 0  # of the program's state
@@ -122,11 +122,11 @@ class Recovery:
         """The newest that this worker was a member of."""
         return self._generation
 
-    def enter(self, wish: Wish, trouble: str = "") -> Entered:
+    def enter(self, reason: JoinReason, trouble: str = "") -> Entered:
         """Become a member of the next generation, in the program's own time; waits for it.
 
         Args:
-            wish: BEGIN, RESIZE or RESTORE.
+            reason: BEGIN, RESIZE or RESTORE.
             trouble: why, of a RESTORE: an error that comes again and again is the program's own.
 
         Raises:
@@ -140,9 +140,9 @@ class Recovery:
                     raise self._end
                 if self._formation is not None:
                     return self._enter()
-                # There is none under way, or one in which what was pending has gone on: the program has left that.
+                # There is none under way, or one in which what was pending has continued: the program has left that.
                 succession, self._succession = self._succession, None
-                self._left = self._generation  # so that nobody else begins a formation
+                self._left = self._generation  # so that no other thread begins a formation
             report = Report()
             if succession is not None:
                 try:
@@ -152,7 +152,7 @@ class Recovery:
                 report = succession.report()
                 succession.engine.close()
             with self._changed:
-                self._begin(replace(report, wish=wish, trouble=trouble, pending=()))
+                self._begin(replace(report, wish=reason, trouble=trouble, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:
@@ -201,13 +201,13 @@ class Recovery:
     # For the engine, in its threads.
 
     def note_trouble(self, generation: int, reason: str) -> None:
-        """A generation cannot go on."""
+        """A generation cannot continue."""
         self._events.put(GenerationFailed(generation, reason))
 
     def _follow(self) -> None:
         """Hear what the rendezvous has to say, until the client is closed.
 
-        How others have ended is told to the engine from here: the other thread may be waiting for them in it.
+        How others have ended is reported to the engine from here: the other thread may wait for them in it.
         """
         try:
             for notice in self._client.follow():
@@ -221,7 +221,7 @@ class Recovery:
                         self._events.put(notice)
         except RendezvousError as error:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
-        except BaseException as error:  # a fault of ours: nobody may wait for what this thread would have heard
+        except BaseException as error:  # a fault of ours: nothing may wait for what this thread would have heard
             self._give_up(InitializationError(f"this worker hears nothing more of the job ({error!r})"))
             raise
 
@@ -238,7 +238,7 @@ class Recovery:
                 self._handle(event)
         except StuckError as error:
             _end_process(str(error))
-        except BaseException as error:  # a fault of ours: nobody may wait for this thread
+        except BaseException as error:  # a fault of ours: nothing may wait for this thread
             self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
             raise
 
@@ -248,7 +248,7 @@ class Recovery:
                 if formation is self._formation:  # else it was abandoned meanwhile
                     self._handle_formation(event)
             case ResizeOffered(generation):
-                if generation > self._left:  # else it was made to those who are there no more
+                if generation > self._left:  # else it was made to members that have gone
                     self._note_offer(event)
             case Interrupted(generation, reason):
                 self._interrupted = max(self._interrupted, event, key=lambda each: each.generation)
@@ -268,12 +268,12 @@ class Recovery:
                 self._leave(self._generation, str(error), trouble=str(error))
 
     def _leave(self, generation: int, reason: str, trouble: str = "") -> None:
-        """That generation cannot go on: ask for another, unless that was done."""
+        """That generation cannot continue: ask for another, unless that was done."""
         if generation == self._generation > self._left:
             self._recover(reason, trouble)
 
     def _recover(self, reason: str, trouble: str) -> None:
-        """The present generation cannot go on: ask for another."""
+        """The present generation cannot continue: ask for another."""
         succession = self._succession
         self._left = self._generation
         _LOG.debug("interrupted: %s", reason)
@@ -283,7 +283,7 @@ class Recovery:
             if self._succession is not succession:
                 return  # the program has just come for another by itself
             former, self._formation = self._formation, None
-            report = Report(Wish.FORM) if succession is None else succession.report()
+            report = Report(JoinReason.FORM) if succession is None else succession.report()
             self._begin(replace(report, trouble=trouble))
         if former is not None:
             former.abandon()
@@ -315,7 +315,7 @@ class Recovery:
         self._leave(self._interrupted.generation, self._interrupted.reason)
 
     def _go_on(self, formation: Formation) -> None:
-        """The members of the newest generation are connected: go on, or let the program."""
+        """The members of the newest generation are connected: continue, or let the program do so."""
         _LOG.debug("connected: generation %d", self._generation)
         succession = self._succession
         if succession is None:

@@ -1,4 +1,4 @@
-"""The one object that a training process has of this package: who it is in the job, and through what it communicates.
+"""The one object that a training process has of this package: its numbers in the job, and the engine that communicates.
 
 `init()` joins the job and forms the group; `shutdown()` leaves it; both may be repeated any number of times.
 
@@ -28,10 +28,10 @@ from worker_runtime.membership.recovery import Recovery
 from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
+    JoinReason,
     RendezvousError,
     ResizeOffered,
     Verdict,
-    Wish,
     connect,
     read_backend,
     read_is_elastic,
@@ -70,7 +70,7 @@ class Runtime:
         self._foreign: ForeignJob | None = None  # of another launcher; kept for a second init()
         self._is_registered = False
         self.recovery: Recovery | None = None  # what keeps this worker a member of an elastic job
-        self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
+        self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others that train already
         self.is_forked = False  # from the process that has joined: only numbers are known here
         self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
 
@@ -117,11 +117,11 @@ class Runtime:
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
-    def enter_anew(self, wish: Wish, trouble: str = "") -> Verdict | None:
+    def enter_anew(self, reason: JoinReason, trouble: str = "") -> Verdict | None:
         """Become a member of the next generation, after an exception that says so; what it brings.
 
         Args:
-            wish: RESIZE or RESTORE.
+            reason: RESIZE or RESTORE.
             trouble: why, of a RESTORE.
 
         Returns:
@@ -138,7 +138,7 @@ class Runtime:
                 return None
             self.world = None
             try:
-                assignment, engine, verdict = recovery.enter(wish, trouble)
+                assignment, engine, verdict = recovery.enter(reason, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
             self.world = _World(assignment, engine)
@@ -225,7 +225,7 @@ class Runtime:
             bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
         )
         try:
-            assignment, engine, _ = recovery.enter(Wish.BEGIN)
+            assignment, engine, _ = recovery.enter(JoinReason.BEGIN)
         except BaseException:
             self._close_recovery()
             raise
@@ -234,8 +234,8 @@ class Runtime:
     def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a new generation.
 
-        The client is closed as soon as the group stands: a static job tells its workers nothing more, and a training
-        process forks (DataLoader workers), which an open gRPC channel does not always survive.
+        The client is closed as soon as the group stands: a static job reports nothing more to its workers, and a
+        training process forks (DataLoader workers), which an open gRPC channel does not always survive.
         """
         limit = timedelta(seconds=bootstrap.start_timeout_seconds)
         with closing(self._connect(bootstrap)) as client:
@@ -246,7 +246,7 @@ class Runtime:
         return membership.assignment, engine
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
-        """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
+        """After a failure: a sentence on a rank that has ended well meanwhile; None when none is known to have."""
         with closing(self._connect(bootstrap)) as client:
             try:
                 rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
@@ -268,7 +268,7 @@ class Runtime:
             self._generation = recovery.generation
 
     def _note_assignment(self, assignment: Assignment) -> None:
-        """The program goes on with other numbers."""
+        """The program continues with other numbers."""
         if self.world is not None:
             self.world.assignment = assignment
 

@@ -1,10 +1,10 @@
 """MXNet's arrays as torch's tensors and the other way round, in the same memory: all that MXNet needs of its own here.
 
-MXNet computes in the background: its engine runs what was enqueued, ordered by who reads and writes which array. What
-happens through a view is unknown to the engine, so the order is kept by hand. Before a view is given out, everything
-that was enqueued and writes to the array (and for writing: also what reads it) is waited for, with the interpreter lock
-released. What is enqueued after the writing is done sees its results, since it runs later. Between the two the array
-must be left alone, which the blocking operations see to by themselves.
+MXNet computes in the background: its engine runs what was enqueued, ordered by which operation reads and writes which
+array. What happens through a view is unknown to the engine, so the order is kept by hand. Before a view is given out,
+everything that was enqueued and writes to the array (and for writing: also what reads it) is waited for, with the
+interpreter lock released. What is enqueued after the writing is done sees its results, since it runs later. Between the
+two the array must be left alone, which the blocking operations see to by themselves.
 
 A view holds the array's memory: the array itself may go. To make one takes some microseconds, and copies nothing.
 
@@ -152,7 +152,7 @@ def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
     """A new tensor as an array, which owns its memory from now on.
 
     Args:
-        tensor: row-major, on the CPU, of one of the dtypes in `DTYPES`; nobody else must write to it.
+        tensor: row-major, on the CPU, of one of the dtypes in `DTYPES`; nothing else may write to it.
         like: on whose context the array shall be, and whether it is of `mx.nd` or `mx.np`. On `mx.cpu(0)` the memory is
             shared; to any other context MXNet copies it.
 

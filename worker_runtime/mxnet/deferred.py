@@ -1,10 +1,10 @@
 """Broadcasts of a Gluon parameter that some rank has not initialised yet: each takes part when its own one is.
 
-A layer that learns its input's size in the first forward initialises its parameters then, each rank at its own time.
-So the ranks cannot meet in `broadcast_parameters`. Instead the parameter is hooked: whenever it is initialised, its
-rank asks for the broadcast, and goes on. The root never waits: it sends a copy of its values, since its program may
-train on meanwhile. The others take the root's values over where the parameter is looked at next, which whoever uses it
-does through one method (`_check_and_get`); so all parameters of a layer are under way together.
+A layer that learns its input's size in the first forward initialises its parameters then, each rank at its own time. So
+the ranks cannot meet in `broadcast_parameters`. Instead the parameter is hooked: whenever it is initialised, its rank
+asks for the broadcast, and goes on. The root never waits: it sends a copy of its values, since its program may train on
+meanwhile. The others take the root's values over where the parameter is looked at next. All uses of a parameter go
+through one method (`_check_and_get`); so all parameters of a layer are under way together.
 
 A program may call for several broadcasts of one parameter, of other roots or in other sets. They take place in their
 order: what a root is still to receive it takes over before it sends, and this once it waits for it.
@@ -48,7 +48,11 @@ class DeferredBroadcast(NamedTuple):
 
 
 class NotBroadcastError(HorovodInternalError):
-    """A parameter was to have another rank's values, or to give its own, and could not."""
+    """A parameter was to have another rank's values, or to give its own, and could not.
+
+    Cause: A rank was lost while a parameter was broadcast.
+    Remedy: Call `broadcast_parameters()` again on all ranks.
+    """
 
     def __init__(self, name: str, cause: str) -> None:
         super().__init__(
@@ -96,7 +100,7 @@ class _Pending(NamedTuple):
 
     @property
     def is_to_be_awaited(self) -> bool:
-        """Whoever looks at the parameter needs its end: to receive a value, or because it has come already."""
+        """The next look at the parameter waits for its end: to receive a value, or because it has come already."""
         return not self.is_root or self.handle.is_done()
 
 
@@ -152,7 +156,7 @@ class _Hook:
             self._ask(parameter)
 
     def _look(self, *given: object, **more: object) -> Any:  # noqa: ANN401 - MXNet's
-        """In place of `_check_and_get`: the parameter has the root's values before anybody sees it."""
+        """In place of `_check_and_get`: the parameter has the root's values before the program sees it."""
         self._settle()
         parameter = self._find_parameter()
         return getattr(type(parameter), _LOOK)(parameter, *given, **more)
@@ -179,7 +183,7 @@ class _Hook:
                 raise
 
     def _submit(self, broadcast: DeferredBroadcast, array: mx.nd.NDArray, *, is_root: bool) -> None:
-        """Take part in one of them: with a copy, so that nobody need leave the array alone."""
+        """Take part in one of them: with a copy, so that the program may change the array."""
         key = broadcast.process_set, broadcast.name
         self._counts[key] += 1
         count = self._counts[key]  # a name may be in flight from the time before

@@ -23,6 +23,9 @@ _REMEDY = "pip install 'hvdrun[mxnet]' brings all that is needed: MXNet, torch, 
 class MXNetMissingError(ImportError):
     """MXNet, or what it or this package needs, is absent or fails, as any MXNet does beside a newer NumPy.
 
+    Cause: MXNet is not installed, or NumPy is 1.24 or newer.
+    Remedy: Install MXNet 1.9.1 and `numpy<1.24`.
+
     Args:
         cause: what importing it has raised.
         numpy: the version of NumPy; empty where there is none.
@@ -33,8 +36,10 @@ class MXNetMissingError(ImportError):
         needed, name, remedy = "MXNet 1.9", "mxnet", _REMEDY
         if absent in {"torch", "numpy"}:
             needed, name = absent, absent
-        told, *_ = str(cause).splitlines() or [type(cause).__name__]  # MXNet lists where it has looked for its library
-        reason = "is not installed" if absent == name else f"cannot be imported ({told})"
+        reason_given, *_ = str(cause).splitlines() or [
+            type(cause).__name__
+        ]  # MXNet lists where it has looked for its library
+        reason = "is not installed" if absent == name else f"cannot be imported ({reason_given})"
         if isinstance(cause, OSError):
             remedy = "it needs libraries of the system, on Debian libgomp1 and libquadmath0"
         beside = f", where numpy is {numpy}" if numpy else ""

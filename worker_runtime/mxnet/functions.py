@@ -128,7 +128,11 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
 
 
 class ParametersDifferError(ValueError):
-    """The ranks do not have the same parameters; all of them raise it."""
+    """The ranks do not have the same parameters; all of them raise it.
+
+    Cause: The ranks build different models.
+    Remedy: Build the same model, with the same names, on all ranks.
+    """
 
     def __init__(self, difference: str) -> None:
         super().__init__(f"{_TITLE}: {difference}; build the same model on all ranks, under the same names")

@@ -149,7 +149,9 @@ class ArrayReducer:
                 if tensor.grad is not None and tensor.grad is not view:
                     view.copy_(tensor.grad)
         except BaseException:
-            for stand_in in stand_ins:  # what comes next is another gradient: the reducer tells them by the tensor
+            for (
+                stand_in
+            ) in stand_ins:  # what comes next is another gradient: the reducer distinguishes them by the tensor
                 stand_in.forget_view()
             raise
         finally:
@@ -205,7 +207,7 @@ def make_settings(predivide_factor: float, compression: Compressor = Compression
 
 
 def is_alone(process_set: ProcessSet) -> bool:
-    """Whether this rank has nobody to average with: it is no member, or the only one.
+    """Whether this rank has no other to average with: it is no member, or the only one.
 
     Raises:
         ValueError: the set is not registered.

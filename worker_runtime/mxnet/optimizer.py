@@ -1,6 +1,6 @@
 """The distributed optimizer: the user's own optimizer, which is handed averaged gradients.
 
-It is an MXNet optimizer to whoever asks, and for everything but `update` it *is* the user's: what is read, written or
+It is an MXNet optimizer for every check, and for everything but `update` it *is* the user's: what is read, written or
 called reaches that one, so that what a Trainer or a Module sets on it (`rescale_grad` above all) counts.
 
 MXNet hands an optimizer its gradients in small portions, first layer first: the worst way to average them. As many as

@@ -19,7 +19,11 @@ _DICTS = (dict, mx.gluon.ParameterDict)
 
 
 class PrefixError(AssertionError, TypeError):
-    """The prefix is no text. AssertionError as in Horovod."""
+    """The prefix is no text. AssertionError as in Horovod.
+
+    Cause: The argument `prefix` is no text.
+    Remedy: Give a str, or None.
+    """
 
     def __init__(self, prefix: object) -> None:
         super().__init__(f"DistributedTrainer: prefix is {prefix!r}; it must be a str, or None")
@@ -139,7 +143,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             self._shares_freshness = False
 
     def allreduce_grads(self) -> None:
-        """Average the gradients, for `update`, which may then be told to ignore stale ones."""
+        """Average the gradients, for `update`, which may then ignore stale ones."""
         self._shares_freshness = True
         try:
             with self._reducer.preparing():

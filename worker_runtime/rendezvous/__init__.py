@@ -24,7 +24,8 @@ with own_packages():
     from rendezvous.core.messages import Interrupt as Interrupted
     from rendezvous.core.messages import OfferResize as ResizeOffered
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
-    from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
+    from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict
+    from rendezvous.core.reports import Wish as JoinReason
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.wire.processes import (
         DESCRIPTORS,
@@ -58,6 +59,7 @@ __all__ = [
     "ForkRequest",
     "Forked",
     "Interrupted",
+    "JoinReason",
     "Membership",
     "Message",
     "PendingOperation",
@@ -68,7 +70,6 @@ __all__ = [
     "SequencerStartError",
     "Slot",
     "Verdict",
-    "Wish",
     "connect",
     "decode",
     "encode",

@@ -147,7 +147,11 @@ def _find_name(pair: tuple[object, object]) -> str:
 
 
 class NoTensorError(AttributeError, ValueError):
-    """A parameter is no tensor. AttributeError as in Horovod, which asks it for what tensors have."""
+    """A parameter is no tensor. AttributeError as in Horovod, which asks it for what tensors have.
+
+    Cause: `broadcast_parameters` got a value that is no tensor.
+    Remedy: Give `model.state_dict()` or `model.named_parameters()`; other values take `broadcast_object`.
+    """
 
     def __init__(self, parameter: str, value: object) -> None:
         super().__init__(f"broadcast_parameters: '{parameter}' is of type {type(value).__name__}, not a tensor")

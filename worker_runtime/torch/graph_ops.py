@@ -47,7 +47,7 @@ class Node(NamedTuple):
     kind: str
     name: str | None
     process_set: int
-    how: tuple[int, float, float] = (0, 1.0, 1.0)
+    how: tuple[float, ...] = (0, 1.0, 1.0)
 
     def derive(self, _: str) -> Self:
         """Itself: the ticket has the name of the gradient's call."""
@@ -69,19 +69,14 @@ class Node(NamedTuple):
         return found
 
 
-@custom_op("hvdrun::run", mutates_args=())
-def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
-    token: torch.Tensor,
-    tensor: torch.Tensor,
-    kind: str,
-    name: str | None,
-    process_set: int,
-    op: int,
-    prescale: float,
-    postscale: float,
+@custom_op(
+    "hvdrun::run", mutates_args=(), schema=f"(Tensor token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor, Tensor)"
+)
+def _run(
+    token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, process_set: int, *how: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Communicate; gives the next token, the result and the ticket."""
-    found = _ASK[kind](tensor, (op, prescale, postscale), name=name, process_set=find_process_set(process_set))
+    found = _ASK[kind](tensor, how, name=name, process_set=find_process_set(process_set))
     return token.clone(), *found
 
 
@@ -100,7 +95,7 @@ def _(
 
 
 @custom_op("hvdrun::run_adjoint", mutates_args=())
-def _run_adjoint(  # noqa: PLR0917 - as above
+def _run_adjoint(  # noqa: PLR0917 - an operation of torch has one list of arguments
     token: torch.Tensor,
     gradient: torch.Tensor,
     saved: Sequence[torch.Tensor],
@@ -125,10 +120,10 @@ def _(
 
 
 def _ask(
-    kind: str, tensor: torch.Tensor, how: tuple[int, float, float], *, name: str | None, process_set: ProcessSet
+    kind: str, tensor: torch.Tensor, how: tuple[float, ...], *, name: str | None, process_set: ProcessSet
 ) -> tuple[torch.Tensor, torch.Tensor]:
     call = begin_call(kind, name, process_set)
-    settings = how[0] if kind == "broadcast" else Combination(Reduction(how[0]), *how[1:])
+    settings = how[0] if kind == "broadcast" else Combination(Reduction(int(how[0])), *how[1:])
     run = measure if kind == "sync_batch_norm" else COLLECTIVES[kind](settings)
     ran = run(call, (tensor,))
     ticket = pickle.dumps((call.derive("backward").name, ran.adjoint)).ljust(_count_bytes(name))
@@ -149,7 +144,9 @@ def _trace(node: Node, tensors: Tensors) -> Ran:
     result, ticket = node.run(tensor)
     op, *factors = node.how
     saved = (
-        find_adjoint(Combination(Reduction(op), *factors), tensors, (result,)).saved if node.kind == "allreduce" else ()
+        find_adjoint(Combination(Reduction(int(op)), *factors), tensors, (result,)).saved
+        if node.kind == "allreduce"
+        else ()
     )
     return Ran((result, ticket), partial(_trace_adjoint, tensor.shape), (ticket, *saved))
 
@@ -168,17 +165,10 @@ define(
 
 
 @impl("hvdrun::collective", "CompositeImplicitAutograd")
-def _(  # noqa: PLR0917 - as above
-    token: torch.Tensor,
-    tensor: torch.Tensor,
-    kind: str,
-    name: str | None,
-    process_set: int,
-    op: int,
-    prescale: float,
-    postscale: float,
+def _(
+    token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, process_set: int, *how: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    node = Node(token, kind, name, process_set, (op, prescale, postscale))
+    node = Node(token, kind, name, process_set, how)
     result: tuple[torch.Tensor, torch.Tensor] = Collective.apply(node, _trace, tensor)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return result
 

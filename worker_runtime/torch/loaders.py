@@ -170,7 +170,7 @@ def make_recorded(loader: LoaderT, batch_size: int, find_epoch: Callable[[], int
     Args:
         loader: is changed.
         batch_size: how many samples one of its batches is.
-        find_epoch: tells which epoch a pass is; None to count passes.
+        find_epoch: gives the epoch of a pass; None to count passes.
     """
     cls = type(loader)
     vars(loader).update(_rows=batch_size, _find_epoch=find_epoch)
@@ -193,12 +193,12 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
     The loader that is given stays as it is. Batches remain as large as they are: `batch_size` counts for one worker.
 
     - Sequential and shuffled loaders get a `DistributedSampler`. Each pass through the loader is the next epoch of
-      it, so that nobody need call `set_epoch`; go through it on all ranks equally often.
+      it, so that you need not call `set_epoch`; go through it on all ranks equally often.
     - Other samplers of torch (`RandomSampler` with replacement or with a number of samples, `WeightedRandomSampler`,
       `SubsetRandomSampler`) remain: rank 0's one draws the order of each pass, which is dealt out to all.
     - Iterable datasets: each rank takes every size-th sample of the stream.
-    - In an elastic job, or with a state: an `hvd.elastic.ElasticSampler`, which the loader itself tells which batches
-      are processed. What lost workers had left comes at the end of the pass.
+    - In an elastic job, or with a state: an `hvd.elastic.ElasticSampler`, to which the loader itself reports which
+      batches are processed. What lost workers had left comes at the end of the pass.
     - Whatever has a `DistributedSampler` or `ElasticSampler` already is returned as it is.
 
     Args:
@@ -289,7 +289,7 @@ def _copy_with_sampler(loader: LoaderT, sampler: Sampler[int]) -> LoaderT:
 
 
 def _copy(loader: LoaderT, **changes: object) -> LoaderT:
-    """A loader like another one; what DataLoader lets nobody set is set in its dict."""
+    """A loader like another one; what DataLoader does not let one set is set in its dict."""
     copied = copy.copy(loader)
     vars(copied).update(changes, _iterator=None)  # its worker processes, if they persist, are the other one's
     return copied

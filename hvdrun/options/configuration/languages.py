@@ -28,6 +28,9 @@ class Node:
 class ConfigurationError(UsageError):
     """A configuration file cannot be read or written, or says what cannot be; `fault` is a sentence, or a part of one.
 
+    Cause: The file of `--config-file` cannot be read, or has a key or a value that no option takes.
+    Remedy: Mend the line that the sentence names.
+
     name: of the file. line: where in it, counted from 1; None where that is not known.
     """
 

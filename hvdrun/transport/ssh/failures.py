@@ -11,7 +11,11 @@ class SshError(TransportError):
 
 
 class BadSshConfigError(SshError):
-    """What an ssh configuration file says for this host cannot be understood."""
+    """What an ssh configuration file says for this host cannot be understood.
+
+    Cause: `~/.ssh/config` has a line that cannot be understood.
+    Remedy: `ssh -G HOST` shows the fault. Mend the line.
+    """
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(host, f"the ssh configuration for the host {host!r} cannot be read: {reason}.")
@@ -19,7 +23,11 @@ class BadSshConfigError(SshError):
 
 
 class UnknownHostError(SshError):
-    """The name leads to no address."""
+    """The name leads to no address.
+
+    Cause: The name is misspelled, or no name server knows it.
+    Remedy: Check the spelling, or give the address.
+    """
 
     def __init__(self, host: str, address: str, reason: str, suggestion: str | None = None) -> None:
         name = repr(host) if address == host else f"{host!r} ({address} by the ssh configuration)"
@@ -31,7 +39,11 @@ class UnknownHostError(SshError):
 
 
 class ConnectionRefusedError(SshError):  # noqa: A001 - says what it is; the builtin one is an OSError, and never meant here
-    """Nobody listens on the ssh port."""
+    """Nobody listens on the ssh port.
+
+    Cause: No ssh server runs on that port of the host.
+    Remedy: Start one, or give its port with `--ssh-port`.
+    """
 
     def __init__(self, host: str, address: str, port: int) -> None:
         super().__init__(
@@ -44,7 +56,11 @@ class ConnectionRefusedError(SshError):  # noqa: A001 - says what it is; the bui
 
 
 class UnreachableError(SshError):
-    """The network has no way to the host, or broke the connection off."""
+    """The network has no way to the host, or broke the connection off.
+
+    Cause: The host is down, or the network has no route to it.
+    Remedy: Check the host, the network, and the firewalls between.
+    """
 
     def __init__(self, host: str, address: str, port: int, reason: str) -> None:
         super().__init__(
@@ -58,7 +74,11 @@ class UnreachableError(SshError):
 
 
 class TimedOutError(SshError):
-    """The host did not answer in time; `stage` says what was waited for."""
+    """The host did not answer in time; `stage` says what was waited for.
+
+    Cause: A firewall drops the packets, the host is down, or another program has the port.
+    Remedy: Check with `ssh -v HOST`.
+    """
 
     def __init__(self, host: str, address: str, port: int, seconds: float, stage: str) -> None:
         super().__init__(
@@ -73,7 +93,11 @@ class TimedOutError(SshError):
 
 
 class ConnectionDroppedError(SshError):
-    """The server ended every connection before anybody could log in."""
+    """The server ended every connection before anybody could log in.
+
+    Cause: The server admits few logins at a time, or has banned this address.
+    Remedy: See its log. Raise `MaxStartups` in its sshd_config.
+    """
 
     def __init__(self, host: str, address: str, port: int, *, attempts: int, seconds: float, reason: str) -> None:
         times = "once" if attempts == 1 else f"{attempts} times"
@@ -90,7 +114,11 @@ class ConnectionDroppedError(SshError):
 
 
 class NotSshError(SshError):
-    """Something listens on the port, but it does not speak ssh as hvdrun does."""
+    """Something listens on the port, but it does not speak ssh as hvdrun does.
+
+    Cause: The port belongs to another program, or the server offers only old ciphers.
+    Remedy: Check `--ssh-port`, and `ssh -v HOST`.
+    """
 
     def __init__(self, host: str, address: str, port: int, reason: str) -> None:
         super().__init__(
@@ -104,7 +132,11 @@ class NotSshError(SshError):
 
 
 class JumpFailedError(SshError):
-    """The way to the host leads over another, or through a command, and ends there."""
+    """The way to the host leads over another, or through a command, and ends there.
+
+    Cause: The host is reached through another one (`ProxyJump`, `ProxyCommand`), where the connection ends.
+    Remedy: `ssh HOST true` must work by the same way.
+    """
 
     def __init__(self, host: str, jump: str, reason: str) -> None:
         super().__init__(host, f"the way to the host {host!r} through {jump} failed: {reason.rstrip('.')}.")
@@ -113,7 +145,11 @@ class JumpFailedError(SshError):
 
 
 class TunnelRefusedError(SshError):
-    """The ssh server opens no port for the rendezvous."""
+    """The ssh server opens no port for the rendezvous.
+
+    Cause: The host cannot connect to this machine, and its ssh server forbids forwarding.
+    Remedy: Set `AllowTcpForwarding yes` there, or open the firewall towards this machine.
+    """
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
@@ -126,6 +162,9 @@ class TunnelRefusedError(SshError):
 
 class AuthenticationFailedError(SshError):
     """The server let nobody in with what there was.
+
+    Cause: No key of yours is in the `authorized_keys` of that user, or a key has a passphrase.
+    Remedy: `ssh-copy-id HOST`, `ssh-add`, or name the key with `-i`.
 
     methods: what the server allows. tried: the keys that it refused. unusable: keys that could not be used, with why.
     """
@@ -162,6 +201,9 @@ class AuthenticationFailedError(SshError):
 class HostKeyUnknownError(SshError):
     """No known_hosts file has a key for the host, nor one that has certified it.
 
+    Cause: You have never logged in to the host from here.
+    Remedy: Log in once with ssh and compare the fingerprint, or add `--ssh-accept-new`.
+
     certificate: why the certificate that the host shows is not accepted; None where it shows none.
     """
 
@@ -179,7 +221,11 @@ class HostKeyUnknownError(SshError):
 
 
 class HostKeyChangedError(SshError):
-    """The host shows another key than the known one; refused, whatever the options."""
+    """The host shows another key than the known one; refused, whatever the options.
+
+    Cause: The host was installed anew, or another machine answers in its place.
+    Remedy: If you know that it was installed anew, remove the line that the sentence names.
+    """
 
     def __init__(self, host: str, name: str, kind: str, fingerprint: str, *, file: Path, line: int) -> None:
         super().__init__(
@@ -196,7 +242,11 @@ class HostKeyChangedError(SshError):
 
 
 class HostKeyRevokedError(SshError):
-    """The host shows a key, or a certificate by a key, that a file marks as revoked."""
+    """The host shows a key, or a certificate by a key, that a file marks as revoked.
+
+    Cause: A known_hosts file marks the key of the host as revoked.
+    Remedy: Give the host a new key or certificate.
+    """
 
     def __init__(self, host: str, kind: str, fingerprint: str, file: Path, line: int) -> None:
         super().__init__(

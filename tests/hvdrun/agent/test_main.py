@@ -161,7 +161,7 @@ class Conversation:
         assert isinstance(self.receive(), Reserved)
 
     def find(self, token: bytes) -> tuple[ProbeTarget, ...]:
-        """Where it listens in a survey."""
+        """Where it listens in a check."""
         self.send(Look(token, "a"))
         found = next(telling for telling in iter(self.receive, None) if telling != HELLO)
         assert isinstance(found, Found)
@@ -200,7 +200,7 @@ def test_an_agent_is_reached_by_probes_until_it_is_told_of_the_job(conversation:
     assert asyncio.run(probe(b"token", targets)) == ()
 
 
-def test_an_agent_that_serves_a_job_is_surveyed_again_for_newcomers(conversation: Conversation, tmp_path: Path) -> None:
+def test_an_agent_that_serves_a_job_is_checked_again_for_newcomers(conversation: Conversation, tmp_path: Path) -> None:
     conversation.begin(tmp_path)
     targets = conversation.find(b"another token")
     assert len(asyncio.run(probe(b"another token", targets))) == len(targets)

@@ -17,10 +17,9 @@ from unittest.mock import AsyncMock, Mock
 import psutil
 import pytest
 
-from hvdrun.agent.input import InputFeed
-from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
+from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Announce

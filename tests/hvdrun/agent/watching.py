@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdrun.agent.input import InputFeed
-from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
+from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.processes import processes
 from hvdrun.processes.watchdog import Watchdog

@@ -68,7 +68,7 @@ def test_a_telling_signal_comes_with_a_hint(returncode: int, hint: str) -> None:
 def test_a_python_without_hvdrun_is_told_what_to_install_and_where() -> None:
     last = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'worker_runtime'")
     page = render_page(Page(rank=0, host="b", returncode=1, last_lines=last))
-    assert f"on b has no hvdrun: install it there with  python -m pip install hvdrun=={__version__}" in page
+    assert f"on b has no hvdrun: install there the wheel or the checkout of version {__version__}" in page
 
 
 @pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -15, 143, -40, 255, None])

@@ -214,7 +214,7 @@ async def test_a_host_alone_has_an_address_for_those_who_come_later() -> None:
     ],
 )
 @in_loop
-async def test_a_job_that_stays_on_this_machine_is_not_surveyed(spec: JobSpec, *, is_inside: bool) -> None:
+async def test_a_job_that_stays_on_this_machine_is_not_checked(spec: JobSpec, *, is_inside: bool) -> None:
     host = spec.workers.hosts[0].name
     async with at_site({host: Machine("192.0.2.1")}) as site:
         (answer,) = (await site.extend(spec, host)).values()

@@ -28,7 +28,7 @@ ENOUGH_SECONDS = 5.0  # for an agent on this machine
 
 
 class Agents:
-    """What the agents of some hosts do when they are surveyed; `ignore` says what they do not even hear."""
+    """What the agents of some hosts do during a check; `ignore` says what they do not even hear."""
 
     def __init__(self, hosts: Sequence[str], ignore: Callable[[str, Order], bool] = lambda *_: False) -> None:
         self._tellings: dict[str, asyncio.Queue[AgentMessage]] = {host: asyncio.Queue() for host in hosts}
@@ -70,7 +70,7 @@ class Agents:
                 raise AssertionError(order)
 
 
-def run_survey(
+def run_check(
     hosts: Sequence[str],
     ignore: Callable[[str, Order], bool] = lambda *_: False,
     limit_seconds: float = LIMIT_SECONDS,
@@ -91,7 +91,7 @@ def run_survey(
 
 
 def test_every_host_proves_all_that_it_was_asked_for() -> None:
-    connectivity = run_survey(("b", "a", "c"))
+    connectivity = run_check(("b", "a", "c"))
     assert connectivity.hosts == ("b", "a", "c")
     assert {found.cores for found in connectivity.found.values()} == {len(os.sched_getaffinity(0))}
     for host in connectivity.hosts:
@@ -108,7 +108,7 @@ def test_every_host_proves_all_that_it_was_asked_for() -> None:
 
 
 def test_a_newcomer_and_the_hosts_in_use_prove_each_other_at_the_known_address() -> None:
-    connectivity = run_survey(("a", "b", "new"), settled={"a": "127.0.0.1", "b": "127.0.0.1"})
+    connectivity = run_check(("a", "b", "new"), settled={"a": "127.0.0.1", "b": "127.0.0.1"})
     for host in ("a", "b"):
         assert [entry.endpoint.address for entry in connectivity.addresses(host)] == ["127.0.0.1"]
         assert {proof.host for proof in connectivity.proofs[host]} == {"new"}
@@ -118,7 +118,7 @@ def test_a_newcomer_and_the_hosts_in_use_prove_each_other_at_the_known_address()
     assert choice.launcher["new"] is not None
 
 
-def test_late_answers_to_an_earlier_survey_do_not_count() -> None:
+def test_late_answers_to_an_earlier_check_do_not_count() -> None:
     async def run() -> Connectivity:
         agents = Agents(("a", "b"))
         for telling in (Found((), 1, b"earlier"), Probed((), b"earlier")):
@@ -135,13 +135,13 @@ def test_late_answers_to_an_earlier_survey_do_not_count() -> None:
 
 
 def test_a_host_in_use_that_lost_its_address_cannot_be_joined() -> None:
-    connectivity = run_survey(("a", "new"), settled={"a": "192.0.2.1"})
+    connectivity = run_check(("a", "new"), settled={"a": "192.0.2.1"})
     with pytest.raises(NoAllowedAddressError) as caught:
         choose(connectivity)
     assert caught.value.hosts == ("a",)
 
 
-def test_no_host_is_no_survey() -> None:
+def test_no_host_needs_no_check() -> None:
     agents = Agents(())
     assert asyncio.run(check_connectivity((), agents.send, agents.receive)).proofs == {}
 
@@ -149,11 +149,11 @@ def test_no_host_is_no_survey() -> None:
 @pytest.mark.parametrize(("kind", "task"), [(Look, "list its addresses"), (Probe, "report what it reaches")])
 def test_hosts_that_do_not_answer_in_time_are_named(kind: type[Order], task: str) -> None:
     with pytest.raises(ConnectivityTimeoutError, match=f"b, d did not {task}") as caught:
-        run_survey(("a", "b", "c", "d"), lambda host, order: host in "bd" and isinstance(order, kind), ENOUGH_SECONDS)
+        run_check(("a", "b", "c", "d"), lambda host, order: host in "bd" and isinstance(order, kind), ENOUGH_SECONDS)
     assert caught.value.hosts == ("b", "d")
 
 
-def test_an_agent_that_is_lost_ends_the_survey_with_its_own_error() -> None:
+def test_an_agent_that_is_lost_ends_the_check_with_its_own_error() -> None:
     async def run() -> None:
         async def receive(host: str) -> AgentMessage:
             if host == "b":

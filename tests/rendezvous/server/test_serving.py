@@ -66,7 +66,7 @@ def start_stranger(module: str, **variables: str) -> tuple[str, str]:
     return run.stdout.strip(), run.stderr
 
 
-@pytest.mark.parametrize("module", ["rendezvous.server.serving", "rendezvous.server.server", "hvdrun.agent.attendance"])
+@pytest.mark.parametrize("module", ["rendezvous.server.serving", "rendezvous.server.server", "hvdrun.agent.session"])
 def test_a_stranger_is_not_told_to_who_reads_standard_error(module: str) -> None:
     assert start_stranger(module) == ("None", "")
 

@@ -18,9 +18,9 @@ from worker_runtime.collectives.tensor_operation import (
     TensorOperation,
     check_targets,
     check_tensors,
-    make_title,
 )
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.operation import Members
+from worker_runtime.coordination.ordering.questions import Release, make_title
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -110,7 +110,7 @@ def run_noting(operation: Noting) -> list[str]:
 
 def test_on_the_cpu_there_is_no_lane() -> None:
     operation = Noting()
-    operation._choose_stream("cpu", USED)
+    assert operation._begin("x", Members(0, (0, 1), 0), [USED]) == "cpu"
     assert run_noting(operation) == ["communicate", "conclude"]
 
 
@@ -138,7 +138,7 @@ def test_a_title_has_the_users_name() -> None:
 )
 def test_tensors_that_cannot_be_communicated_are_refused(tensors: list[torch.Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=f"allreduce 'x': .*{message}"):
-        check_tensors("allreduce 'x'", tensors)
+        check_tensors("allreduce.x", tensors)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_input_may_be_its_own_result() -> None:
 
 def check_ones(x: torch.Tensor) -> torch.Tensor:
     """What a program wants to transform: a collective on something else."""
-    check_tensors("allreduce 'x'", [torch.ones(2)])
+    check_tensors("allreduce.x", [torch.ones(2)])
     return x.sum()
 
 
@@ -181,7 +181,7 @@ def check_ones(x: torch.Tensor) -> torch.Tensor:
 def test_a_collective_inside_a_transform_is_refused(run: Callable[[torch.Tensor], object]) -> None:
     with pytest.raises(ValueError, match=r"allreduce 'x': collectives cannot run inside vmap, grad, jvp"):
         run(torch.ones(2))
-    assert check_tensors("allreduce 'x'", [torch.ones(2)]) == "cpu"
+    assert check_tensors("allreduce.x", [torch.ones(2)]) == "cpu"
 
 
 def test_a_tensor_without_values_is_refused_and_so_is_where_all_are() -> None:

@@ -215,7 +215,7 @@ def test_what_cannot_become_a_question_is_not_counted(
     for _ in range(2):  # it is not half known the second time, either
         wrong = Echo("wrong")
         wrong.question, wrong.sizes = wrong.question._replace(**change), sizes
-        with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
+        with pytest.raises(UnsendableError, match=r" cannot be sent: .+"):
             link.queue.ask(wrong)
     assert [link.queue.ask(Echo("a")), link.queue.ask(Echo("b"))] == [0, 1]
     link.flush()

@@ -19,7 +19,7 @@ from worker_runtime.elastic import ObjectState, State, notification_manager, run
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Decision, Verdict, Wish
+from worker_runtime.rendezvous import Decision, JoinReason, Verdict
 
 
 class Journal(State):
@@ -93,8 +93,8 @@ def test_what_all_do_decides_whether_the_state_is_restored_and_synchronised(
     """Hosts that were only to go may have come by the time that the job is formed anew: Horovod then hangs."""
     state = Journal()
 
-    def enter(wish: Wish, _: str) -> Verdict | None:
-        state.lines.append(wish.name)
+    def enter(reason: JoinReason, _: str) -> Verdict | None:
+        state.lines.append(reason.name)
         return next(given)
 
     given = iter(verdicts)
@@ -136,7 +136,7 @@ def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
     ],
 )
 def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: str, told: str) -> None:
-    def enter(_: Wish, trouble: str) -> Verdict | None:
+    def enter(_: JoinReason, trouble: str) -> Verdict | None:
         assert trouble == failure
         raise InitializationError("rank 1 has left")
 
@@ -147,7 +147,7 @@ def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: 
     assert [line for line in shown if line.startswith("Traceback")] == shown[:1]
     assert "raise outcome" in shown[-2], shown  # in the program
     with pytest.raises(InitializationError, match="rank 1 has left"):
-        run_through(train(HostsUpdatedInterrupt()), lambda wish, _: enter(wish, failure))(Journal())
+        run_through(train(HostsUpdatedInterrupt()), lambda reason, _: enter(reason, failure))(Journal())
 
 
 @pytest.mark.parametrize("trouble", ["rank 1 has left", "mine"])
@@ -191,8 +191,8 @@ def test_an_offer_that_comes_while_the_job_is_joined_anew_is_not_lost() -> None:
         commits.append(len(state.lines))
         state.commit()
 
-    def enter(wish: Wish, _: str) -> Verdict | None:
-        assert wish is Wish.RESIZE
+    def enter(reason: JoinReason, _: str) -> Verdict | None:
+        assert reason is JoinReason.RESIZE
         if len(commits) == 1:
             notification_manager.handle_hosts_updated(2, HOSTS_REMOVED)
         return REMOVED

@@ -33,7 +33,7 @@ from worker_runtime.engine.losses import STOPPING, Retry
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer
-from worker_runtime.rendezvous import CompletedOperation, PendingOperation, Wish
+from worker_runtime.rendezvous import CompletedOperation, JoinReason, PendingOperation
 
 THREE = (0, 1, 2)
 
@@ -101,7 +101,7 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     report = scene.interrupt()
     pending = only(report.pending)
     assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE, 1, None, "")
-    assert (report.wish, report.completed, report.seen) == (Wish.CONTINUE, (), -1)
+    assert (report.wish, report.completed, report.seen) == (JoinReason.CONTINUE, (), -1)
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(handle)

@@ -84,7 +84,7 @@ def test_both_ends_of_a_connection_are_known_and_what_has_come_to_a_listener() -
         port = listener.getsockname()[1]
         far, near = (f"{each.getsockname()[0]}:{each.getsockname()[1]}" for each in (one, other))
         wait_until(lambda: other.recv(8, socket.MSG_PEEK) == b"12345678")
-        found = {(each.own, each.other, each.said) for each in list_connections(present, port)}
+        found = {(each.own, each.other, each.received) for each in list_connections(present, port)}
         assert found == {(far, near, None), (near, far, 8)}
 
 

@@ -95,8 +95,6 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
 class _Recorded(Operation[None]):
     """Begins the works it is given, or raises."""
 
-    title = "barrier"
-
     def __init__(self, question: Question, works: Sequence[Work] | BaseException = ()) -> None:
         self.question = question
         self._works = works

@@ -17,7 +17,7 @@ from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
 from worker_runtime.membership.formation import Connected, Failed, Formation, FormationEvent, Joined
-from worker_runtime.rendezvous import Decision, Endpoint, RendezvousError, Report, Wish
+from worker_runtime.rendezvous import Decision, Endpoint, JoinReason, RendezvousError, Report
 
 
 class Scene:
@@ -32,7 +32,7 @@ class Scene:
         self.errors: list[Exception] = []
         self._words: list[str] = []
         self._changed = threading.Condition()
-        self.formation = Formation(self.registrar, "127.0.0.1", GLOO_ALONE, 3, Report(Wish.FORM), self.hear)
+        self.formation = Formation(self.registrar, "127.0.0.1", GLOO_ALONE, 3, Report(JoinReason.FORM), self.hear)
         self.formation.start()
 
     def publish(self, size: int = 2) -> None:
@@ -81,7 +81,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> None:
     call = scene.registrar.read()
-    assert (call.after, call.report.wish) == (3, Wish.FORM)
+    assert (call.after, call.report.wish) == (3, JoinReason.FORM)
     call.answer(publish(4, Decision.RETRY, (0, 2), size=2))
     assert scene.read_told(1) == ["joined 4"]
     scene.generation.gate.set()

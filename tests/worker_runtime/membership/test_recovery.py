@@ -37,11 +37,11 @@ from worker_runtime.rendezvous import (
     Decision,
     Departed,
     Interrupted,
+    JoinReason,
     Membership,
     RendezvousError,
     Report,
     ResizeOffered,
-    Wish,
 )
 
 LOST = "rank 1 was lost"
@@ -75,16 +75,16 @@ class Stage:
         """In gloo's place."""
         return self.generations[membership.generation].form(membership)
 
-    def enter(self, wish: Wish, trouble: str = "") -> "Future[Entered]":
+    def enter(self, reason: JoinReason, trouble: str = "") -> "Future[Entered]":
         """In a thread of its own, as the program does."""
-        return self.pool.submit(self.recovery.enter, wish, trouble)
+        return self.pool.submit(self.recovery.enter, reason, trouble)
 
     def begin(self, size: int = 1) -> Engine:
         """Its engine, in the first generation."""
         self.generations[5].gate.set()
-        entering = self.enter(Wish.BEGIN)
+        entering = self.enter(JoinReason.BEGIN)
         call = self.registrar.read()
-        assert (call.after, call.report.wish) == (0, Wish.BEGIN)
+        assert (call.after, call.report.wish) == (0, JoinReason.BEGIN)
         call.answer(publish(5, Decision.BEGIN, size=size))
         self._engines.append(entering.result(LIMIT_SECONDS)[1])
         return self._engines[-1]
@@ -150,7 +150,7 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     handle = submit(engine)
     stage.generations[5].lose()
     call = stage.interrupt()
-    assert (call.after, call.report.wish) == (5, Wish.CONTINUE)
+    assert (call.after, call.report.wish) == (5, JoinReason.CONTINUE)
     assert call.report.trouble in {"", LOST}  # of which it has heard in two ways
     assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
     assert not call.report.has_state
@@ -222,7 +222,7 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
     stage.read_heard()  # it has been heard
     call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.registrar.read()
-    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    assert (again.after, again.report.wish) == (6, JoinReason.CONTINUE)
     again.answer(publish(7, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
 
@@ -242,7 +242,7 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.interrupt(6, "rank 2 was lost")
-    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    assert (again.after, again.report.wish) == (6, JoinReason.CONTINUE)
     assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
     again.answer(publish(7, Decision.RETRY, (0,)))
     assert engine.wait(handle)[0].tolist() == [1.0]
@@ -250,10 +250,10 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
 
 
 def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: Stage) -> None:
-    entering = stage.enter(Wish.BEGIN)
+    entering = stage.enter(JoinReason.BEGIN)
     stage.registrar.read().answer(publish(5, Decision.BEGIN, size=3))
     again = stage.interrupt()
-    assert (again.after, again.report.wish, again.report.pending) == (5, Wish.FORM, ())
+    assert (again.after, again.report.wish, again.report.pending) == (5, JoinReason.FORM, ())
     again.answer(publish(6, Decision.BEGIN))
     assert entering.result(LIMIT_SECONDS)[1].generation == 6
     wait_until_closed(stage.generations[5])
@@ -275,7 +275,7 @@ def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generat
     stage.interrupt().answer(publish(6, decision))
     with pytest.raises(raised, match=words):
         engine.wait(handle)
-    _, entered, verdict = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+    _, entered, verdict = stage.enter(JoinReason.RESTORE).result(LIMIT_SECONDS)
     assert entered is not engine
     assert (entered.generation, verdict.decision) == (6, decision)
     assert stage.registrar.calls.empty()
@@ -284,9 +284,13 @@ def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generat
 def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
     engine = stage.begin()
     with stage.recovery.declare():
-        entering = stage.enter(Wish.RESTORE, "allreduce 'x': shapes differ")
+        entering = stage.enter(JoinReason.RESTORE, "allreduce 'x': shapes differ")
         call = stage.registrar.read()
-    assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.RESTORE, "allreduce 'x': shapes differ")
+    assert (call.after, call.report.wish, call.report.trouble) == (
+        5,
+        JoinReason.RESTORE,
+        "allreduce 'x': shapes differ",
+    )
     assert call.report.has_state
     call.answer(publish(6, Decision.RESTORE))
     assert entering.result(LIMIT_SECONDS)[1] is not engine
@@ -302,12 +306,12 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
     generation.release(0, index=7)
     engine.wait(handle)
     stage.recovery.note_commit()
-    entering = stage.enter(Wish.RESTORE, "it broke")
+    entering = stage.enter(JoinReason.RESTORE, "it broke")
     call = stage.registrar.read()
     call.answer(publish(6, Decision.RESTORE))
     entering.result(LIMIT_SECONDS)[1].close()
     completed = (CompletedOperation((0, 1, 2), "commit", 7, 1),)
-    assert call.report == Report(Wish.RESTORE, "it broke", completed=completed, seen=7, commits=1)
+    assert call.report == Report(JoinReason.RESTORE, "it broke", completed=completed, seen=7, commits=1)
     assert generation.is_closed
 
 
@@ -315,10 +319,10 @@ def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation
     """It has an error of its own just when a rank is lost, and the verdict does not know of it yet."""
     stage.begin()
     call = stage.interrupt()
-    entering = stage.enter(Wish.RESIZE)
+    entering = stage.enter(JoinReason.RESIZE)
     call.answer(publish(6, Decision.RETRY, (0,)))
     again = stage.registrar.read()
-    assert (again.after, again.report.wish) == (6, Wish.RESIZE)
+    assert (again.after, again.report.wish) == (6, JoinReason.RESIZE)
     again.answer(publish(7, Decision.RESIZE))
     assert entering.result(LIMIT_SECONDS)[1].generation == 7
 
@@ -331,7 +335,7 @@ def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
     with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
         engine.wait(handle)
     with pytest.raises(RendezvousError, match="was replaced"):
-        stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+        stage.enter(JoinReason.RESTORE).result(LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("is_own", [False, True])
@@ -344,7 +348,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     stage.generations[5].played.is_stuck = True
     monkeypatch.setattr(os, "_exit", codes.put)
     if is_own:
-        entering = stage.enter(Wish.RESTORE, "it broke")
+        entering = stage.enter(JoinReason.RESTORE, "it broke")
     else:
         stage.registrar.tell(Interrupted(5, LOST))
     assert codes.get(timeout=LIMIT_SECONDS) == 1
@@ -381,7 +385,7 @@ def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> No
 
 def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., Stage]) -> None:
     stage = make_stage(late=True)
-    entering = stage.enter(Wish.BEGIN)
+    entering = stage.enter(JoinReason.BEGIN)
     call = stage.registrar.read()
     assert call.report.is_blank
     call.answer(publish(5, Decision.RESIZE))

@@ -1,10 +1,10 @@
-"""Which samples of an epoch were processed: the history of how they were dealt out, and how far each rank has come.
+"""Which samples of an epoch were processed: the history of how they were dealt out, and how far each rank has got.
 
 The samples of an epoch stand in one order, the same on all ranks. A deal lays out what is left of them in rows, with
 one place for each rank: rank r of n gets the places r, r + n, r + 2n and so on, and what is missing in the last row is
 taken from the beginning once more (padding). The ranks go through their places side by side, a batch of rows at a time.
-So it is enough to note how many rows were processed, and who was absent; from that any rank can work out which samples
-are left, and in which order. An epoch without a loss is one deal of one run.
+So it is enough to note how many rows were processed, and which ranks were absent; from that any rank can work out
+which samples are left, and in which order. An epoch without a loss is one deal of one run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 SampleT = TypeVar("SampleT")
 
-# A ledger in plain numbers: for each deal its ranks and its runs, for each run its rows and who was absent.
+# A ledger in plain numbers: for each deal its ranks and its runs, for each run its rows and the absent ranks.
 Packed: TypeAlias = tuple[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], ...]
 
 
@@ -111,10 +111,10 @@ class Ledger:
         return cls((Deal(1, (Run(count),)),)) if count > 0 else cls()
 
     def deal(self, num_replicas: int) -> Self:
-        """The ledger with what is left dealt out anew; a deal of which nothing was processed is forgotten.
+        """The ledger with what is left dealt out again; a deal of which nothing was processed is forgotten.
 
-        Where all of as many ranks are as far as each other, their deal goes on: so a job that is started again pads as
-        it would have done.
+        Where all of as many ranks are as far as each other, their deal continues: so a job that is started again pads
+        as it would have done.
         """
         used = self._list_used()
         goes_on = bool(used) and used[-1].num_replicas == num_replicas and used[-1].is_whole
@@ -137,7 +137,7 @@ class Ledger:
     def list_left(self, samples: Sequence[SampleT]) -> list[SampleT]:
         """Which of an epoch's samples, given in their order, are left, in the same order but for those once missed.
 
-        Those that an absent rank has missed come before those that nobody has reached.
+        Those that an absent rank has missed come before those that no rank has reached.
         """
         left = list(samples)
         for deal in self.deals:

@@ -3,9 +3,10 @@
 **How it works.** Each rank asks for what it has ready, in whatever order. A *use* of a name collects the questions of a
 set's members; when the last of them has asked, all signatures and factors equal, it gets the next index, counted over
 all sets, and is released; every rank runs its releases by index, so sets that overlap cannot cross. Where they differ,
-all who asked are told how. A rank has one pending question of a name at most, and a use is answered when all members
-have asked: so the members' n-th uses of a name meet without being numbered. A call that fails on its rank asks FAIL
-under its name, with the error as its note: the use is refused to all, who are told the error, and all are in step.
+all ranks that asked get the difference. A rank has one pending question of a name at most, and a use is answered when
+all members have asked: so the members' n-th uses of a name meet without being numbered. A call that fails on its rank
+asks FAIL under its name, with the error as its note: the use is refused to all ranks, with the error, and all are in
+step.
 
 **Join.** A rank that asks JOIN is joined until all have. A member that has joined and not asked counts as asking, where
 the operation tolerates that; where not, the use is refused. What it asked before it joined counts as it is, and what it
@@ -13,13 +14,13 @@ has not asked by then it will not ask. So whether a member takes part in the n-t
 depend on which message came first. When all have joined nothing else is pending.
 
 **Leaving and loss.** When a rank has left, all that is pending in its sets is refused, what it had asked itself
-included, and so is whatever is asked there later. One whose end is still to be explained has *vanished*: what it had
+included, and so is what is asked there later. One whose end is still to be explained has *vanished*: what it had
 asked does not count any more, and what needs it waits for the explanation. When one is lost there is one Failure; every
 later call answers nothing, and illegal ones raise no more.
 
 **Deadlocks.** A rank says that it is *blocked* when its only thread has waited for a question for a second. When each
-rank has left, has joined or is blocked in a question that is pending, nobody can ask any more: all that is pending is
-refused. A JOIN is not: it ends when the others, which go on, join or leave.
+rank has left, has joined or is blocked in a question that is pending, no rank can ask any more: all that is pending is
+refused. A JOIN is not: it ends when the others, which continue, join or leave.
 
 The steady state, a question with a known signature, costs a few look-ups: what is rare is looked at first by one test
 each, and moves aside.
@@ -61,7 +62,7 @@ class Pending:
     question: of the rank that asked it first.
     asked: the ranks that have asked it, in order; not those whose call has failed.
     missing: those that have to ask it still: they have neither asked nor joined, nor failed.
-    number: counts the uses of names in the order of their first questions; it tells two uses of one name apart.
+    number: counts the uses of names in the order of their first questions; two uses of one name have two numbers.
     """
 
     question: Question
@@ -133,7 +134,7 @@ class Ordering:
         self._blocked.pop(rank, None)
 
     def leave(self, rank: int, how: str = "") -> list[Answer]:
-        """The rank has said goodbye; it is told nothing more.
+        """The rank has said goodbye; it gets nothing more.
 
         Args:
             rank: which one.
@@ -157,11 +158,11 @@ class Ordering:
                 uses.left.append(rank)
                 uses.close()
         self._blocked.pop(rank, None)
-        self._joined.clear()  # the JOIN was pending in set 0, of which everybody is
+        self._joined.clear()  # the JOIN was pending in set 0, of which every rank is a member
         return answers + self._unlock()
 
     def vanish(self, rank: int) -> None:
-        """The rank has ended, and whether it has left or is lost will be told: until then all wait for it.
+        """The rank has ended, and whether it has left or is lost is not known yet: until then all wait for it.
 
         Raises:
             IllegalQuestionError: there is no such rank.
@@ -203,7 +204,7 @@ class Ordering:
         return self._next_index
 
     def find_pending(self) -> list[Pending]:
-        """What somebody waits for, oldest first."""
+        """What some rank waits for, oldest first."""
         found = []
         for use in self._list_uses():
             asked = [rank for rank, question in use.asked.items() if question.signature.kind is not Kind.FAIL]
@@ -264,7 +265,7 @@ class Ordering:
         return answers + self._release(join, (), rank)
 
     def _settle(self, use: Use) -> list[Answer]:
-        """Answer a use for which somebody may have joined, if it can be answered now."""
+        """Answer a use for which a member may have joined, if it can be answered now."""
         absent = use.find_absent()
         return self._conclude(use, tuple(absent)) if self._joined.issuperset(absent) else []
 
@@ -319,7 +320,7 @@ class Ordering:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
 
     def _unlock(self) -> list[Answer]:
-        """When nobody can ask any more, refuse all that is pending, but for a JOIN."""
+        """When no rank can ask any more, refuse all that is pending, but for a JOIN."""
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []

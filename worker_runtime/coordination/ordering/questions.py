@@ -1,4 +1,4 @@
-"""What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and engine share."""
+"""What a rank asks of the sequencer, and the answers: the values that rules, wire and engine share."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -11,6 +11,12 @@ PAYLOAD_BYTES = 128 * 1024
 ALL_PAYLOADS_BYTES = 1024 * 1024
 
 GLOBAL_SET = 0
+
+
+def make_title(name: str) -> str:
+    """How messages call the operation that travels as `name`: of "allreduce.loss" it is "allreduce 'loss'"."""
+    kind, _, own = name.partition(".")
+    return f"{kind} '{own}'" if own else kind
 
 
 class Kind(IntEnum):
@@ -49,7 +55,7 @@ class Signature:
     """What all members of a set must agree on before an operation runs.
 
     dtypes, shapes: of each of its tensors, the dtypes by torch's names ("float32"). The first dimension of what is
-        gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and an size.
+        gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and is a size.
     root: a rank of the job; None where there is none. Of an ADD_SET the number that the set had in the generation
         before, and is to have again.
     device: "cpu" or "cuda".
@@ -58,7 +64,7 @@ class Signature:
         an ALLGATHER are concatenated in rank order; where a rank has rows and sends none inside, no data travel so.
     tolerates_joined: a member that has joined counts as asking with no rows. (An ALLREDUCE always tolerates one, which
         contributes neutral elements, and so does a COMMIT.)
-    note: whatever else must be equal, and is shown where it is not.
+    note: what else must be equal, and is shown where it is not.
     """
 
     kind: Kind
@@ -106,7 +112,7 @@ class Release(NamedTuple):
     value: the number of an ADD_SET's set; the rank that joined last of a JOIN.
     """
 
-    index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
+    index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
     question: Question
     members: tuple[int, ...]
     joined: tuple[int, ...] = ()
@@ -116,7 +122,7 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The operation of this set and name will not run; the ranks that asked for it are told why, and go on."""
+    """The operation of this set and name will not run; the ranks that asked for it get the reason, and continue."""
 
     process_set: int
     name: str
@@ -127,7 +133,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The generation has lost a member without a word: nothing is released any more, and what runs is to be ended."""
+    """The generation has lost a member: nothing is released any more, and what runs is to be ended."""
 
     reason: str
 

@@ -12,15 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeAlias, TypeVar
 
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Question, Reduction, Signature
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Question, Reduction, Signature, make_title
 
 MOST_NAMED = 6  # so many ranks or operations are named; the rest is dots
 
 
 def name_operation(question: Question) -> str:
     """An operation as people call it: `allreduce 'loss'`, where it travels as "allreduce.loss"."""
-    kind, dot, name = question.name.partition(".")
-    title = f"{kind} '{name}'" if dot else kind
+    title = make_title(question.name)
     return title if question.process_set == GLOBAL_SET else f"{title} in process set {question.process_set}"
 
 
@@ -32,7 +31,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def explain_join(question: Question, joined: Iterable[int]) -> str:
-    """Somebody has joined, and this operation needs a question of everybody."""
+    """A rank has joined, and this operation needs a question of every rank."""
     ranks = sorted(joined)
     return (
         f"{question.signature.kind.name} is not supported with Join at this time: {name_operation(question)} needs "
@@ -42,7 +41,7 @@ def explain_join(question: Question, joined: Iterable[int]) -> str:
 
 
 def explain_shutdown(question: Question, left: Mapping[int, str]) -> str:
-    """Somebody has left who is needed.
+    """A rank has left that is needed.
 
     Args:
         question: which needs them.
@@ -51,12 +50,12 @@ def explain_shutdown(question: Question, left: Mapping[int, str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank in sorted(left, key=lambda rank: (bool(left[rank]), rank)):
         ranks.setdefault(left[rank], []).append(rank)
-    told = [
+    shown = [
         f"{name_ranks(some)} {how}" if how else f"Horovod has been shut down on {name_ranks(some)}"
         for how, some in ranks.items()
     ]
     return (
-        f"{', '.join(told[:MOST_NAMED])}{', ...' * (len(told) > MOST_NAMED)}, and {name_operation(question)} needs "
+        f"{', '.join(shown[:MOST_NAMED])}{', ...' * (len(shown) > MOST_NAMED)}, and {name_operation(question)} needs "
         f"{'it' if len(left) == 1 else 'them'}. All members of a process set must call the same operations before "
         "one of them ends or calls shutdown()."
     )
@@ -88,8 +87,8 @@ def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> st
         groups.setdefault(name_operation(waits[rank]), []).append(rank)
     if in_join := sorted(joined):
         groups["all others to join"] = in_join
-    told = [f"{name_ranks(ranks)} wait{'s' * (len(ranks) == 1)} for {what}" for what, ranks in groups.items()]
-    shown = "; ".join(told[:MOST_NAMED]) + "; ..." * (len(told) > MOST_NAMED)
+    waits_for = [f"{name_ranks(ranks)} wait{'s' * (len(ranks) == 1)} for {what}" for what, ranks in groups.items()]
+    shown = "; ".join(waits_for[:MOST_NAMED]) + "; ..." * (len(waits_for) > MOST_NAMED)
     return (
         f"Mismatched operations: every rank waits for another: {shown}. "
         "Each operation must be called, under the same name, by all members of its process set."

@@ -42,7 +42,7 @@ class Use:
         return next((self.asked[rank] for rank in sorted(self.asked) if not _tolerates_joined(self.asked[rank])), None)
 
     def collect_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Each member's sizes, zeros for who did not ask; they are of one length. Empty when nobody gave any."""
+        """Each member's sizes, of one length, zeros for a member that did not ask. Empty when no member gave any."""
         if not self.sizes:
             return ()
         zeros = (0,) * len(next(iter(self.sizes.values())))

@@ -41,7 +41,7 @@ class Poller:
     def wait(self, limit_seconds: float | None) -> None:
         """Wait until something is ready, or so long, and call whom it concerns.
 
-        Nobody who is called may open a descriptor: it could get the number of one that was closed in the same round,
+        No callback may open a descriptor: it could get the number of one that was closed in the same round,
         and then that one's events.
         """
         callbacks = self._callbacks

@@ -5,8 +5,9 @@ which combines the payloads of all that was released and sends each member one m
 however many small operations it holds.
 
 A member that ends may have left, or be lost. Where its goodbye leaves that to its exit code (EXIT), the end of its
-connection decides nothing, and what needs it waits. Its agent tells the rendezvous the code. The rendezvous tells the
-members that it has departed, which they say here; or it interrupts the generation. So nothing is guessed or timed.
+connection decides nothing, and what needs it waits. Its agent reports the code to the rendezvous. The rendezvous either
+reports to the members that it has departed, and they report it here; or it interrupts the generation. So nothing is
+guessed or timed.
 
 Long because what comes from a member, and what its end means to the others, are to be read side by side.
 """
@@ -18,7 +19,7 @@ from functools import partial
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
-from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, Run, tell
+from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, Run, make_frames
 from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings, describe_stall, describe_stall_limit
@@ -85,12 +86,12 @@ class Generation:
             self._end(member, error)
 
     def settle(self) -> None:
-        """Send what was decided since the last time; that somebody is lost who does not take it, too."""
+        """Send what was decided since the last time, and that a member is lost where it does not take it."""
         while self._answers:
             answers, self._answers = self._answers, []
             try:
                 ranks = self._put(answers)
-            except UnequalPayloadError as error:  # nobody gets any of these answers, but all hear of the failure
+            except UnequalPayloadError as error:  # no rank gets any of these answers, and all get the failure
                 self._drop(error.rank, str(error))
                 self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # where it had said goodbye
                 self._answers = [(Failure(self._failure), [])]
@@ -118,7 +119,7 @@ class Generation:
         oldest, join = min(others, default=None), min(joins, default=None)
         due = self._clock.find_due(oldest, join)
         if due is not None and now >= due:
-            self._tell_stall(waiting, now, is_over=self._clock.is_over(oldest, now))
+            self._report_stall(waiting, now, is_over=self._clock.is_over(oldest, now))
             due = self._clock.find_due(oldest, join)
         self._due = None if self._failure else due
 
@@ -172,7 +173,7 @@ class Generation:
             self._part(member, member.farewell)
 
     def _set(self, member: Member, environment: Mapping[str, str]) -> None:
-        """Follow rank 0's settings from now on, also in what is pending; it tells people what cannot be followed."""
+        """Follow rank 0's settings from now on, also for what is pending; rank 0 prints what cannot be followed."""
         if member.rank != 0:
             raise ProtocolError("settings came, which are rank 0's")
         for remark in self._settings.read(environment):
@@ -191,7 +192,7 @@ class Generation:
             self._note(self._ordering.block(member.rank, *key))
 
     def _end(self, member: Member, error: ConnectionEndedError) -> None:
-        """A member's connection has ended: it has left, or is lost, or which of them is still to be told."""
+        """A member's connection has ended: it has left, or is lost, or which of the two is not known yet."""
         farewell = member.farewell or Farewell()
         if member.is_undecided and not farewell.reason and member.rank not in self._departed:
             self._members.pop(member.rank, None)
@@ -212,7 +213,7 @@ class Generation:
             self._note(self._ordering.leave(rank, _ENDED_WELL))
 
     def _part(self, member: Member, farewell: Farewell) -> None:
-        """Let a member go, who may have said why the others cannot go on."""
+        """Let a member go; its farewell may say why the others cannot continue."""
         if member.has_left:
             return
         member.has_left = True
@@ -283,7 +284,7 @@ class Generation:
             else:
                 self._put_run(run, touched)
                 run = None
-                for rank, kind, body in tell(answer, asked, self._members):
+                for rank, kind, body in make_frames(answer, asked, self._members):
                     if rank in self._members:
                         touched.add(rank)
                         self._members[rank].put(kind, body)
@@ -304,13 +305,13 @@ class Generation:
                 touched.add(rank)
 
     def _find_since(self, pending: Pending) -> float:
-        """Since when somebody waits for this; in a join, since something was released."""
+        """Since when a rank waits for this; for a join, since the last release."""
         key = pending.question.process_set, pending.question.name
         entries = [self._members[rank].pending[key] for rank in pending.asked]
         since = min(when for _, _, _, when in entries)
         return max(since, self._released_at) if pending.question.signature.kind is Kind.JOIN else since
 
-    def _tell_stall(self, waiting: Sequence[tuple[Pending, float]], now: float, *, is_over: bool) -> None:
+    def _report_stall(self, waiting: Sequence[tuple[Pending, float]], now: float, *, is_over: bool) -> None:
         limits = self._clock.limits
         if is_over:
             measured = [

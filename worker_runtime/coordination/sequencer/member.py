@@ -1,4 +1,4 @@
-"""One rank that has proved who it is: its connection, what its numbers mean, and how answers travel to it.
+"""One rank that has proved itself: its connection, what its numbers mean, and how answers travel to it.
 
 Releases that follow each other travel as one run, all else as frames of its own. A burst that is answered whole is
 numbered but once.
@@ -26,7 +26,7 @@ from worker_runtime.coordination.wire import (
 )
 
 MAX_PENDING = 1_000_000  # questions of one rank
-NUMBERS = 1 << 32  # a question's number has 32 bits, and begins anew after them
+NUMBERS = 1 << 32  # a question's number has 32 bits, and begins at 0 again after them
 _MAX_SHARED = 4 * MAX_SIGNATURES  # signatures of all members
 _MAX_KNOWN_QUESTIONS = 8192  # a script's own names recur with every step; numbered ones never do
 _FULL_FRAME_BYTES = 16 * 1024 * 1024  # of releases: then another frame begins
@@ -42,7 +42,7 @@ class Member:
     asked: the number of its next question.
     has_left: it has said goodbye, so the end of its connection says nothing more.
     farewell: what the end of its connection will mean; None as long as that is a loss.
-    is_undecided: that goodbye holds only if its process ends well, which is still to be told.
+    is_undecided: that goodbye holds only if its process ends well, which is not known yet.
     questions: known ones, by their heads.
     releases: ready to be sent, piece by piece.
     """
@@ -127,7 +127,7 @@ class Member:
             self._frames += (HEADER.pack(length, Frame.RELEASES), *pieces[first:])
 
 
-_FULL_BYTES = 1024 * 1024  # of payloads: more than that is told in several
+_FULL_BYTES = 1024 * 1024  # of payloads: more than that is sent in several
 
 
 class Run:
@@ -165,7 +165,7 @@ class Run:
         return True
 
     def encode(self) -> Iterator[tuple[int, bytes]]:
-        """The ranks, and what each is told; all that have asked as many questions are told the same."""
+        """The ranks, and what each gets; all ranks that have asked as many questions get the same bytes."""
         terms = encode_terms(self.first, self._payloads)
         pieces: dict[int, bytes] = {}
         for (rank, _, _, _), number in zip(self.asked, self._numbers, strict=True):
@@ -179,10 +179,10 @@ def _is_plain(release: Release, asked: Sequence[Entry]) -> bool:
     return len(asked) == len(release.members) and not (release.joined or release.sizes or release.value)
 
 
-def tell(
+def make_frames(
     answer: Refusal | Failure | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
 ) -> Iterator[tuple[int, Frame, bytes]]:
-    """The ranks that are told of an answer, and what: a frame's type and body.
+    """An answer other than a release as frames: for each rank that gets it, the rank and the frame's type and body.
 
     Args:
         answer: of the rules.

@@ -13,7 +13,7 @@ class OrderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A generation, how many ranks it has, and the key that proves who belongs to it."""
+    """A generation, how many ranks it has, and the key by which its members prove themselves."""
 
     generation: int
     size: int

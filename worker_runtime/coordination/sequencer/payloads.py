@@ -1,7 +1,7 @@
 """What becomes of the data that travel inside questions: the answer's payload, made of those of all ranks.
 
 Small operations come by the hundred in one message, and NumPy takes longer to be called than to add 64 bytes. So what
-is released together and combined alike is joined, per rank, and combined at once.
+is released together and combined alike is joined, per rank, and combined by one call.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ def _concatenate(release: Release, payloads: Sequence[bytes]) -> bytes:
 
 
 def _reduce(dtype: str, reduction: Reduction, group: list[tuple[int, list[bytes]]], results: list[bytes]) -> None:
-    """Combine what is combined alike and comes from equally many ranks, the small ones at once."""
+    """Combine what is combined alike and comes from equally many ranks, the small ones by one call."""
     from worker_runtime.coordination.sequencer.reductions import reduce  # noqa: PLC0415 - imports NumPy
 
     fused = [] if len(group) == 1 else [entry for entry in group if len(entry[1][0]) <= _FUSED_BYTES]

@@ -7,7 +7,7 @@ import numpy as np
 from worker_runtime.coordination.ordering.questions import Reduction
 
 _COMBINE: dict[Reduction, np.ufunc] = {
-    Reduction.AVERAGE: np.add,  # whoever asked knows by how many to divide
+    Reduction.AVERAGE: np.add,  # the ranks know by how many to divide
     Reduction.SUM: np.add,
     Reduction.MIN: np.minimum,
     Reduction.MAX: np.maximum,
@@ -30,7 +30,7 @@ def reduce(dtype: str, reduction: Reduction, payloads: Sequence[bytes]) -> bytes
     combine = _COMBINE[reduction]
     elements = np.dtype(dtype).newbyteorder("<")
     first, second, *others = (np.frombuffer(payload, elements) for payload in payloads)
-    with np.errstate(all="ignore"):  # an infinite sum is told by the sum itself
+    with np.errstate(all="ignore"):  # the sum itself shows that it is infinite
         total = combine(first, second)
         for other in others:
             combine(total, other, out=total)

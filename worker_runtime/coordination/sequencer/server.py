@@ -125,7 +125,7 @@ class Handshakes:
 
 _MANY = 64  # connections accepted in one round: the members wait meanwhile
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_SECONDS = 1.0  # of accepting, when there is no room and nobody to make any
+_PAUSE_SECONDS = 1.0  # of accepting, when there is no room, and no handshake to end for it
 
 
 class Server:
@@ -146,7 +146,7 @@ class Server:
         self._generation: Generation | None = None
         self._is_called = False
         self._is_ordered = False
-        self._listens_at: float | None = None  # when accepting goes on, where it pauses
+        self._listens_at: float | None = None  # when accepting continues, where it pauses
 
     def run(self) -> None:
         """Serve until the owner has gone.
@@ -206,7 +206,7 @@ class Server:
         self._is_ordered = True
 
     def _note_call(self, events: int) -> None:
-        """Accept only when nobody else is called any more: see `Poller.wait`."""
+        """Accept only after all other callbacks: see `Poller.wait`."""
         del events
         self._is_called = True
 

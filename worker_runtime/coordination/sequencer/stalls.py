@@ -30,7 +30,7 @@ class StallLimits:
 
 
 def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], None]) -> StallLimits:
-    """The limits that Horovod's variables ask for; what cannot be followed is told, and left aside."""
+    """The limits that Horovod's variables ask for; `complain` gets what cannot be followed and is ignored."""
     if environment.get(_DISABLED_BY, "").strip() == "1":
         return StallLimits(None, None)
     warning = _read_seconds(environment, _WARNING, complain) or _WARNING_SECONDS
@@ -52,7 +52,7 @@ class StallSettings:
         self._environment: dict[str, str] = {}
 
     def read(self, environment: Mapping[str, str]) -> list[str]:
-        """Take other settings; what cannot be followed, for people, unless they were told before."""
+        """Take other settings. Returns what cannot be followed, for people, unless it was returned before."""
         remarks: list[str] = []
         self.limits = read_stall_limits(environment, remarks.append)
         is_new, self._environment = environment != self._environment, dict(environment)
@@ -60,7 +60,7 @@ class StallSettings:
 
 
 class StallClock:
-    """Tells when to look at what is pending; it holds no timer, so that nothing wakes while nothing is pending."""
+    """Finds when to look at what is pending; it holds no timer, so that nothing wakes while nothing is pending."""
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits
@@ -117,7 +117,7 @@ def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: floa
         waiting: all that is pending, oldest first, each with how long it has waited, in seconds.
         after_seconds: more than this is too long.
     """
-    stalled = _find_stalled(waiting, after_seconds)
+    stalled = [pending for pending, waited in waiting if waited > after_seconds]
     if not stalled:
         return None
     return (
@@ -134,7 +134,7 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
         waiting: all that is pending, oldest first, each with how long it has waited, in seconds.
         limit_seconds: more than this is too long.
     """
-    stalled = _find_stalled(waiting, limit_seconds)
+    stalled = [pending for pending, waited in waiting if waited > limit_seconds]
     if not stalled:
         return None
     oldest = stalled[0]
@@ -144,10 +144,6 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
         f"{limit_seconds:g} seconds, the stall limit. Horovod has been shut down. The ranks that were waited for are "
         f'marked by "!".\n{_list_missing(waiting, stalled, "!")}'
     )
-
-
-def _find_stalled(waiting: Sequence[tuple[Pending, float]], seconds: float) -> list[Pending]:
-    return [pending for pending, waited in waiting if waited > seconds]
 
 
 def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pending], mark: str) -> str:

@@ -1,4 +1,4 @@
-"""The generation's store: what its members tell each other while their process groups form.
+"""The generation's store: the keys and values of its members while their process groups form.
 
 torch's own store answers every peer that reaches its port. This one answers members only, which have proved that they
 know the generation's key. It also compares the connections of the members. Where one has come to a member and may pass
@@ -19,11 +19,11 @@ from worker_runtime.coordination.wire import (
     encode_frame,
 )
 
-# Of each connection: this end's address and port, the other end's, and how many bytes that has said where it has come
+# Of each connection: this end's address and port, the other end's, and how many bytes that has sent where it has come
 # to the group's listener.
 Ends = Sequence[tuple[str, str, int | None]]
 
-_NUMBER_BYTES = 8  # what gloo has to hear from a connection before it takes it for a member's
+_NUMBER_BYTES = 8  # what gloo has to receive from a connection before it takes it for a member's
 
 
 class KeyStore:
@@ -126,16 +126,16 @@ def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[
         return "", matched
     owners: dict[tuple[str, str, bool], set[int]] = {}
     for rank, ends in members.items():
-        for own, other, said in ends or ():
-            owners.setdefault((own, other, said is not None), set()).add(rank)
+        for own, other, sent in ends or ():
+            owners.setdefault((own, other, sent is not None), set()).add(rank)
     faults = []
     for rank, ends in members.items():
         peers = set()
-        for index, (own, other, said) in enumerate(ends or ()):
-            if others := owners.get((other, own, said is None), set()) - {rank}:
+        for index, (own, other, sent) in enumerate(ends or ()):
+            if others := owners.get((other, own, sent is None), set()) - {rank}:
                 matched[rank].append(index)
                 peers |= others
-            elif said is not None and said >= _NUMBER_BYTES:
+            elif sent is not None and sent >= _NUMBER_BYTES:
                 faults.append(f"the connection of member {rank} from {own} to {other} leads to no other member")
         if len(peers) != len(members) - 1:
             faults.append(f"member {rank} is connected to {len(peers)} of the {len(members) - 1} other members")

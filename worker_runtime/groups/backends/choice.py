@@ -48,7 +48,11 @@ def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it unty
 
 
 class BackendRefusedError(InitializationError):
-    """This torch, or this machine, lacks the backend that was asked for."""
+    """This torch, or this machine, lacks the backend that was asked for.
+
+    Cause: This torch, or this machine, lacks the backend.
+    Remedy: Install a torch that has it, or leave `--backend` out.
+    """
 
     def __init__(self, backend: Backend, objection: str) -> None:
         super().__init__(f"the backend {backend} cannot be used here: {objection}")
@@ -126,7 +130,7 @@ def compose(choice: Choice, gloo: Gloo, numbers: Assignment) -> MakeGroup:
     limit = gloo.operation_limit
     makers: dict[Backend, MakeGroup] = {
         Backend.GLOO: gloo.make,
-        # A host with one worker has none that could share a GPU, or nobody knows yet who is on which host.
+        # A host with one worker has none that could share a GPU, or it is not known yet which worker is on which host.
         Backend.NCCL: Nccl(
             open_store, numbers.local_rank if numbers.local_size > 1 else None, limit, choice.holds_host
         ).make,

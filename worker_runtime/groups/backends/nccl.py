@@ -33,7 +33,7 @@ _SLICE = timedelta(milliseconds=20)
 
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _FORMER_NAME = "NCCL_ASYNC_ERROR_HANDLING"  # which torch reads as well
-_SHARED = "Duplicate GPU"  # all that NCCL's error has to tell it from others
+_SHARED = "Duplicate GPU"  # all that distinguishes this error of NCCL from others
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class NcclGroup:
         return not self._abort.is_alive()
 
     def find_silent(self, limit_seconds: float) -> str:
-        """Nobody: NCCL watches its connections itself."""
+        """None: NCCL watches its connections itself."""
         del limit_seconds
         return ""
 
@@ -155,7 +155,11 @@ class NcclGroup:
 
 
 class SharedDeviceError(RuntimeError):
-    """NCCL refused a group since two of its members use one GPU."""
+    """NCCL refused a group since two of its members use one GPU.
+
+    Cause: Two workers of a host use the same GPU.
+    Remedy: Call `torch.cuda.set_device(hvd.local_rank())` before the first CUDA tensor.
+    """
 
     def __init__(self, device: str, local_rank: int | None) -> None:
         who = "this worker" if local_rank is None else f"this one, of local rank {local_rank},"
@@ -181,7 +185,7 @@ class StreamWork:
         self._holds_host = holds_host
 
     def wait(self, timeout: timedelta = _SLICE) -> bool:
-        """Have the current stream wait for its end; the host goes on, unless it is held.
+        """Have the current stream wait for its end; the host continues, unless it is held.
 
         Args:
             timeout: how long the host is held at most.
@@ -192,7 +196,7 @@ class StreamWork:
         self._work.wait()
         if self._holds_host:
             self._hold_host(time.monotonic() + timeout.total_seconds())
-        # Of a work that was aborted torch says that it ended well: nobody knows what is in its tensors.
+        # Of a work that was aborted torch says that it ended well: what is in its tensors is unknown.
         if self._group.is_aborted or (self._work.is_completed() and not self._work.is_success()):
             raise RuntimeError("NCCL failed, or its group was aborted since a peer was lost")
         return True

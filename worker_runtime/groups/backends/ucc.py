@@ -97,7 +97,7 @@ class PolledWork:
         return self._work.wait()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not, or nobody waits for it any more."""
+        """Whether it has ended, well or not, or is not waited for any more."""
         return self._interruption.is_set() or self._work.is_completed()
 
     @property
@@ -108,6 +108,9 @@ class PolledWork:
 
 class CanaryError(InitializationError, RuntimeError):
     """A new group of a backend failed a test whose result is known; all its members raise this alike.
+
+    Cause: The library computes wrong results, or fails, on some members.
+    Remedy: Use another backend: `--backend gloo`.
 
     It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
     """
@@ -278,7 +281,7 @@ class Gated:
         return gated, gated
 
 
-def _list_faulty(gloo: TorchGroup, rank: int, size: int, is_faulty: bool, limit: timedelta) -> list[int]:  # noqa: FBT001 - what it tells
+def _list_faulty(gloo: TorchGroup, rank: int, size: int, is_faulty: bool, limit: timedelta) -> list[int]:  # noqa: FBT001 - what it reports
     """Which members saw a fault; all members learn the same."""
     faults = torch.zeros(size, dtype=torch.uint8, device="cpu")
     faults[rank] = is_faulty

@@ -12,7 +12,7 @@ import torch
 from worker_runtime.api.calls import Call, begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.combination import Combination, choose, choose_for_scatter
-from worker_runtime.collectives.tensor_operation import check_place, make_title
+from worker_runtime.collectives.tensor_operation import check_place
 from worker_runtime.torch.autograd.adjoints import (
     NONLINEAR,
     Collective,
@@ -64,7 +64,7 @@ def run_differentiably(
     Raises:
         ValueError: tensors only stand for others here.
     """
-    check_place(make_title(call.name))
+    check_place(call.name)
     if kind != "grouped_allreduce" or settings.reduction not in NONLINEAR:
         return differentiate(call, COLLECTIVES[kind.removeprefix("grouped_")](settings), tensors)
     with torch.no_grad():

@@ -50,7 +50,7 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
         mean = variance = x.new_zeros(channels, dtype=dtype)
     own = x.new_full((1,), count, dtype=torch.float64)
     message = torch.cat([own, mean.to(torch.float64), variance.to(torch.float64)])
-    # Its rows, which have no elements, tell the host of each rank's count without a look at the device.
+    # Its rows, which have no elements, show each rank's count to the host without a look at the device.
     counted = x.new_empty((count, 0))
     note = f"{channels} channels of {str(x.dtype).removeprefix('torch.')}"
     operation = Allgather((message.unsqueeze(0), counted), call.among, call.name, note=note)

@@ -166,7 +166,7 @@ class SamplerStateHandler(StatefulHandler):
     """Keeps a sampler: the epoch, and how much of it is processed."""
 
     def describe_course(self) -> Any:  # noqa: ANN401 - a truth value
-        """Whether somebody is in the midst of a pass."""
+        """Whether the program is in the midst of a pass."""
         return self.value.is_in_pass or None
 
     def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
@@ -184,7 +184,7 @@ class SamplerStateHandler(StatefulHandler):
         return sampler.may_differ
 
     def waits_for_reset(self) -> bool:
-        """Where the lost have samples that nobody else will process."""
+        """Where lost ranks have samples that no other will process."""
         sampler: ElasticSampler = self.value
         return sampler.is_outdated
 

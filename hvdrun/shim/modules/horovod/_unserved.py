@@ -5,7 +5,11 @@ _REMEDY = "Where Horovod itself is installed, hvdrun leaves the name to it (--ho
 
 
 class UnservedError(ImportError):
-    """A part of Horovod that this project does not serve."""
+    """A part of Horovod that this project does not serve.
+
+    Cause: The script imports a part of Horovod that hvdrun does not have.
+    Remedy: See what [is not served](../moving/from-horovod.md).
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(

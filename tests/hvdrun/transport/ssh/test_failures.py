@@ -27,8 +27,8 @@ from hvdrun.transport.ssh.failures import (
             ["3 times in 30 s", "MaxStartups"],
         ),
         (DirectoryMissingError("a", "/work"), ["'/work'", "--wdir"]),
-        (HvdrunMissingError("a", "/py", "1.2"), ["/py -m pip install hvdrun==1.2"]),
-        (VersionMismatchError("a", "/py", "1.1", "1.2"), ["1.1", "1.2", "/py -m pip install hvdrun==1.2"]),
+        (HvdrunMissingError("a", "/py", "1.2"), ["version 1.2", "/py -m pip install FILE"]),
+        (VersionMismatchError("a", "/py", "1.1", "1.2"), ["1.1", "1.2", "/py -m pip install FILE"]),
         (AgentStartError("a", "exit code 3", "boom."), ["did not start (exit code 3): boom."]),
         (
             HostKeyChangedError("a", "[a]:2222", "ssh-rsa", "SHA256:x", file=Path("/k"), line=7),

@@ -18,7 +18,7 @@ _THREADS_FIELD = 17  # of /proc/PID/stat, behind the name in parentheses
 _LIMITS = ("kernel/pid_max", "kernel/threads-max")
 
 
-class Capacity:
+class ResourceLimits:
     """What bounds the number of processes here.
 
     proc: where the kernel tells it.

@@ -1,13 +1,14 @@
-"""Takes part in surveys while the job runs: whenever another host is to join, it must reach this one, and be reached.
+"""Takes part in connectivity checks while the job runs: a host that joins must reach this one, and be reached.
 
-The listeners of a survey are closed some time after its last question; nobody says that it is over, since a launcher
-that has gone could not.
+The listeners of a check are closed some time after its last question. No message says that a check is over, since a
+launcher that has gone could not send it.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from hvdrun.processes.background import supervise
 from rendezvous.wire.orders import AgentMessage, Look, Probe
 
 if TYPE_CHECKING:
@@ -16,16 +17,26 @@ if TYPE_CHECKING:
 LISTEN_SECONDS = 60.0  # after the last question: longer than a launcher waits for the answers of all hosts
 
 
-class Respondent:
-    """Answers one survey after the other, beside all else; belongs to one event loop.
+class ProbeResponder:
+    """Answers one check after the other; belongs to one event loop.
 
-    tell: takes the answers.
+    Args:
+        tell: takes the answers.
+        fail: takes an error of the agent's own.
+        listen_seconds: after the last question.
+        loopback: loopback addresses count as well; for tests.
     """
 
     def __init__(
-        self, tell: Callable[[AgentMessage], None], *, listen_seconds: float = LISTEN_SECONDS, loopback: bool = False
+        self,
+        tell: Callable[[AgentMessage], None],
+        fail: Callable[[BaseException], None],
+        *,
+        listen_seconds: float = LISTEN_SECONDS,
+        loopback: bool = False,
     ) -> None:
         self._tell = tell
+        self._fail = fail
         self._listen_seconds = listen_seconds
         self._loopback = loopback
         self._participant: Participant | None = None
@@ -33,10 +44,10 @@ class Respondent:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, question: Look | Probe) -> None:
-        """Answer this question, without waiting; a Look begins another survey."""
+        """Answer this question, without waiting; a Look begins another check."""
         match question:
             case Look(token, host):
-                from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - most jobs need no later survey
+                from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - most jobs need no later check
 
                 self._leave()
                 self._participant = Participant(token, host, loopback=self._loopback)
@@ -44,10 +55,10 @@ class Respondent:
             case Probe() if self._participant is not None:
                 self._begin(self._probe(self._participant, question))
             case Probe():
-                pass  # of a survey that is over
+                pass  # of a check that is over
 
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._leave()
         for task in self._tasks:
             task.cancel()
@@ -57,7 +68,7 @@ class Respondent:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._leave)
-        task = asyncio.create_task(answering)
+        task = supervise(asyncio.create_task(answering), self._fail)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -65,7 +76,7 @@ class Respondent:
         found = await participant.list_addresses()
         if participant is self._participant:
             self._tell(found)
-        else:  # another survey has begun meanwhile
+        else:  # another check has begun meanwhile
             participant.close()
 
     async def _probe(self, participant: "Participant", question: Probe) -> None:
@@ -74,7 +85,7 @@ class Respondent:
             self._tell(probed)
 
     def _leave(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

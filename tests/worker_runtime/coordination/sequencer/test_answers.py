@@ -4,7 +4,7 @@ import pytest
 
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Refusal, Stopping
-from worker_runtime.coordination.sequencer.member import Member, tell
+from worker_runtime.coordination.sequencer.member import Member, make_frames
 from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
 
 WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")
@@ -25,4 +25,4 @@ WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")
 def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
     members = {rank: Member(rank, ends.connection, has_left=rank == 1) for rank in range(3)}
     asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
-    assert list(tell(answer, asked, members)) == expected
+    assert list(make_frames(answer, asked, members)) == expected

@@ -1,16 +1,21 @@
-"""An agent that serves its workers takes part in surveys beside them, and lets go of each."""
+"""An agent that serves its workers takes part in connectivity checks beside them, and lets go of each."""
 
 import asyncio
 import socket
 
 import pytest
 
-from hvdrun.agent.respondent import Respondent
+from hvdrun.agent.probe_responder import ProbeResponder
+from hvdrun.network import connectivity
 from hvdrun.network.probe import probe
 from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Probe, Probed, ProbeTarget
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32
+
+
+def never(error: BaseException) -> None:
+    raise AssertionError from error
 
 
 async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
@@ -29,42 +34,43 @@ def listens(listening: Listening) -> bool:
 @in_loop
 async def test_it_is_reached_and_reaches_others() -> None:
     told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
-    respondent, other = Respondent(told.put_nowait, loopback=True), Respondent(others.put_nowait, loopback=True)
-    respondent.take(Look(TOKEN, "a"))
+    responder = ProbeResponder(told.put_nowait, never, loopback=True)
+    other = ProbeResponder(others.put_nowait, never, loopback=True)
+    responder.take(Look(TOKEN, "a"))
     other.take(Look(TOKEN, "b"))
     here, there = await find(told), await find(others)
-    respondent.take(Probe(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
+    responder.take(Probe(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
     probed = await told.get()
     assert isinstance(probed, Probed)
     assert len(probed.proofs) == len(there)
     assert len(await probe(TOKEN, [ProbeTarget("a", entry.endpoint) for entry in here])) == len(here)
-    await respondent.close()
+    await responder.close()
     await other.close()
     assert not any(map(listens, (*here, *there)))
 
 
 @in_loop
-async def test_another_survey_ends_the_one_before() -> None:
+async def test_another_check_ends_the_one_before() -> None:
     told = asyncio.Queue[AgentMessage]()
-    respondent = Respondent(told.put_nowait, loopback=True)
-    respondent.take(Look(TOKEN, "a"))
+    responder = ProbeResponder(told.put_nowait, never, loopback=True)
+    responder.take(Look(TOKEN, "a"))
     first = await find(told)
-    respondent.take(Look(b"u" * 32, "a"))
+    responder.take(Look(b"u" * 32, "a"))
     second = await find(told)
     assert not any(map(listens, first))
     assert all(map(listens, second))
-    await respondent.close()
+    await responder.close()
 
 
 @in_loop
-async def test_a_survey_of_which_nothing_more_is_heard_is_over() -> None:
+async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
     told = asyncio.Queue[AgentMessage]()
-    respondent = Respondent(told.put_nowait, listen_seconds=0.2, loopback=True)
-    respondent.take(Look(TOKEN, "a"))
+    responder = ProbeResponder(told.put_nowait, never, listen_seconds=0.2, loopback=True)
+    responder.take(Look(TOKEN, "a"))
     addresses = await find(told)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
-    respondent.take(Probe(()))  # too late: nobody waits for the answer
-    await respondent.close()
+    responder.take(Probe(()))  # too late: nobody waits for the answer
+    await responder.close()
     assert told.empty()
 
 
@@ -72,8 +78,22 @@ async def test_a_survey_of_which_nothing_more_is_heard_is_over() -> None:
 @in_loop
 async def test_one_that_closes_answers_no_more(question: Look | Probe) -> None:
     said: list[AgentMessage] = []
-    respondent = Respondent(said.append, loopback=True)
-    respondent.take(question)
-    await respondent.close()
+    responder = ProbeResponder(said.append, never, loopback=True)
+    responder.take(question)
+    await responder.close()
     await asyncio.sleep(0)
     assert said == []
+
+
+@in_loop
+async def test_an_unexpected_error_ends_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(connectivity, "list_addresses", fail)
+    failures: list[BaseException] = []
+    responder = ProbeResponder(lambda _: None, failures.append)
+    responder.take(Look(TOKEN, "a"))
+    await happen(lambda: bool(failures), "the failure")
+    await responder.close()
+    assert str(failures[0]) == "a defect"

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from hvdrun.agent.input import InputFeed
-from hvdrun.agent.output import OutputForwarder
+from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.joining.channel import dial, make_client_context, make_server_context
 from rendezvous.core.model import Slot, Worker
 from rendezvous.server.authority import Authority

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent import attendance
-from hvdrun.agent.attendance import attend, choose_ends
+from hvdrun.agent import session as attendance
 from hvdrun.agent.lease import Lease, LeaseExpiredError
+from hvdrun.agent.session import attend, choose_ends
 from hvdrun.agent.watch import Watch
 from rendezvous.core.messages import Effect, Exited, Finish, HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.capacity import Capacity, find_missing_cpus
+from hvdrun.agent.resource_limits import ResourceLimits, find_missing_cpus
 
 JOB = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2"}
 UNLIMITED = resource.RLIM_INFINITY
@@ -21,7 +21,7 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
 
 
 @pytest.fixture
-def capacity(tmp_path: Path) -> Capacity:
+def room(tmp_path: Path) -> ResourceLimits:
     """A machine with 300 processes of at most 1,000, and a container with 10 of at most 500."""
     files = {
         "proc/loadavg": "0.1 0.2 0.3 2/300 4711",
@@ -34,48 +34,54 @@ def capacity(tmp_path: Path) -> Capacity:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{text}\n", encoding="utf-8")
-    return Capacity(tmp_path / "proc", tmp_path / "groups")
+    return ResourceLimits(tmp_path / "proc", tmp_path / "groups")
 
 
 @pytest.mark.parametrize(
     ("workers", "words"),
     [(701, "more processes than the 700 that kernel.pid_max leaves"), (491, "the 490 that this container's pids.max")],
 )
-def test_the_limit_that_is_in_the_way_is_named(capacity: Capacity, workers: int, words: str) -> None:
-    assert words in (capacity.find_shortage(workers) or "")
-    assert capacity.find_shortage(490) is None
+def test_the_limit_that_is_in_the_way_is_named(room: ResourceLimits, workers: int, words: str) -> None:
+    assert words in (room.find_shortage(workers) or "")
+    assert room.find_shortage(490) is None
 
 
 def test_a_machine_that_tells_nothing_has_no_known_limit(tmp_path: Path) -> None:
-    assert Capacity(tmp_path, tmp_path).find_shortage(100_000) is None
+    assert ResourceLimits(tmp_path, tmp_path).find_shortage(100_000) is None
 
 
-def test_a_container_without_a_limit_has_none(capacity: Capacity, tmp_path: Path) -> None:
+def test_a_container_without_a_limit_has_none(room: ResourceLimits, tmp_path: Path) -> None:
     (tmp_path / "groups" / "pids.max").write_text("max\n", encoding="utf-8")
-    assert capacity.find_shortage(700) is None
+    assert room.find_shortage(700) is None
 
 
-def test_each_worker_needs_two_files_of_the_agent(capacity: Capacity, limits: dict[int, int]) -> None:
+def test_each_worker_needs_two_files_of_the_agent(room: ResourceLimits, limits: dict[int, int]) -> None:
     limits[resource.RLIMIT_NOFILE] = 300
-    assert capacity.find_shortage(100) is None
-    assert "200 workers need 464 open files, but `ulimit -Hn` is 300" in (capacity.find_shortage(200) or "")
+    assert room.find_shortage(100) is None
+    assert "200 workers need 464 open files, but `ulimit -Hn` is 300" in (room.find_shortage(200) or "")
 
 
 @pytest.mark.parametrize(("uid", "fits"), [(0, True), (1000, False)])
 def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
-    capacity: Capacity, limits: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, *, fits: bool
+    room: ResourceLimits,
+    limits: dict[int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uid: int,
+    *,
+    fits: bool,
 ) -> None:
     (tmp_path / "proc" / "4711").mkdir()  # of whoever runs the test
     fields = " ".join(["S", *["1"] * 16, "20", "0"])
     (tmp_path / "proc" / "4711" / "stat").write_text(f"4711 (a) b) {fields}\n", encoding="utf-8")
     limits[resource.RLIMIT_NPROC] = 50
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    assert capacity.find_shortage(30) is None
-    assert ("more processes than the 30 that `ulimit -u`" in (capacity.find_shortage(31) or "")) is not fits
+    assert room.find_shortage(30) is None
+    assert ("more processes than the 30 that `ulimit -u`" in (room.find_shortage(31) or "")) is not fits
 
 
 def test_this_machine_can_hold_one_worker() -> None:
-    assert Capacity().find_shortage(1) is None
+    assert ResourceLimits().find_shortage(1) is None
 
 
 def test_fewer_cpus_than_the_job_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,125 @@
+"""`python docs/errors.py`: writes the messages of docs/operating/troubleshooting.md, from the error classes.
+
+With `--check` it writes nothing, and exits with 1 where the page is out of date.
+
+The docstring of an error class has lines that begin with `Cause:` and `Remedy:`. The message is that of its
+constructor, with a name in capitals for each value.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "operating" / "troubleshooting.md"
+START, END = "<!-- errors -->", "<!-- /errors -->"
+PACKAGES = ("hvdrun", "rendezvous", "worker_runtime")
+HEADINGS = {
+    "Reaching other hosts": ("hvdrun/transport", "hvdrun/network", "hvdrun/hosts/network_plan.py"),
+    "Agents that join by themselves": ("hvdrun/joining",),
+    "Starting a job": ("hvdrun/errors.py", "hvdrun/options", "hvdrun/spec", "hvdrun/hosts", "hvdrun/agent"),
+    "Running functions from Python": ("hvdrun/cluster",),
+    "In the worker, when it joins": ("rendezvous", "hvdrun/shim"),
+    "In the worker": ("worker_runtime",),
+}
+
+
+class Explained(NamedTuple):
+    """One error class for a person."""
+
+    message: str
+    cause: str
+    remedy: str
+
+
+def find_classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    """All classes of the project, each with the path of its file."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    yield str(path.relative_to(ROOT)), node
+
+
+def explain(node: ast.ClassDef) -> Explained | None:
+    """What a class says to a person; None where its docstring has no cause."""
+    text = ast.get_docstring(node) or ""
+    found = re.search(r"^Cause: (.*?)^Remedy: (.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
+    if found is None:
+        return None
+    cause, remedy = (" ".join(part.split()) for part in found.groups())
+    message = next(filter(None, map(_read_message, ast.walk(node))), None)
+    return Explained(f"`{message}`" if message else text.partition("\n")[0], cause, remedy)
+
+
+def _read_message(node: ast.AST) -> str:
+    """The sentence that a call of `super().__init__` is given; "" where this is no such call, or it is made before."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"), args=[*_, last]):
+            text = _read_text(last)
+        case _:
+            return ""
+    is_sentence = re.search("[a-z]{3,} [a-z]", text) is not None
+    return re.sub(r"\s+", " ", text).strip() if is_sentence else ""
+
+
+def _read_text(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            text = ""
+            for part in parts:  # a value right after a word is a part of the sentence that may be missing
+                is_appended = isinstance(part, ast.FormattedValue) and (text[-1:].isalnum() or text[-1:] == ")")
+                text += "" if is_appended else _read_text(part)
+            return text
+        case ast.FormattedValue(value=value):
+            named = [name for name in map(_name, ast.walk(value)) if name]
+            return named[-1].upper() if named else "..."
+        case _:
+            return ""
+
+
+def _name(node: ast.AST) -> str:
+    match node:
+        case ast.Name(id=name) if name not in {"str", "repr", "len", "map", "self"}:
+            return name.strip("_")
+        case _:
+            return ""
+
+
+def render() -> str:
+    """The messages by heading, in Markdown."""
+    known = [(path, explained) for path, node in find_classes() if (explained := explain(node)) is not None]
+    lines: list[str] = []
+    for heading, listed in _sort(known).items():
+        lines += [f"### {heading}", "", "| message | cause | what to do |", "|---|---|---|"]
+        lines += ["| " + " | ".join(part.replace("|", "\\|") for part in explained) + " |" for explained in listed]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _sort(known: list[tuple[str, Explained]]) -> Mapping[str, list[Explained]]:
+    sorted_: dict[str, list[Explained]] = {heading: [] for heading in HEADINGS}
+    for path, explained in known:
+        heading = next(name for name, places in HEADINGS.items() if path.startswith(places))
+        if explained not in sorted_[heading]:
+            sorted_[heading].append(explained)
+    return sorted_
+
+
+def replace_messages(page: str) -> str:
+    """The page with what stands between its markers made anew."""
+    before, _, rest = page.partition(START)
+    _, _, after = rest.partition(END)
+    return f"{before}{START}\n{render()}{END}{after}"
+
+
+if __name__ == "__main__":
+    present = PAGE.read_text(encoding="utf-8")
+    if "--check" in sys.argv:
+        sys.exit(int(replace_messages(present) != present))
+    PAGE.write_text(replace_messages(present), encoding="utf-8")
