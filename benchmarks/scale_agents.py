@@ -1,7 +1,7 @@
 """Agents of hosts that do not exist: each is a real client of the rendezvous, with its own certificate and connection.
 
 They live in processes beside the server's, hundreds in each, and do what an agent does for its workers: they report,
-follow their host's topic and pass on each worker's wish to join. A connection belongs to one client, since gRPC shares
+follow their host's topic and pass on that each worker joins. A connection belongs to one client, since gRPC shares
 none between different credentials.
 """
 
@@ -24,7 +24,7 @@ from rendezvous.client import AgentClient
 from rendezvous.client.calls import RETRY_SECONDS, may_be_retried
 from rendezvous.core.messages import Interrupt, Joined
 from rendezvous.core.model import REPORTS_PER_LEASE, Slot, Worker
-from rendezvous.core.reports import Report, Wish
+from rendezvous.core.reports import JoinReason, Report
 from rendezvous.errors import UnreachableError
 from rendezvous.server.file_limit import raise_file_limit
 from rendezvous.wire import codec
@@ -138,7 +138,7 @@ class _Agent:
         return await self.hear(Published)
 
     async def join_again(self) -> float:
-        report = Report(wish=Wish.CONTINUE)
+        report = Report(reason=JoinReason.CONTINUE)
         await asyncio.gather(*(self._join_one(Joined(worker, 1, report)) for worker in self._workers))
         return await self.hear(Published)
 

@@ -18,7 +18,7 @@ import psutil
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Effect, HostsChanged, Interrupt, Joined, Launch, Lost, Terminate, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.reports import Report, Wish
+from rendezvous.core.reports import JoinReason, Report
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
@@ -68,7 +68,7 @@ class _Story:
         await self._followers.pop(lost).aclose()
         self._time("one host is lost", lambda: self._server.submit(Lost(lost, "it was cut off")))
         await self._time_telling("hosts are told of the loss", Interrupt)
-        report = Report(wish=Wish.CONTINUE)
+        report = Report(reason=JoinReason.CONTINUE)
         self._time("survivors join, the next is published", lambda: self._join(survivors, 1, report))
         await self._time_telling("hosts are told of the next", Published)
         for follower in self._followers.values():

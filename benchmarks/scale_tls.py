@@ -25,7 +25,7 @@ class Figures:
 
     join_seconds: from the first connection of all to the generation.
     loss_seconds: from the loss of a host to the news of it.
-    next_seconds: from the survivors' first wish to the next generation, over connections that stand.
+    next_seconds: from the survivors' first join to the next generation, over connections that stand.
     server_cpu_seconds, agents_cpu_seconds: of the first.
     idle_share: the server's part of a processor afterwards, while agents only report.
     retries: of the first: calls that agents made again.

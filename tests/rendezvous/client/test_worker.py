@@ -14,7 +14,7 @@ import rendezvous.client.worker
 from rendezvous.client import WorkerClient
 from rendezvous.core.messages import Depart, Exited, Interrupt, OfferResize
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
-from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Wish
+from rendezvous.core.reports import Decision, Done, JoinReason, PendingOperation, Report
 from rendezvous.errors import (
     CallRefusedError,
     GenerationInterruptedError,
@@ -215,7 +215,7 @@ async def test_an_interruption_is_heard_reported_on_and_decided(path: Path) -> N
         await happen(lambda: bool(heard))
         assert heard == [Interrupt(1, "rank 1 (a:1) was killed by signal 9")]
         pending = PendingOperation((0, 1), "commit.1", "the commit", 7)
-        report = Report(Wish.CONTINUE, has_state=True, pending=(pending,))
+        report = Report(JoinReason.CONTINUE, has_state=True, pending=(pending,))
         membership = await in_thread(partial(client.join, 1, report))
         assert membership.assignment == Assignment(0, 1, 0, 1, 0, 1)
         assert membership.verdict.decision is Decision.RETRY
@@ -242,13 +242,13 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
         await in_thread(first.declare)
         await in_thread(second.declare)
         stage.server.submit(Exited(A1, 1))
-        assert (await in_thread(partial(first.join, 1, Report(Wish.CONTINUE, has_state=True)))).generation == 2
+        assert (await in_thread(partial(first.join, 1, Report(JoinReason.CONTINUE, has_state=True)))).generation == 2
         replacement = Worker(A1.slot, 2)
         async with open_worker(path, replacement) as newcomer:
             joining = asyncio.create_task(in_thread(partial(newcomer.join, 0, Report())))
             notices = first.follow()
             assert await in_thread(lambda: next(notices)) == OfferResize(2, 1, adds=True, removes=False)
-            membership = await in_thread(partial(first.join, 2, Report(Wish.RESIZE, has_state=True)))
+            membership = await in_thread(partial(first.join, 2, Report(JoinReason.RESIZE, has_state=True)))
             assert (await joining).verdict == membership.verdict
             assert membership.verdict.decision is Decision.RESIZE
             assert membership.assignment.size == 2
@@ -257,7 +257,7 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
             await in_thread(newcomer.declare)
             assert not stage.server.state.workers[A1.slot].is_blank
         with pytest.raises(JoinRefusedError, match="a:1 was replaced by incarnation 2"):
-            await in_thread(partial(second.join, 1, Report(Wish.CONTINUE)))
+            await in_thread(partial(second.join, 1, Report(JoinReason.CONTINUE)))
 
 
 @in_clean_loop

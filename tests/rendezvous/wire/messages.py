@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rendezvous.core.messages import Announce, Depart, Exited, Interrupt, Launch, OfferResize, Refuse, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
@@ -69,7 +69,7 @@ completed_operations = st.builds(
 )
 reports = st.builds(
     Report,
-    st.sampled_from(Wish),
+    st.sampled_from(JoinReason),
     texts,
     st.booleans(),
     st.lists(pending_operations, max_size=3).map(tuple),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Exited, Launch, Refuse, Terminate
 from rendezvous.core.model import Assignment, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, Report, Verdict
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification
@@ -69,7 +69,18 @@ def send(ways: Codec, value: object) -> object:
         (framed(AgentJoin), messages.agent_joins),
         (ANSWERS, messages.agents_admitted),
     ],
-    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling", "wish", "answer"],
+    ids=[
+        "worker",
+        "assignment",
+        "exit",
+        "notification",
+        "report",
+        "verdict",
+        "order",
+        "agent message",
+        "door",
+        "answer",
+    ],
 )
 @given(data=st.data())
 def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[object], data: st.DataObject) -> None:
@@ -84,7 +95,7 @@ def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[obje
         (NOTICES, Refuse(WORKER, UNDECODABLE), Refuse(WORKER, READABLE)),
         (ORDERS, Launch(WORKER, NUMBERS, UNDECODABLE), Launch(WORKER, NUMBERS, READABLE)),
         (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE, signal=2), Terminate(WORKER, 1.0, READABLE, signal=2)),
-        (of(Report), Report(Wish.CONTINUE, UNDECODABLE), Report(Wish.CONTINUE, READABLE)),
+        (of(Report), Report(JoinReason.CONTINUE, UNDECODABLE), Report(JoinReason.CONTINUE, READABLE)),
         (TELLINGS, Remark(UNDECODABLE), Remark(READABLE)),
         (TELLINGS, Hello("1.0", UNDECODABLE, "3.11.2"), Hello("1.0", READABLE, "3.11.2")),
     ],
@@ -136,7 +147,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (NOTICES, pb.Notification(announce=pb.Announce(generation=1)), "Announce without endpoint"),
         (NOTICES, pb.Notification(refuse=pb.Refuse(reason="no")), "Refuse without worker"),
         (NOTICES, pb.Notification(depart=pb.Depart(generation=1)), "Depart without worker"),
-        (of(Report), pb.Report(wish=pb.Wish.ValueType(77)), "Wish 77"),
+        (of(Report), pb.Report(reason=pb.JoinReason.ValueType(77)), "JoinReason 77"),
         (of(Report), pb.Report(pending=[pb.PendingOperation(name="x")]), "an operation 'x' of nobody"),
         (
             of(Report),
