@@ -1,7 +1,7 @@
 """Agents of hosts that do not exist: each is a real client of the rendezvous, with its own certificate and connection.
 
 They live in processes beside the server's, hundreds in each, and do what an agent does for its workers: they report,
-follow their host's board and pass on each worker's wish to join. A connection belongs to one client, since gRPC shares
+follow their host's topic and pass on that each worker joins. A connection belongs to one client, since gRPC shares
 none between different credentials.
 """
 
@@ -24,11 +24,11 @@ from rendezvous.client import AgentClient
 from rendezvous.client.calls import RETRY_SECONDS, may_be_retried
 from rendezvous.core.messages import Interrupt, Joined
 from rendezvous.core.model import REPORTS_PER_LEASE, Slot, Worker
-from rendezvous.core.reports import Report, Wish
+from rendezvous.core.reports import JoinReason, Report
 from rendezvous.errors import UnreachableError
 from rendezvous.server.file_limit import raise_file_limit
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Notice, Published
+from rendezvous.wire.notifications import Notification, Published
 from rendezvous.wire.orders import Credential
 
 LIMIT_SECONDS = 120.0
@@ -126,7 +126,7 @@ class _Agent:
         self._client = AgentClient(mission.server, host, mission.credentials[host], mission.lease_seconds)
         self._workers = [Worker(Slot(host, index), 1) for index in range(mission.slots)]
         self._pause_seconds = mission.lease_seconds / REPORTS_PER_LEASE
-        self._news: asyncio.Queue[Notice] = asyncio.Queue()
+        self._news: asyncio.Queue[Notification] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self.retries = 0
 
@@ -138,11 +138,11 @@ class _Agent:
         return await self.hear(Published)
 
     async def join_again(self) -> float:
-        report = Report(wish=Wish.CONTINUE)
+        report = Report(reason=JoinReason.CONTINUE)
         await asyncio.gather(*(self._join_one(Joined(worker, 1, report)) for worker in self._workers))
         return await self.hear(Published)
 
-    async def hear(self, kind: type[Notice]) -> float:
+    async def hear(self, kind: type[Notification]) -> float:
         while not isinstance(await self._news.get(), kind):
             pass
         return time.monotonic()

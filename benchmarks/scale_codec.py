@@ -18,11 +18,11 @@ import psutil
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Effect, HostsChanged, Interrupt, Joined, Launch, Lost, Terminate, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.reports import Report, Wish
+from rendezvous.core.reports import JoinReason, Report
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Notice, Published
+from rendezvous.wire.notifications import Notification, Published
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Figures:
 
     seconds: by part of the story.
     sent, received: bytes of the server's orders and notices, and of what came to it, by part of the story.
-    memory_bytes: what the server's side has grown by, with one follower of each board.
+    memory_bytes: what the server's side has grown by, with one follower of each topic.
     """
 
     hosts: int
@@ -51,11 +51,11 @@ class _Story:
         self._bytes = {"sent": 0, "received": 0}
         policy = Policy.elastic(slots * (hosts - 1), None, slots * hosts)
         self._server = Server(policy, self._carry_out, Authority("scale").issue_server())
-        self._followers: dict[str, AsyncGenerator[Notice, None]] = {}
+        self._followers: dict[str, AsyncGenerator[Notification, None]] = {}
 
     async def run(self) -> Figures:
         memory = _read_memory()
-        self._server.tell(Ticked(0.0))
+        self._server.submit(Ticked(0.0))
         names = self._names
         self._time("hosts are named, workers ordered", self._name_hosts)
         self._time("agents report", lambda: self._report(names))
@@ -64,11 +64,11 @@ class _Story:
         self.figures.memory_bytes = _read_memory() - memory
         lost, survivors = names[-1], names[:-1]
         self._time("agents report again", lambda: self._report(names))
-        self._time("a tick of the clock", lambda: self._server.tell(Ticked(1.0)))
+        self._time("a tick of the clock", lambda: self._server.submit(Ticked(1.0)))
         await self._followers.pop(lost).aclose()
-        self._time("one host is lost", lambda: self._server.tell(Lost(lost, "it was cut off")))
+        self._time("one host is lost", lambda: self._server.submit(Lost(lost, "it was cut off")))
         await self._time_telling("hosts are told of the loss", Interrupt)
-        report = Report(wish=Wish.CONTINUE)
+        report = Report(reason=JoinReason.CONTINUE)
         self._time("survivors join, the next is published", lambda: self._join(survivors, 1, report))
         await self._time_telling("hosts are told of the next", Published)
         for follower in self._followers.values():
@@ -76,8 +76,8 @@ class _Story:
         return self.figures
 
     def _name_hosts(self) -> None:
-        self._server.tell(HostsChanged(tuple(Host(name, self._slots) for name in self._names)))
-        self._followers = {name: self._server.board(name).follow() for name in self._names}
+        self._server.submit(HostsChanged(tuple(Host(name, self._slots) for name in self._names)))
+        self._followers = {name: self._server.topic(name).subscribe() for name in self._names}
 
     def _workers(self, host: str) -> list[Worker]:
         return [Worker(Slot(host, index), 1) for index in range(self._slots)]
@@ -96,15 +96,15 @@ class _Story:
             joined = [codec.encode(Joined(worker, after, *told)) for worker in self._workers(host)]
             received = pb.JoinRequest.FromString(self._send(pb.JoinRequest(joined=joined).SerializeToString()))
             for each in received.joined:
-                self._server.tell(codec.decode(Joined, each))
+                self._server.submit(codec.decode(Joined, each))
 
-    async def _time_telling(self, part: str, kind: type[Notice]) -> None:
+    async def _time_telling(self, part: str, kind: type[Notification]) -> None:
         began = time.perf_counter()
         for follower in self._followers.values():
             while True:
-                data = codec.encode_notice(await anext(follower)).SerializeToString()
+                data = codec.encode_notification(await anext(follower)).SerializeToString()
                 self._bytes["sent"] += len(data)
-                if isinstance(codec.decode_notice(pb.Notification.FromString(data)), kind):
+                if isinstance(codec.decode_notification(pb.Notification.FromString(data)), kind):
                     break
         self._note(part, began)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.transport.transport import MAX_AT_ONCE
-from rendezvous.wire.orders import Order, Telling
+from rendezvous.wire.orders import AgentMessage, Order
 
 ROUND_TRIP_SECONDS = 0.2
 LOGIN_ROUND_TRIPS = 7  # at most MAX_AT_ONCE hosts at a time
@@ -36,10 +36,10 @@ class SlowTransport:
     def send(self, order: Order) -> None:
         """Nobody is there."""
 
-    async def tellings(self) -> AsyncIterator[Telling]:
+    async def tellings(self) -> AsyncIterator[AgentMessage]:
         """Nothing, until it is closed."""
         await self._closed.wait()
-        nothing: tuple[Telling, ...] = ()
+        nothing: tuple[AgentMessage, ...] = ()
         for telling in nothing:
             yield telling
 
@@ -80,5 +80,5 @@ async def _open(hosts: int) -> float:
         await pool.close()
 
 
-async def _ignore(_: Telling) -> None:
+async def _ignore(_: AgentMessage) -> None:
     """No agent tells anything."""

@@ -25,7 +25,7 @@ class Figures:
 
     join_seconds: from the first connection of all to the generation.
     loss_seconds: from the loss of a host to the news of it.
-    next_seconds: from the survivors' first wish to the next generation, over connections that stand.
+    next_seconds: from the survivors' first join to the next generation, over connections that stand.
     server_cpu_seconds, agents_cpu_seconds: of the first.
     idle_share: the server's part of a processor afterwards, while agents only report.
     retries: of the first: calls that agents made again.
@@ -67,9 +67,9 @@ async def _measure(names: list[str], slots: int, policy: Policy, processes: int)
         ]
         with Crowd(missions) as crowd:
             await asyncio.to_thread(crowd.await_readiness)
-            server.tell(HostsChanged(tuple(Host(name, slots) for name in names)))
+            server.submit(HostsChanged(tuple(Host(name, slots) for name in names)))
             for name in names:
-                server.tell(Begun(name))
+                server.submit(Begun(name))
             process = psutil.Process()
             memory, cpu = process.memory_info().rss, time.process_time()
             join_seconds, told = await _ask(crowd, Question.JOIN)
@@ -97,7 +97,7 @@ async def _lose(server: Server, host: str) -> float:
     """Lose a host when all its others listen; when that was."""
     await asyncio.sleep(1.0)  # each process has read the question by then; it listens all the time anyway
     now = time.monotonic()
-    server.tell(Lost(host, "it was cut off"))
+    server.submit(Lost(host, "it was cut off"))
     return now
 
 

@@ -44,7 +44,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.wire.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
+from rendezvous.wire.orders import AgentMessage, Alert, Output, Remark, Reserved, Taken, Written
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
@@ -220,9 +220,9 @@ class Job:
             self._pool.order(effect)
         elif host in self._pool.hosts:
             self._pool.withdraw(worker)
-            self._server.tell(Exited(worker, -signal.SIGTERM, "it was not started any more"))
+            self._server.submit(Exited(worker, -signal.SIGTERM, "it was not started any more"))
 
-    async def _show(self, telling: Telling) -> None:
+    async def _show(self, telling: AgentMessage) -> None:
         match telling:
             case Output(worker, stream, data):
                 self._start_line.close()
@@ -261,13 +261,13 @@ class Job:
             return
         if self._stops == 1 and stop(code, reason).is_interrupt:
             self._reporter.note_interrupt(len(self._server.state.alive()))
-        self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
+        self._server.submit(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
 
     def _note_notice(self) -> None:
         if not self._is_closing:
-            self._server.tell(Noticed(None))
+            self._server.submit(Noticed(None))
 
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""

@@ -32,26 +32,26 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class _Wish:
+class _JoinReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
 
-class _WishEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Wish.ValueType], _builtins.type):
+class _JoinReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JoinReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
-    WISH_BEGIN: _Wish.ValueType  # 0
-    WISH_CONTINUE: _Wish.ValueType  # 1
-    WISH_RESIZE: _Wish.ValueType  # 2
-    WISH_RESTORE: _Wish.ValueType  # 3
-    WISH_FORM: _Wish.ValueType  # 4
+    JOIN_REASON_BEGIN: _JoinReason.ValueType  # 0
+    JOIN_REASON_CONTINUE: _JoinReason.ValueType  # 1
+    JOIN_REASON_RESIZE: _JoinReason.ValueType  # 2
+    JOIN_REASON_RESTORE: _JoinReason.ValueType  # 3
+    JOIN_REASON_FORM: _JoinReason.ValueType  # 4
 
-class Wish(_Wish, metaclass=_WishEnumTypeWrapper): ...
+class JoinReason(_JoinReason, metaclass=_JoinReasonEnumTypeWrapper): ...
 
-WISH_BEGIN: Wish.ValueType  # 0
-WISH_CONTINUE: Wish.ValueType  # 1
-WISH_RESIZE: Wish.ValueType  # 2
-WISH_RESTORE: Wish.ValueType  # 3
-WISH_FORM: Wish.ValueType  # 4
-Global___Wish: _TypeAlias = Wish  # noqa: Y015
+JOIN_REASON_BEGIN: JoinReason.ValueType  # 0
+JOIN_REASON_CONTINUE: JoinReason.ValueType  # 1
+JOIN_REASON_RESIZE: JoinReason.ValueType  # 2
+JOIN_REASON_RESTORE: JoinReason.ValueType  # 3
+JOIN_REASON_FORM: JoinReason.ValueType  # 4
+Global___JoinReason: _TypeAlias = JoinReason  # noqa: Y015
 
 class _Decision:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -238,7 +238,7 @@ class Report(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    WISH_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     TROUBLE_FIELD_NUMBER: _builtins.int
     HAS_STATE_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
@@ -247,7 +247,7 @@ class Report(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     IS_BLANK_FIELD_NUMBER: _builtins.int
     COMMITS_FIELD_NUMBER: _builtins.int
-    wish: Global___Wish.ValueType
+    reason: Global___JoinReason.ValueType
     trouble: _builtins.str
     has_state: _builtins.bool
     seen: _builtins.int
@@ -261,7 +261,7 @@ class Report(_message.Message):
     def __init__(
         self,
         *,
-        wish: Global___Wish.ValueType = ...,
+        reason: Global___JoinReason.ValueType = ...,
         trouble: _builtins.str = ...,
         has_state: _builtins.bool = ...,
         pending: _abc.Iterable[Global___PendingOperation] | None = ...,
@@ -273,7 +273,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "seen", b"seen", "trouble", b"trouble", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "reason", b"reason", "seen", b"seen", "trouble", b"trouble"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

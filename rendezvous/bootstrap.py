@@ -100,7 +100,7 @@ class Bootstrap:
 
 
 class Backend(StrEnum):
-    """What may be asked for; without a wish each kind of tensor takes what suits it."""
+    """What may be asked for; without it each kind of tensor takes what suits it."""
 
     GLOO = "gloo"
     NCCL = "nccl"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.processes.background import supervise
-from rendezvous.wire.orders import Look, Probe, Telling
+from rendezvous.wire.orders import AgentMessage, Look, Probe
 
 if TYPE_CHECKING:
     from hvdrun.network.connectivity import Participant
@@ -29,7 +29,7 @@ class ProbeResponder:
 
     def __init__(
         self,
-        tell: Callable[[Telling], None],
+        tell: Callable[[AgentMessage], None],
         fail: Callable[[BaseException], None],
         *,
         listen_seconds: float = LISTEN_SECONDS,

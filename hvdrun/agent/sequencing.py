@@ -25,7 +25,7 @@ from hvdrun.spec.environment import is_elastic
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed
+from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 from rendezvous.wire.orders import Begin
 from rendezvous.wire.processes import SEQUENCER, Activation
 
@@ -108,7 +108,7 @@ class Sequencing:
                 self._opening = None  # when it was tried, the workers' Python was not known yet
             self._ensure_opening()
 
-    def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
+    def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
         """Serve this generation if its rank 0 is here; see `rendezvous.server.relay.Sequencing`."""
         sizes = [numbers.size for _, numbers in published.members if numbers.rank == 0 and numbers.size > 1]
         if not sizes or published.generation == self._generation or self._is_closing:
@@ -178,7 +178,7 @@ class Sequencing:
             self._opening.add_done_callback(_take_notice)
         return self._opening
 
-    async def _activate(self, activation: Activation, post: Callable[[Notice], Awaitable[None]]) -> None:
+    async def _activate(self, activation: Activation, post: Callable[[Notification], Awaitable[None]]) -> None:
         """Have the process serve this generation, or another one where that turns out to be dead."""
         try:
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from rendezvous.core.model import Worker
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Output, OutputStream, Telling, Written
+from rendezvous.wire.orders import AgentMessage, Output, OutputStream, Written
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -40,10 +40,10 @@ class OutputForwarder(asyncio.Protocol):
         """Write to this transport, whose protocol calls this one's methods."""
         self._transport = transport
 
-    def tell(self, telling: Telling) -> None:
+    def tell(self, telling: AgentMessage) -> None:
         """Say something of the agent's own."""
         if self._transport is not None:
-            self._transport.write(codec.encode_telling(telling))
+            self._transport.write(codec.encode_agent_message(telling))
 
     def add(self, worker: Worker, stream: OutputStream, descriptor: int) -> None:
         """Read this descriptor, which is the forwarder's from now on, until its end."""

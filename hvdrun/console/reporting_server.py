@@ -24,8 +24,8 @@ class ReportingServer(Server):
         super().__init__(policy, carry_out, credential, tasks)
         self._reporter = reporter
 
-    def tell(self, event: Event) -> None:
+    def submit(self, event: Event) -> None:
         """Let an event happen; see `Server`."""
         self._reporter.note_event(event, self.state)
-        super().tell(event)
+        super().submit(event)
         self._reporter.note_state(self.state)

@@ -9,7 +9,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
-from rendezvous.wire.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait
+from rendezvous.wire.orders import AgentMessage, Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Wait
 
 
 class AgentConnection:
@@ -25,7 +25,7 @@ class AgentConnection:
         host: str,
         transport: Transport,
         tasks: BackgroundTasks,
-        show: Callable[[Telling], Awaitable[None]],
+        show: Callable[[AgentMessage], Awaitable[None]],
         lose: Callable[["AgentConnection", str], None],
     ) -> None:
         self.host = host
@@ -36,7 +36,7 @@ class AgentConnection:
         self._show = show
         self._lose = lose
         self._early: list[Launch | Terminate] | None = []  # None once the agent has been told of the job
-        self._answers: asyncio.Queue[Telling | str] = asyncio.Queue()
+        self._answers: asyncio.Queue[AgentMessage | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._abandoning: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class AgentConnection:
         """Send an order that has no worker."""
         self._transport.send(order)
 
-    async def hear(self) -> Telling:
+    async def hear(self) -> AgentMessage:
         """What the agent says next in answer to such an order, or of itself.
 
         Raises:

@@ -10,7 +10,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
-from rendezvous.wire.orders import Begin, Input, Order, Stop, Telling, Wait
+from rendezvous.wire.orders import AgentMessage, Begin, Input, Order, Stop, Wait
 
 RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost
@@ -29,7 +29,7 @@ class AgentPool:
     def __init__(
         self,
         tasks: BackgroundTasks,
-        show: Callable[[Telling], Awaitable[None]],
+        show: Callable[[AgentMessage], Awaitable[None]],
         lose: Callable[[str, str], None],
         patience_seconds: float | None = None,
     ) -> None:
@@ -76,7 +76,7 @@ class AgentPool:
         if host in self._connections:
             self._connections[host].send(order)
 
-    async def hear(self, host: str) -> Telling:
+    async def hear(self, host: str) -> AgentMessage:
         """What a host's agent says next in answer to such an order, or of itself.
 
         Raises:

@@ -103,7 +103,7 @@ class Hosts:
             for host in self._needed:
                 self.want(host)
             self._server, self._config = await self._serving
-            self._server.tell(HostsChanged(self._spec.workers.hosts))
+            self._server.submit(HostsChanged(self._spec.workers.hosts))
             await self._plan.open(self._server)
             if self._roster is not None and not self._needed:
                 self._tasks.create_task(self._take_in_agents(self._roster), name="take in agents that join")
@@ -247,7 +247,7 @@ class Hosts:
         number = self._server.number_agent(host)
         self._pool.begin(host, self._config.write(host, route, master, number))
         if self._spec.is_remote(host):
-            self._server.tell(Begun(host))
+            self._server.submit(Begun(host))
 
     def _fail(self, host: str, error: LaunchError) -> None:
         """A host could not be brought in."""
@@ -270,7 +270,7 @@ class Hosts:
 
     def _tell_lost(self, host: str, sentence: str) -> None:
         with contextlib.suppress(IllegalEventError):  # meanwhile the job has left the host
-            self._server.tell(Lost(host, sentence))
+            self._server.submit(Lost(host, sentence))
 
     def _forget(self, host: str) -> None:
         self._cancel(host)
@@ -296,7 +296,7 @@ class Hosts:
             self._spec = replace(self._spec, workers=replace(self._spec.workers, hosts=hosts), remote=remote)
             self._config.update(self._spec)
             self._reporter.note_agents(hosts)
-            self._server.tell(HostsChanged(hosts))
+            self._server.submit(HostsChanged(hosts))
             hosts = await roster.other_than(hosts)
 
     def _take_in(self, known: HostList, is_local: Callable[[str], bool], news: HostList | None) -> bool:
@@ -320,7 +320,7 @@ class Hosts:
         if news is not None:
             self._reporter.note_hosts(news.hosts)
         if news is not None or self._spec.workers.hosts != former.workers.hosts:
-            self._server.tell(HostsChanged(self._spec.workers.hosts))
+            self._server.submit(HostsChanged(self._spec.workers.hosts))
         return True
 
 

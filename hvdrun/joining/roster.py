@@ -18,7 +18,7 @@ from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Order, Release, Telling
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Order, Release
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
 _MARGIN_SECONDS = 5.0
@@ -197,13 +197,13 @@ class JoinedTransport:
         if self._channel is not None and not self._channel.transport.is_closing():
             self._channel.transport.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[Telling]:
+    async def tellings(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         frames = codec.FrameReader()
         if self._channel is not None:
             while chunk := await self._channel.reader.read(_CHUNK_BYTES):
                 for data in frames.feed(chunk):
-                    yield codec.decode_telling(data)
+                    yield codec.decode_agent_message(data)
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""

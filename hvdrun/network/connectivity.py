@@ -14,7 +14,7 @@ from typing import Self, TypeVar
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.errors import ConnectivityTimeoutError
 from hvdrun.network.probe import Listener, bound_seconds, probe
-from rendezvous.wire.orders import Found, Listening, Look, Order, Probe, Probed, ProbeTarget, Proof, Telling
+from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Order, Probe, Probed, ProbeTarget, Proof
 
 LAUNCHER = "(launcher)"  # hvdrun's own name in a connectivity check: no host can be called so
 ALL_PAIRS_LIMIT = 32
@@ -107,7 +107,7 @@ class Participant:
 async def check_connectivity(
     hosts: Sequence[str],
     send: Callable[[str, Order], None],
-    receive: Callable[[str], Awaitable[Telling]],
+    receive: Callable[[str], Awaitable[AgentMessage]],
     *,
     settled: Mapping[str, str] | None = None,
     limit_seconds: float = ANSWER_SECONDS,
@@ -169,7 +169,7 @@ def _list_targets(
 
 async def _gather(
     hosts: Sequence[str],
-    receive: Callable[[str], Awaitable[Telling]],
+    receive: Callable[[str], Awaitable[AgentMessage]],
     kind: type[Answer],
     token: bytes,
     *,

@@ -15,7 +15,7 @@ from hvdrun.transport.failures import AgentStartError, NoTunnelError
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Order, Telling, Wait
+from rendezvous.wire.orders import AgentMessage, Order, Wait
 
 START_SECONDS = 60.0  # for a login or a step of the scheduler's, and for an agent on a busy host
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away
@@ -70,7 +70,7 @@ class CommandTransport:
         if self._child is not None:
             self._child.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[Telling]:
+    async def tellings(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         if self._child is None:
             return
@@ -78,7 +78,7 @@ class CommandTransport:
         chunk, self._first = self._first, b""
         while chunk:
             for data in frames.feed(chunk):
-                yield codec.decode_telling(data)
+                yield codec.decode_agent_message(data)
             chunk = await self._child.read()
 
     async def wait(self) -> str:

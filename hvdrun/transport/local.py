@@ -9,7 +9,7 @@ from hvdrun.errors import LaunchError
 from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.child import Child, describe_end
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Order, Telling
+from rendezvous.wire.orders import AgentMessage, Order
 
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; after that it is killed, and its watchdog does it
 
@@ -33,13 +33,13 @@ class LocalTransport:
         if self._child is not None:
             self._child.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[Telling]:
+    async def tellings(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         frames = codec.FrameReader()
         if self._child is not None:
             while chunk := await self._child.read():
                 for data in frames.feed(chunk):
-                    yield codec.decode_telling(data)
+                    yield codec.decode_agent_message(data)
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""

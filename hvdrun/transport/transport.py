@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from rendezvous.wire.orders import Order, Telling
+from rendezvous.wire.orders import AgentMessage, Order
 
 # Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
 # little, and a jump host that all of them pass through counts each against its MaxStartups.
@@ -23,7 +23,7 @@ class Transport(Protocol):
     def send(self, order: Order) -> None:
         """Send an order, without waiting; to an agent that has ended it is lost."""
 
-    def tellings(self) -> AsyncIterator[Telling]:
+    def tellings(self) -> AsyncIterator[AgentMessage]:
         """The workers' output and the agent's remarks, until the agent ends."""
 
     async def wait(self) -> str:

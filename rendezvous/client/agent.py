@@ -16,7 +16,7 @@ from rendezvous.core.messages import Exited, SequencerOpened
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Notice
+from rendezvous.wire.notifications import Notification
 from rendezvous.wire.orders import SERVER_NAME, Credential
 
 _LEASE_SECONDS = 30.0
@@ -126,12 +126,12 @@ class AgentClient:
         """Pass on what has become of a task, part by part."""
         return await self._stub.DeliverOutcome(parts)
 
-    async def watch(self) -> AsyncGenerator[Notice, None]:
-        """What the server's board holds for this host, through broken connections, until cancelled."""
+    async def watch(self) -> AsyncGenerator[Notification, None]:
+        """What the server's topic holds for this host, through broken connections, until cancelled."""
         while True:
             try:
                 async for message in self._stub.Watch(pb.WatchRequest(host=self._host)):
-                    yield codec.decode_notice(message)
+                    yield codec.decode_notification(message)
             except grpc.aio.AioRpcError as error:
                 raise_final(error, self._server)
             await asyncio.sleep(RETRY_SECONDS)

@@ -12,7 +12,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, name_socket, raise_final
-from rendezvous.client.reading import CLOSED, Reading
+from rendezvous.client.subscription import CLOSED, Subscription
 from rendezvous.core.messages import Announce, Declared, Depart, Interrupt, Joined, OfferResize, Refuse
 from rendezvous.core.model import Endpoint, Membership
 from rendezvous.core.reports import Report
@@ -23,7 +23,7 @@ from rendezvous.errors import (
     UnreachableError,
 )
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed
+from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 
 _FAIL_SECONDS = 1.0  # for a call of one who ends, which its agent sees in any case
 _MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which the server watches over
@@ -32,7 +32,7 @@ _MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which th
 class WorkerClient:
     """A worker's way to the rendezvous, through its agent's Unix socket; blocking.
 
-    One thread of its own reads what the agent's board holds for this worker; whoever waits, in any thread, waits for
+    One thread of its own reads what the agent's topic holds for this worker; whoever waits, in any thread, waits for
     what it has read. So it may stay open as long as the worker lives, and an interruption is heard at once.
 
     In a job that cannot recover, close it as soon as the group is formed: nobody listens, and a process that forks
@@ -46,7 +46,7 @@ class WorkerClient:
         options = (*OPTIONS, ("grpc.min_reconnect_backoff_ms", 50))
         self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
-        self._reading = Reading(self._stub, self._worker, str(self._socket))
+        self._subscription = Subscription(self._stub, self._worker, str(self._socket))
         self._deadline: float | None = None  # for what belongs to joining; None before
 
     def join(self, after: int, report: Report | None = None) -> Membership:
@@ -65,8 +65,8 @@ class WorkerClient:
         request = pb.JoinRequest(joined=[joined], interpreter=os.fsencode(sys.executable or ""))
         self._call(lambda seconds: self._stub.Join(request, timeout=seconds, wait_for_ready=True), deadline)
 
-        def find(notice: Notice) -> Membership | None:
-            match notice:
+        def find(notification: Notification) -> Membership | None:
+            match notification:
                 case Published(generation, members, key, verdict) if generation > after:
                     assignment = dict(members).get(self._worker)
                     return None if assignment is None else Membership(generation, assignment, key, verdict)
@@ -75,7 +75,7 @@ class WorkerClient:
                 case _:
                     return None
 
-        membership = self._reading.wait(find, deadline)
+        membership = self._subscription.wait(find, deadline)
         if membership is None:
             raise UnreachableError("the rendezvous", str(self._socket), "no generation was formed in time")
         self._deadline = min(deadline, time.monotonic() + self._patience_seconds)
@@ -115,9 +115,9 @@ class WorkerClient:
             CallRefusedError: the agent refuses to tell it.
             WireError: what it tells cannot be understood.
         """
-        for notice in self._reading.follow():
-            if isinstance(notice, Interrupt | OfferResize | Depart):
-                yield notice
+        for notification in self._subscription.follow():
+            if isinstance(notification, Interrupt | OfferResize | Depart):
+                yield notification
 
     def await_sequencer(self, generation: int) -> Endpoint:
         """Wait until the generation has a sequencer.
@@ -129,8 +129,8 @@ class WorkerClient:
             UnreachableError: nothing was heard of it within what is left of the time for joining.
         """
 
-        def find(notice: Notice) -> Endpoint | None:
-            match notice:
+        def find(notification: Notification) -> Endpoint | None:
+            match notification:
                 case Announce(number, endpoint) if number == generation:
                     return endpoint
                 case SequencerFailed(number, reason) if number == generation:
@@ -138,9 +138,9 @@ class WorkerClient:
                 case Depart(number, _, rank) if number == generation and rank == 0:
                     raise JoinRefusedError("rank 0 has ended before the workers were connected")
                 case _:
-                    return self._raise_interruption(notice, generation)
+                    return self._raise_interruption(notification, generation)
 
-        endpoint = self._reading.wait(find, self._find_deadline())
+        endpoint = self._subscription.wait(find, self._find_deadline())
         if endpoint is None:
             raise UnreachableError("the sequencer", f"generation {generation}", "it was not announced in time")
         return endpoint
@@ -152,14 +152,17 @@ class WorkerClient:
         earlier.
         """
 
-        def find(notice: Notice) -> int | None:
-            return notice.rank if isinstance(notice, Depart) and notice.generation == generation else None
+        def find(notification: Notification) -> int | None:
+            match notification:
+                case Depart(number, _, rank) if number == generation:
+                    return rank
+            return None
 
-        return self._reading.wait(find, time.monotonic() + limit_seconds)
+        return self._subscription.wait(find, time.monotonic() + limit_seconds)
 
     def close(self) -> None:
         """End all calls, whoever waits for them, and the connection."""
-        self._reading.close()
+        self._subscription.close()
         self._channel.close()
 
     def _find_deadline(self) -> float:
@@ -167,9 +170,9 @@ class WorkerClient:
         return time.monotonic() + self._patience_seconds if self._deadline is None else self._deadline
 
     @staticmethod
-    def _raise_interruption(notice: Notice, generation: int) -> None:
-        if isinstance(notice, Interrupt) and notice.generation == generation:
-            raise GenerationInterruptedError(generation, notice.reason)
+    def _raise_interruption(notification: Notification, generation: int) -> None:
+        if isinstance(notification, Interrupt) and notification.generation == generation:
+            raise GenerationInterruptedError(generation, notification.reason)
 
     def _call(self, call: Callable[[float], object], deadline: float) -> None:
         """Call with the seconds that one try may take, until it is answered."""
@@ -178,12 +181,12 @@ class WorkerClient:
                 call(min(CALL_SECONDS, max(0.0, deadline - time.monotonic())))
             except grpc.RpcError as error:
                 raise_final(error, str(self._socket))
-                if self._reading.is_closed.wait(RETRY_SECONDS):
+                if self._subscription.is_closed.wait(RETRY_SECONDS):
                     raise UnreachableError("the agent", str(self._socket), CLOSED) from None
                 if time.monotonic() > deadline:
                     raise UnreachableError("the agent", str(self._socket), str(error.details())) from None
             except ValueError:  # gRPC's word for a channel that this client's owner has closed meanwhile
-                if not self._reading.is_closed.is_set():
+                if not self._subscription.is_closed.is_set():
                     raise
                 raise UnreachableError("the agent", str(self._socket), CLOSED) from None
             else:

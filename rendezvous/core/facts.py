@@ -31,11 +31,11 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
-from rendezvous.core.reports import Wish
+from rendezvous.core.reports import JoinReason
 from rendezvous.core.scheduling import find_newcomers, place, reconcile, refuse, retire, stop_workers
 from rendezvous.core.state import Offer, Phase, State
 
-_INTERRUPTING = frozenset({Wish.CONTINUE, Wish.RESTORE, Wish.FORM})
+_INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
 
 
 def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
@@ -135,7 +135,7 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
     if not state.is_member(known):
         state = start_leases(state, {known.worker.slot.host})
         return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
-    interrupts = state.number > 0 and report.wish in _INTERRUPTING
+    interrupts = state.number > 0 and report.reason in _INTERRUPTING
     if interrupts and not state.policy.is_elastic:
         why = report.trouble or "it was interrupted"
         reason = f"rank {known.assignment.rank} cannot go on: {why}"

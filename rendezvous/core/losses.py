@@ -23,7 +23,7 @@ from rendezvous.core.outcome import (
     run_short,
     time_out,
 )
-from rendezvous.core.reports import Wish
+from rendezvous.core.reports import JoinReason
 from rendezvous.core.state import Phase, State
 
 
@@ -242,7 +242,7 @@ def waits_for_init(state: State) -> bool:
     if not state.number or not state.policy.is_elastic:
         return True
     reports = (each.report for each in state.list_workers(WorkerState.WAITING))
-    return any(report is not None and report.wish is Wish.BEGIN for report in reports)
+    return any(report is not None and report.reason is JoinReason.BEGIN for report in reports)
 
 
 def start_is_overdue(state: State, since: float | None) -> bool:

@@ -65,7 +65,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker wishes to be in a generation newer than `after` (0 when it was in none yet), and tells of itself."""
+    """A worker asks to be in a generation newer than `after` (0 when it was in none yet), and tells of itself."""
 
     worker: Worker
     after: int = 0

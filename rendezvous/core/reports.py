@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TypeAlias, TypeVar
 
 
-class Wish(StrEnum):
+class JoinReason(StrEnum):
     """What a worker that joins wants of the next generation."""
 
     BEGIN = "begin"  # it called `init()`: at first, or after `shutdown()`
@@ -78,7 +78,7 @@ class Report:
     commits: how often its program has committed its state, since it began.
     """
 
-    wish: Wish = Wish.BEGIN
+    reason: JoinReason = JoinReason.BEGIN
     trouble: str = ""
     has_state: bool = False
     pending: tuple[PendingOperation, ...] = ()
@@ -254,7 +254,7 @@ class Survivors:
             last = max((operation.index for operation in report.completed), default=-1)
             for operation in report.completed:
                 if operation.name in names:
-                    is_end = report.wish is Wish.RESIZE and operation.index == last
+                    is_end = report.reason is JoinReason.RESIZE and operation.index == last
                     uses[is_end].setdefault((self._number(operation.ranks), operation.name), {}).setdefault(
                         operation.index, rank
                     )

@@ -19,7 +19,7 @@ from rendezvous.core.losses import (
 from rendezvous.core.messages import Effect, Finish, Interrupt, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
 from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_taken_in, give_up, lose_state
-from rendezvous.core.reports import Decision, Report, Verdict, Wish
+from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
 from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, staff, stop_workers
 from rendezvous.core.state import Offer, Phase, State
 from rendezvous.core.verdict import STATE_LOST, End, Situation, Wait, decide
@@ -222,7 +222,8 @@ def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], 
     newcomers = [record for record in survivors if record.is_blank]
     if not 0 < len(newcomers) < len(survivors):
         is_own = any(
-            record.report and record.report.wish is Wish.RESTORE and record.report.trouble for record in survivors
+            record.report and record.report.reason is JoinReason.RESTORE and record.report.trouble
+            for record in survivors
         )
         return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
     weight = state.policy.recovery.failures_per_slot
@@ -242,7 +243,7 @@ def _explain(state: State, reports: Iterable[Report]) -> str:
     """What has interrupted the generation, in one sentence; "" where nothing has."""
     if state.cause is not None:
         return state.cause.reason
-    return next((report.trouble for report in reports if report.trouble and report.wish is Wish.CONTINUE), "")
+    return next((report.trouble for report in reports if report.trouble and report.reason is JoinReason.CONTINUE), "")
 
 
 def _publish_next(
@@ -251,7 +252,7 @@ def _publish_next(
     composition = compose(state, verdict.decision, survivors)
     if verdict.decision is Decision.RETRY:
         verdict = replace(verdict, survivors=tuple(ranks[record.worker] for record in composition.members))
-    if any(record.report is not None and record.report.wish is not Wish.BEGIN for record in survivors):
+    if any(record.report is not None and record.report.reason is not JoinReason.BEGIN for record in survivors):
         if not state.may_form_anew:
             return replace(state, outcome=exhaust_resets(state.resets, verdict.reason, state.cause)), ()
         state = replace(state, resets=state.resets + 1)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Survivors, Verdict, Wish
+from rendezvous.core.reports import Decision, Done, JoinReason, PendingOperation, Report, Survivors, Verdict
 
 BARRIER = "barrier."  # how the names of barriers begin
 
@@ -160,10 +160,10 @@ def decide(situation: Situation) -> Answer:
     """What all survivors do now. The answer does not depend on the order in which they have reported."""
     if (mixture := _find_mixture(situation.reports)) is not None:
         return End(mixture)
-    wishes = {report.wish for report in situation.reports.values()}
-    if wishes == {Wish.BEGIN}:
+    reasons = {report.reason for report in situation.reports.values()}
+    if reasons == {JoinReason.BEGIN}:
         return _begin(situation)
-    if wishes == {Wish.FORM} and situation.former.decision is not Decision.RETRY:
+    if reasons == {JoinReason.FORM} and situation.former.decision is not Decision.RETRY:
         return _begin_as_before(situation)
     survivors = Survivors(situation.size, situation.reports)
     if (contradiction := find_contradiction(survivors)) is not None:
@@ -171,9 +171,9 @@ def decide(situation: Situation) -> Answer:
     obstacle = find_obstacle(survivors) or _find_restored(situation.reports)
     if obstacle is not None:
         return _restore(situation, obstacle, _REPEATING)
-    if Wish.RESIZE in wishes:
+    if JoinReason.RESIZE in reasons:
         return _take_in(
-            situation, Verdict(Decision.RESIZE, removed_only=_is_removal(situation, wishes), reason=_RESIZED)
+            situation, Verdict(Decision.RESIZE, removed_only=_is_removal(situation, reasons), reason=_RESIZED)
         )
     if len(situation.reports) < situation.min_size:
         return _restore(situation, _explain_shortage(situation), _REPLACING)
@@ -183,9 +183,9 @@ def decide(situation: Situation) -> Answer:
 
 
 def _find_mixture(reports: Mapping[int, Report]) -> str | None:
-    """Why there is no sense in what they wish together, if there is none."""
-    begun = [rank for rank, report in sorted(reports.items()) if report.wish is Wish.BEGIN]
-    others = [rank for rank, report in sorted(reports.items()) if report.wish is not Wish.BEGIN]
+    """Why there is no sense in what they want together, if there is none."""
+    begun = [rank for rank, report in sorted(reports.items()) if report.reason is JoinReason.BEGIN]
+    others = [rank for rank, report in sorted(reports.items()) if report.reason is not JoinReason.BEGIN]
     if not begun or not others:
         return None
     return (
@@ -232,21 +232,21 @@ def _take_in(situation: Situation, verdict: Verdict) -> Answer:
 
 def may_begin_again(report: Report) -> bool:
     """It has a state to go back to, or has done nothing yet from which it would have to go back."""
-    is_untouched = report.wish is Wish.CONTINUE and not (report.pending or report.completed)
-    return report.has_state or report.wish is Wish.FORM or is_untouched
+    is_untouched = report.reason is JoinReason.CONTINUE and not (report.pending or report.completed)
+    return report.has_state or report.reason is JoinReason.FORM or is_untouched
 
 
 def _find_restored(reports: Mapping[int, Report]) -> str | None:
-    restored = [(rank, report) for rank, report in sorted(reports.items()) if report.wish is Wish.RESTORE]
+    restored = [(rank, report) for rank, report in sorted(reports.items()) if report.reason is JoinReason.RESTORE]
     if not restored:
         return None
     rank, report = next((each for each in restored if each[1].trouble), restored[0])
     return f"rank {rank} has returned to its last commit{f': {report.trouble}' if report.trouble else ''}"
 
 
-def _is_removal(situation: Situation, wishes: set[Wish]) -> bool:
+def _is_removal(situation: Situation, reasons: set[JoinReason]) -> bool:
     """All stand at the same place and nobody comes: there is nothing to copy."""
-    return wishes == {Wish.RESIZE} and not situation.newcomers
+    return reasons == {JoinReason.RESIZE} and not situation.newcomers
 
 
 def _explain_shortage(situation: Situation) -> str:

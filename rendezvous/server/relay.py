@@ -1,9 +1,9 @@
 """The rendezvous service on an agent's Unix socket: workers call here, and what must go further is passed on.
 
-Notices come once per host and are handed out from a board, so the server hears hosts, not ranks. The socket lies in a
-folder that only its user can enter, which is why a worker needs no credential, and may be told the generation's key.
+Notifications come once for each host and are handed out from a topic, so that the server hears hosts, not ranks. The
+socket lies in a folder that only its user can enter. A worker needs no credential, and may know the generation's key.
 
-On the way the relay sees when a sequencer is needed on its host, and whoever provides it posts on the same board.
+On the way the relay sees when a sequencer is needed on its host, and what provides it publishes to the same topic.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from rendezvous.core.model import Worker
 from rendezvous.errors import ListenError, WireError
 from rendezvous.server import serving
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Board, Notice, Published
+from rendezvous.wire.notifications import Notification, Published, Topic
 
 _GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
 
@@ -31,10 +31,10 @@ class Sequencing(Protocol):
     """Who provides the workers of a host with a sequencer."""
 
     def prepare(self, interpreter: str) -> None:
-        """A worker of this host wishes to join, which this Python runs ("": not known): one may soon be needed."""
+        """A worker of this host joins, which this Python runs ("": not known): one may soon be needed."""
 
-    def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
-        """Serve this generation if its rank 0 is on this host, and post where, or why not, when that is known.
+    def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
+        """Serve this generation if its rank 0 is on this host, and publish where, or why not, when that is known.
 
         It may be told of one generation several times.
         """
@@ -60,7 +60,7 @@ class Relay(pb_grpc.RendezvousServicer):
         self._sequencing = sequencing
         self._note_failure = note_failure
         self._note_outcome = note_outcome
-        self._board = Board()
+        self._topic = Topic()
         self._server = grpc.aio.server()
         pb_grpc.add_RendezvousServicer_to_server(self, self._server)
 
@@ -79,22 +79,22 @@ class Relay(pb_grpc.RendezvousServicer):
             raise ListenError(str(socket), str(error)) from None
 
     async def follow_server(self) -> None:
-        """Hang up what the server tells this host, until cancelled; without this, workers hear nothing.
+        """Publish what the server sends to this host, until cancelled; without this, workers hear nothing.
 
         Raises:
             CallRefusedError: the server refuses to tell it.
             WireError: what it tells cannot be understood.
         """
-        async for notice in self._client.watch():
-            self._board.post(notice)
-            if isinstance(notice, Published):
-                self._sequencing.activate(notice, self._post)
+        async for notification in self._client.watch():
+            self._topic.publish(notification)
+            if isinstance(notification, Published):
+                self._sequencing.activate(notification, self._post)
 
-    async def _post(self, notice: Notice) -> None:
-        """Hang up what the sequencer's owner tells; workers of other hosts hear of an open one from the server."""
-        self._board.post(notice)
-        if isinstance(notice, Announce):
-            await self._client.open_sequencer(notice.generation, notice.endpoint)
+    async def _post(self, notification: Notification) -> None:
+        """Publish what the sequencer's owner says; the server tells workers of other hosts of an open one."""
+        self._topic.publish(notification)
+        if isinstance(notification, Announce):
+            await self._client.open_sequencer(notification.generation, notification.endpoint)
 
     async def close(self) -> None:
         """Stop serving; the socket goes with its folder.
@@ -102,7 +102,7 @@ class Relay(pb_grpc.RendezvousServicer):
         Who follows is told that this was all, before calls are cut off: for that, gRPC would write a line of its own to
         each worker's standard error, which is the user's.
         """
-        self._board.close()
+        self._topic.close()
         await serving.stop([self._server], _GRACE_SECONDS)
 
     async def Join(
@@ -130,10 +130,10 @@ class Relay(pb_grpc.RendezvousServicer):
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
     ) -> AsyncIterator[pb.Notification]:
         worker = await self._decode_own(request.worker, context)
-        async with contextlib.aclosing(self._board.follow()) as notices:
-            async for notice in notices:
-                if not (isinstance(notice, Refuse) and notice.worker != worker):
-                    yield codec.encode_notice(notice)
+        async with contextlib.aclosing(self._topic.subscribe()) as notifications:
+            async for notification in notifications:
+                if not (isinstance(notification, Refuse) and notification.worker != worker):
+                    yield codec.encode_notification(notification)
 
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]

@@ -1,7 +1,7 @@
 """The rendezvous server: call -> event -> step -> effects. It owns the clock, the state and the order of events.
 
 Everything happens on one event loop, which is the lock. What the core decides about membership is told to the agents
-through boards; what it decides about processes is handed to `carry_out`, the launcher's part. Effects are performed in
+through topics; what it decides about processes is handed to `carry_out`, the launcher's part. Effects are performed in
 the order of their events, each once, whatever becomes of the others.
 
 Whoever can reach a port may knock. A stranger gets no further than the handshake, for which he has a limited time; he
@@ -43,7 +43,7 @@ from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Board, Boards
+from rendezvous.wire.notifications import Topic, Topics
 from rendezvous.wire.orders import Credential, agent_identity
 from rendezvous.wire.tasks import OutcomeHead, TaskDesk
 
@@ -86,7 +86,7 @@ class Server:
         self.state: State = membership.begin(policy)
         self._carry_out = carry_out
         self._credential = credential
-        self._boards = Boards()
+        self._topics = Topics()
         self._last_reports: dict[str, int] = {}
         self._agents: Counter[str] = Counter()  # how many of each host's have been dismissed
         self._effects: deque[Effect] = deque()
@@ -117,7 +117,7 @@ class Server:
         except (RuntimeError, TimeoutError) as error:
             raise ListenError(address, str(error)) from None
         if self._clock is None:
-            self.tell(Ticked(time.monotonic()))
+            self.submit(Ticked(time.monotonic()))
             self._clock = asyncio.create_task(self._tick())
             self._clock.add_done_callback(self._fail_with_clock)
         return port
@@ -142,7 +142,7 @@ class Server:
             if self._owner_was_stopped and self._owner is not None:
                 self._owner.uncancel()
 
-    def tell(self, event: Event) -> None:
+    def submit(self, event: Event) -> None:
         """Let an event happen and carry out what follows; what is told meanwhile is carried out after that.
 
         Raises:
@@ -161,9 +161,9 @@ class Server:
             if self._owner is not None:
                 self._owner_was_stopped = self._owner.cancel()
 
-    def board(self, host: str) -> Board:
-        """The notices for the members on one host."""
-        return self._boards.of(host)
+    def topic(self, host: str) -> Topic:
+        """The notifications for the members on one host."""
+        return self._topics.of(host)
 
     def number_agent(self, host: str) -> int:
         """Which agent of this host is heard: its certificate must say so. The first until one was dismissed, and so on.
@@ -190,10 +190,10 @@ class Server:
             if end.worker.slot.host != report.host:
                 raise IllegalEventError(end, f"worker {end.worker} is not on host {report.host}")
         for end in ends:
-            self.tell(end)
-        self.tell(Reported(report.host, running))
+            self.submit(end)
+        self.submit(Reported(report.host, running))
         if report.noticed:
-            self.tell(Noticed(report.host))
+            self.submit(Noticed(report.host))
         self._last_reports[report.host] = report.number
 
     def _perform_all(self) -> None:
@@ -214,14 +214,14 @@ class Server:
         if isinstance(effect, Dismiss):
             self._agents[effect.host] += 1
             self._last_reports.pop(effect.host, None)  # the next one numbers its reports from 1
-            self._boards.forget(effect.host)
-        if not self._boards.post(effect):
+            self._topics.forget(effect.host)
+        if not self._topics.publish(effect):
             self._carry_out(effect)
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self.tell(Ticked(time.monotonic()))
+            self.submit(Ticked(time.monotonic()))
 
     def _fail_with_clock(self, clock: asyncio.Task[None]) -> None:
         if not clock.cancelled() and (error := clock.exception()) is not None:
@@ -243,7 +243,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
             if not request.joined:
                 raise WireError("JoinRequest without joined")
             for joined in [codec.decode(Joined, each) for each in request.joined]:
-                self._server.tell(joined)
+                self._server.submit(joined)
         return pb.JoinReply()
 
     async def OpenSequencer(
@@ -253,7 +253,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     ) -> pb.OpenSequencerReply:
         await self._authorize(context, request.host)
         async with self._faults_told(context):
-            self._server.tell(codec.decode(SequencerOpened, request))
+            self._server.submit(codec.decode(SequencerOpened, request))
         return pb.OpenSequencerReply()
 
     async def Declare(
@@ -261,7 +261,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     ) -> pb.DeclareReply:
         await self._authorize(context, request.worker.host)
         async with self._faults_told(context):
-            self._server.tell(codec.decode(Declared, request))
+            self._server.submit(codec.decode(Declared, request))
         return pb.DeclareReply()
 
     async def Fail(
@@ -281,9 +281,9 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
     ) -> AsyncIterator[pb.Notification]:
         await self._authorize(context, request.host)
-        async with contextlib.aclosing(self._server.board(request.host).follow()) as notices:
-            async for notice in notices:
-                yield codec.encode_notice(notice)
+        async with contextlib.aclosing(self._server.topic(request.host).subscribe()) as notifications:
+            async for notification in notifications:
+                yield codec.encode_notification(notification)
 
     async def FetchTask(
         self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]

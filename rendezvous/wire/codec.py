@@ -37,8 +37,8 @@ from protos import rendezvous_pb2 as pb
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, PendingOperation
 from rendezvous.errors import WireError
-from rendezvous.wire.notifications import KEY_BYTES, Notice, Published
-from rendezvous.wire.orders import Order, Telling
+from rendezvous.wire.notifications import KEY_BYTES, Notification, Published
+from rendezvous.wire.orders import AgentMessage, Order
 
 T = TypeVar("T")
 Convert: TypeAlias = Callable[[Any], Any]
@@ -88,14 +88,14 @@ def decode_worker(message: pb.WorkerId) -> Worker:
     return Worker(Slot(message.host, message.slot), message.incarnation)
 
 
-def encode_notice(notification: Notice) -> pb.Notification:
+def encode_notification(notification: Notification) -> pb.Notification:
     """The message that holds a notification."""
-    return cast("pb.Notification", _find_union(pb.Notification, Notice).encode(notification))
+    return cast("pb.Notification", _find_union(pb.Notification, Notification).encode(notification))
 
 
-def decode_notice(message: pb.Notification) -> Notice:
+def decode_notification(message: pb.Notification) -> Notification:
     """The notification in a message."""
-    return cast("Notice", _find_union(pb.Notification, Notice).decode(message))
+    return cast("Notification", _find_union(pb.Notification, Notification).decode(message))
 
 
 def encode_order(order: Order) -> bytes:
@@ -108,14 +108,14 @@ def decode_order(data: bytes) -> Order:
     return cast("Order", _parse(_find_union(pb.Order, Order), data))
 
 
-def encode_telling(message: Telling) -> bytes:
+def encode_agent_message(message: AgentMessage) -> bytes:
     """One framed message of an agent to its launcher."""
-    return frame(_find_union(pb.AgentMessage, Telling).encode(message).SerializeToString())
+    return frame(_find_union(pb.AgentMessage, AgentMessage).encode(message).SerializeToString())
 
 
-def decode_telling(data: bytes) -> Telling:
+def decode_agent_message(data: bytes) -> AgentMessage:
     """What an agent says in one frame."""
-    return cast("Telling", _parse(_find_union(pb.AgentMessage, Telling), data))
+    return cast("AgentMessage", _parse(_find_union(pb.AgentMessage, AgentMessage), data))
 
 
 def encode_frame(value: object) -> bytes:

@@ -1,7 +1,7 @@
-"""What members are told, and the board on which it hangs: the present state first, then every change.
+"""What members are notified of: the present state first, then every change.
 
-The server keeps one board per host, the relay of an agent one for its host; a follower that comes late, or comes again
-after a broken connection, misses nothing that still matters.
+The server keeps one topic for each host, and the relay of an agent one for its host. A subscriber that comes late, or
+comes again after a broken connection, misses nothing that still holds.
 """
 
 import asyncio
@@ -40,115 +40,115 @@ class SequencerFailed:
     reason: str
 
 
-Notice = Published | Interrupt | OfferResize | Announce | SequencerFailed | Refuse | Depart
+Notification = Published | Interrupt | OfferResize | Announce | SequencerFailed | Refuse | Depart
 
 
-class Bulletin:
-    """The notices that hold now, in the order of their posting."""
+class Snapshot:
+    """The notifications that hold now, in the order of their publication."""
 
     def __init__(self) -> None:
-        self._notices: dict[object, Notice] = {}
+        self._notifications: dict[object, Notification] = {}
 
-    def __iter__(self) -> Iterator[Notice]:
-        return iter(self._notices.values())
+    def __iter__(self) -> Iterator[Notification]:
+        return iter(self._notifications.values())
 
-    def post(self, notice: Notice) -> bool:
-        """Hang up a notice in place of those it supersedes; False when it hangs there already."""
-        place = _place(notice)
-        if self._notices.get(place) == notice:
+    def add(self, notification: Notification) -> bool:
+        """Take a notification in place of those that it supersedes; False when it is there already."""
+        key = _find_key(notification)
+        if self._notifications.get(key) == notification:
             return False
-        if isinstance(notice, Published):  # a new generation ends what was said of the former one
-            self._notices.clear()
-        self._notices.pop(place, None)  # or the new one would hang where the old one did, before others
-        self._notices[place] = notice
+        if isinstance(notification, Published):  # a new generation ends what was said of the former one
+            self._notifications.clear()
+        self._notifications.pop(key, None)  # or the new one would stand where the old one did, before others
+        self._notifications[key] = notification
         return True
 
 
-class Board:
-    """A bulletin with those who follow it; belongs to one event loop."""
+class Topic:
+    """A snapshot and those that subscribe to it; belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._bulletin = Bulletin()
-        self._followers: set[asyncio.Queue[Notice | None]] = set()
+        self._snapshot = Snapshot()
+        self._subscribers: set[asyncio.Queue[Notification | None]] = set()
         self._is_closed = False
 
-    def post(self, notice: Notice) -> None:
-        """Hang up a notice; one that hangs there already is not told again."""
-        if self._bulletin.post(notice):
-            for follower in self._followers:
-                follower.put_nowait(notice)
+    def publish(self, notification: Notification) -> None:
+        """Send a notification to all subscribers, now and later; one that holds already is not sent again."""
+        if self._snapshot.add(notification):
+            for subscriber in self._subscribers:
+                subscriber.put_nowait(notification)
 
-    async def follow(self) -> AsyncGenerator[Notice, None]:
-        """Every notice that hangs there, then each new one, until the follower or the board is closed."""
-        news: asyncio.Queue[Notice | None] = asyncio.Queue()
-        for notice in self._bulletin:
-            news.put_nowait(notice)
+    async def subscribe(self) -> AsyncGenerator[Notification, None]:
+        """Every notification that holds now, then each new one, until the generator or the topic is closed."""
+        news: asyncio.Queue[Notification | None] = asyncio.Queue()
+        for notification in self._snapshot:
+            news.put_nowait(notification)
         if self._is_closed:
             news.put_nowait(None)
-        self._followers.add(news)
+        self._subscribers.add(news)
         try:
-            while (notice_or_end := await news.get()) is not None:
-                yield notice_or_end
+            while (notification_or_end := await news.get()) is not None:
+                yield notification_or_end
         finally:
-            self._followers.discard(news)
+            self._subscribers.discard(news)
 
     def close(self) -> None:
-        """Nothing more is told; every follower comes to an end."""
+        """Send nothing more; every subscription ends."""
         self._is_closed = True
-        for follower in self._followers:
-            follower.put_nowait(None)
+        for subscriber in self._subscribers:
+            subscriber.put_nowait(None)
 
 
-def _place(notice: Notice) -> object:
-    """Where a notice hangs: there is one of a kind, of those about workers one for each."""
-    match notice:
+def _find_key(notification: Notification) -> object:
+    """What a newer notification supersedes: the one of its kind; of those about workers, the one about the same."""
+    match notification:
         case Refuse(worker) | Depart(_, worker):
-            return type(notice), worker
+            return type(notification), worker
         case _:
-            return type(notice)
+            return type(notification)
 
 
-class Boards:
-    """One board per host; each tells of its own members only."""
+class Topics:
+    """One topic for each host, about its own members only."""
 
     def __init__(self) -> None:
-        self._boards: dict[str, Board] = {}
+        self._topics: dict[str, Topic] = {}
         self._key = (0, b"")  # the last generation's number, and its key
 
-    def of(self, host: str) -> Board:
-        """The board of one host."""
-        return self._boards.setdefault(host, Board())
+    def of(self, host: str) -> Topic:
+        """The topic of one host."""
+        return self._topics.setdefault(host, Topic())
 
-    def post(self, effect: Effect) -> bool:
-        """Tell those whom this effect concerns; False when it is none about membership."""
+    def publish(self, effect: Effect) -> bool:
+        """Notify the hosts that this effect concerns; False when it is not about membership."""
         match effect:
             case Publish():
-                self._publish(effect)
+                self._publish_generation(effect)
             case Interrupt() | OfferResize() | Announce() | Depart():
-                for board in self._boards.values():
-                    board.post(effect)
+                for topic in self._topics.values():
+                    topic.publish(effect)
             case Refuse(worker):
-                self.of(worker.slot.host).post(effect)
+                self.of(worker.slot.host).publish(effect)
             case _:
                 return False
         return True
 
     def forget(self, host: str) -> None:
-        """Whoever follows this host's board is told no more; its next agent finds a new one."""
-        if (board := self._boards.pop(host, None)) is not None:
-            board.close()
+        """End the subscriptions to this host's topic; its next agent finds a new one."""
+        if (topic := self._topics.pop(host, None)) is not None:
+            topic.close()
 
-    def _publish(self, publish: Publish) -> None:
+    def _publish_generation(self, publish: Publish) -> None:
         number = publish.generation.number
         key = self._make_key(number)
         members: dict[str, list[tuple[Worker, Assignment]]] = {}
         for worker, assignment in zip(publish.generation.members, publish.assignments, strict=True):
             members.setdefault(worker.slot.host, []).append((worker, assignment))
         for host, ranked in members.items():
-            self.of(host).post(Published(number, tuple(ranked), key, publish.verdict))
+            self.of(host).publish(Published(number, tuple(ranked), key, publish.verdict))
 
     def _make_key(self, generation: int) -> bytes:
-        """The key of a generation: one for all its members, and told again when that is."""
+        """The key of a generation: one for all its members, and the same when that is published again."""
         if self._key[0] != generation:
             self._key = generation, secrets.token_bytes(KEY_BYTES)
         return self._key[1]

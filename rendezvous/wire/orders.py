@@ -36,7 +36,7 @@ def agent_identity(host: str, number: int = 1) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AgentJoin:
-    """An agent's wish to join, and all that it says of itself.
+    """An agent asks to join, and says this of itself.
 
     version: of hvdrun there.
     secret: of the token.
@@ -53,7 +53,7 @@ class AgentJoin:
 
 
 class Admission(IntEnum):
-    """What becomes of the wish."""
+    """What becomes of an agent that asks to join."""
 
     ACCEPTED = 1
     REFUSED = 2
@@ -291,4 +291,4 @@ class Written:
     number: int
 
 
-Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed | Written
+AgentMessage = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed | Written

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection
 from hvdrun import __version__
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Endpoint
-from rendezvous.wire.orders import Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Release, Telling
+from rendezvous.wire.orders import AgentMessage, Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Release
 
 HOW_IT_ENDED = "its agent ended"
 TUNNEL_PORT = 7000
@@ -24,7 +24,7 @@ class PlayedAgent:
         self.failure = failure
         self.orders: list[Order] = []
         self.story: list[str] = []  # what became of it
-        self.told: asyncio.Queue[Telling | Exception | None] = asyncio.Queue()  # what it reports; None: its end
+        self.told: asyncio.Queue[AgentMessage | Exception | None] = asyncio.Queue()  # what it reports; None: its end
         self.may_start = asyncio.Event()
         self._obeys = obeys
         if starts:
@@ -61,7 +61,7 @@ class PlayedAgent:
         if self._obeys and isinstance(order, Release):
             self.end()
 
-    async def tellings(self) -> AsyncIterator[Telling]:
+    async def tellings(self) -> AsyncIterator[AgentMessage]:
         """See `Transport`."""
         while (telling := await self.told.get()) is not None:
             if isinstance(telling, Exception):
@@ -102,7 +102,7 @@ class Machine(PlayedAgent):
         failure: str = "",
         starts: bool = True,
         unreached: Collection[str] = (),
-        hello: Telling | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
+        hello: AgentMessage | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
         answers: bool = True,
         tunnel_failure: str = "",
     ) -> None:
@@ -160,7 +160,7 @@ class Doors:
         return len(self.opened)
 
 
-async def ignore(_: Telling) -> None:
+async def ignore(_: AgentMessage) -> None:
     """Show nothing of what an agent reports."""
 
 

@@ -21,7 +21,7 @@ from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.server.authority import Authority
 from rendezvous.server.relay import Relay
 from rendezvous.server.server import Server
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed
+from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 from rendezvous.wire.orders import Credential
 from tests.waiting import wait_until
 
@@ -119,7 +119,7 @@ class Sequencing:
         """See `rendezvous.server.relay.Sequencing`."""
         self.interpreters.append(interpreter)
 
-    def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
+    def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
         """See `rendezvous.server.relay.Sequencing`."""
         self.published.append(published)
         if self.is_slow or all(assignment.rank for _, assignment in published.members):
@@ -190,7 +190,7 @@ async def open_stage(
     authority = Authority("job")
     async with Server(policy, effects.append, authority.issue_server()) as server:
         port = await server.open(LOOPBACK)
-        server.tell(HostsChanged(tuple(hosts)))
+        server.submit(HostsChanged(tuple(hosts)))
         yield Stage(server, authority, port, effects)
 
 

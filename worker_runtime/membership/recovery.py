@@ -152,7 +152,7 @@ class Recovery:
                 report = succession.report()
                 succession.engine.close()
             with self._changed:
-                self._begin(replace(report, wish=reason, trouble=trouble, pending=()))
+                self._begin(replace(report, reason=reason, trouble=trouble, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:

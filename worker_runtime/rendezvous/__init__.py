@@ -24,8 +24,7 @@ with own_packages():
     from rendezvous.core.messages import Interrupt as Interrupted
     from rendezvous.core.messages import OfferResize as ResizeOffered
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
-    from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict
-    from rendezvous.core.reports import Wish as JoinReason
+    from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.wire.processes import (
         DESCRIPTORS,

@@ -19,7 +19,7 @@ from hvdrun.transport.ssh.tunnel import Tunnels
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Order, Telling, Wait
+from rendezvous.wire.orders import AgentMessage, Order, Wait
 
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
 _DISCONNECT_SECONDS = 5.0
@@ -85,7 +85,7 @@ class SshTransport:
         if self._stream is not None:
             self._stream.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[Telling]:
+    async def tellings(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         if self._stream is None:
             return
@@ -93,7 +93,7 @@ class SshTransport:
         chunk, self._first = self._first, b""
         while chunk:
             for data in frames.feed(chunk):
-                yield codec.decode_telling(data)
+                yield codec.decode_agent_message(data)
             chunk = await self._stream.read()
 
     async def wait(self) -> str:

@@ -23,6 +23,7 @@ from rendezvous.errors import WireError
 from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
 from rendezvous.wire.orders import (
+    AgentMessage,
     Begin,
     Found,
     Hello,
@@ -34,7 +35,6 @@ from rendezvous.wire.orders import (
     ProbeTarget,
     Release,
     Reserved,
-    Telling,
     Wait,
 )
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
@@ -61,8 +61,8 @@ sys.exit(main())
 """
 
 
-def read_tellings(data: bytes) -> list[Telling]:
-    return [codec.decode_telling(message) for message in codec.FrameReader().feed(data)]
+def read_tellings(data: bytes) -> list[AgentMessage]:
+    return [codec.decode_agent_message(message) for message in codec.FrameReader().feed(data)]
 
 
 def start_agent(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
@@ -76,7 +76,7 @@ def start_agent(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def run_agent(data: bytes, tmp_path: Path, *words: str) -> tuple[int, list[Telling], str]:
+def run_agent(data: bytes, tmp_path: Path, *words: str) -> tuple[int, list[AgentMessage], str]:
     """A real agent that finds these bytes on its standard input, and then its end: how it ends and what it says."""
     with start_agent(tmp_path, *words) as agent:
         told, errors = agent.communicate(data, LIMIT_SECONDS)
@@ -139,19 +139,19 @@ class Conversation:
         self._orders = agent.stdin
         self._output = agent.stdout
         self._frames = codec.FrameReader()
-        self._tellings: list[Telling] = []
+        self._tellings: list[AgentMessage] = []
 
     def send(self, *orders: Order) -> None:
         """Order this."""
         self._orders.write(b"".join(map(codec.encode_order, orders)))
         self._orders.flush()
 
-    def receive(self) -> Telling:
+    def receive(self) -> AgentMessage:
         """What it tells next."""
         while not self._tellings:
             chunk = self._output.read1()
             assert chunk, "the agent has ended"
-            self._tellings += [codec.decode_telling(message) for message in self._frames.feed(chunk)]
+            self._tellings += [codec.decode_agent_message(message) for message in self._frames.feed(chunk)]
         return self._tellings.pop(0)
 
     def begin(self, directory: Path) -> None:

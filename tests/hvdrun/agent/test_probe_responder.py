@@ -8,7 +8,7 @@ import pytest
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.network import connectivity
 from hvdrun.network.probe import probe
-from rendezvous.wire.orders import Found, Listening, Look, Probe, Probed, ProbeTarget, Telling
+from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Probe, Probed, ProbeTarget
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32
@@ -18,7 +18,7 @@ def never(error: BaseException) -> None:
     raise AssertionError from error
 
 
-async def find(told: "asyncio.Queue[Telling]") -> tuple[Listening, ...]:
+async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
     """The addresses that are told next."""
     found = await told.get()
     assert isinstance(found, Found)
@@ -33,7 +33,7 @@ def listens(listening: Listening) -> bool:
 
 @in_loop
 async def test_it_is_reached_and_reaches_others() -> None:
-    told, others = asyncio.Queue[Telling](), asyncio.Queue[Telling]()
+    told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
     other = ProbeResponder(others.put_nowait, never, loopback=True)
     responder.take(Look(TOKEN, "a"))
@@ -51,7 +51,7 @@ async def test_it_is_reached_and_reaches_others() -> None:
 
 @in_loop
 async def test_another_check_ends_the_one_before() -> None:
-    told = asyncio.Queue[Telling]()
+    told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
     responder.take(Look(TOKEN, "a"))
     first = await find(told)
@@ -64,7 +64,7 @@ async def test_another_check_ends_the_one_before() -> None:
 
 @in_loop
 async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
-    told = asyncio.Queue[Telling]()
+    told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, listen_seconds=0.2, loopback=True)
     responder.take(Look(TOKEN, "a"))
     addresses = await find(told)
@@ -77,7 +77,7 @@ async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
 @pytest.mark.parametrize("question", [Look(TOKEN, "a"), Probe(())])
 @in_loop
 async def test_one_that_closes_answers_no_more(question: Look | Probe) -> None:
-    said: list[Telling] = []
+    said: list[AgentMessage] = []
     responder = ProbeResponder(said.append, never, loopback=True)
     responder.take(question)
     await responder.close()

@@ -24,7 +24,7 @@ from hvdrun.agent.watch import Watch
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.wire.notifications import Notice, Published, SequencerFailed
+from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin
 from tests.hvdrun.agent.sleepers import count_descriptors, is_alive
@@ -63,7 +63,7 @@ class Room:
 
     folder: Path
     sequencing: Sequencing
-    board: list[Notice] = field(default_factory=list)
+    topic: list[Notification] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def expect(self, interpreter: str = sys.executable) -> None:
@@ -76,14 +76,14 @@ class Room:
         members = tuple((Worker(Slot("a", numbers.rank), 1), numbers) for numbers in assignments or (FIRST, SECOND))
         self.sequencing.activate(Published(generation, members, KEY), self.post)
 
-    async def post(self, notice: Notice) -> None:
+    async def post(self, notice: Notification) -> None:
         """As a relay would."""
-        self.board.append(notice)
+        self.topic.append(notice)
 
-    async def told(self, count: int = 1) -> list[Notice]:
+    async def told(self, count: int = 1) -> list[Notification]:
         """What was posted, once it is as much."""
-        await happen(lambda: len(self.board) == count, f"{count} notices")
-        return self.board
+        await happen(lambda: len(self.topic) == count, f"{count} notices")
+        return self.topic
 
     async def warned(self) -> str:
         """The one warning."""
@@ -258,7 +258,7 @@ async def test_nothing_is_left_of_one_that_was_being_started_or_serves() -> None
         await room.sequencing.close()
         room.sequencing.prepare(sys.executable)
         room.publish(2)
-        assert len(room.board) == 1
+        assert len(room.topic) == 1
 
 
 @alone

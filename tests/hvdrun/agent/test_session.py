@@ -103,7 +103,7 @@ async def serving() -> AsyncIterator[Rendezvous]:
         rendezvous = Rendezvous(folder)
         async with rendezvous.server as server:
             port = await server.open("127.0.0.1")
-            server.tell(HostsChanged((Host("a", 1),)))
+            server.submit(HostsChanged((Host("a", 1),)))
             rendezvous.begin = replace(rendezvous.begin, server=f"127.0.0.1:{port}")
             yield rendezvous
 

@@ -11,7 +11,7 @@ from hvdrun.joining.channel import dial, make_client_context, make_server_contex
 from rendezvous.core.model import Slot, Worker
 from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Output, OutputStream, Remark, Telling, Written
+from rendezvous.wire.orders import AgentMessage, Output, OutputStream, Remark, Written
 from tests.waiting import happen, in_loop
 
 WORKER = Worker(Slot("a", 0), 1)
@@ -50,18 +50,18 @@ class Story:
             for block in BLOCKS:
                 self.written += pipe.write(block)
 
-    async def close(self) -> list[Telling]:
+    async def close(self) -> list[AgentMessage]:
         """End; what the launcher has read then."""
         reading = asyncio.create_task(asyncio.to_thread(self._read))
         await self.forwarder.close()
         return await reading
 
-    def _read(self) -> list[Telling]:
+    def _read(self) -> list[AgentMessage]:
         with os.fdopen(self.launcher, "rb") as pipe:
-            return [codec.decode_telling(data) for data in codec.FrameReader().feed(pipe.read())]
+            return [codec.decode_agent_message(data) for data in codec.FrameReader().feed(pipe.read())]
 
 
-def join(tellings: list[Telling], worker: Worker, stream: OutputStream) -> bytes:
+def join(tellings: list[AgentMessage], worker: Worker, stream: OutputStream) -> bytes:
     pieces = (telling for telling in tellings if isinstance(telling, Output))
     return b"".join(piece.data for piece in pieces if (piece.worker, piece.stream) == (worker, stream))
 

@@ -20,10 +20,10 @@ def test_events_are_shown_before_they_happen_and_states_after() -> None:
     )
     carried_out: list[object] = []
     server = ReportingServer(Policy.static(1), carried_out.append, Authority("job").issue_server(), reporter)
-    server.tell(CHANGED)
+    server.submit(CHANGED)
     assert heard == [(CHANGED, 0), (None, 1)]
     assert len(carried_out) == 1
-    server.tell(Ticked(1.0))
+    server.submit(Ticked(1.0))
     with pytest.raises(IllegalEventError):
-        server.tell(Ticked(0.5))
+        server.submit(Ticked(0.5))
     assert [event for event, _ in heard[2:]] == [Ticked(1.0), None, Ticked(0.5)]

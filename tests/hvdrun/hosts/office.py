@@ -35,7 +35,7 @@ class Office:
         self.is_over = False
         self.pool = AgentPool(tasks, ignore, self._lose)
         console = Mock(notice=self.said.append)
-        self._server = Mock(open=AsyncMock(return_value=1), tell=self._tell)
+        self._server = Mock(open=AsyncMock(return_value=1), submit=self._submit)
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None
         self._config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})
@@ -83,7 +83,7 @@ class Office:
     def _lose(self, host: str, how: str) -> None:
         self.hosts.lose(host, how)
 
-    def _tell(self, event: Event) -> None:
+    def _submit(self, event: Event) -> None:
         if isinstance(event, Lost) and event.host == "stranger":
             raise IllegalEventError(event, "it is not in use")
         self.events.append(event)

@@ -18,7 +18,7 @@ from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.errors import WireError
-from rendezvous.wire.orders import Begin, Hello, Hold, Output, OutputStream, Release, Telling, Wait
+from rendezvous.wire.orders import AgentMessage, Begin, Hello, Hold, Output, OutputStream, Release, Wait
 from tests.hvdrun.agent import jobs
 from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
 from tests.waiting import happen, in_loop
@@ -36,12 +36,12 @@ class Launcher:
     """Whom the pool tells; shows what is told as soon as `reads` is set."""
 
     def __init__(self) -> None:
-        self.shown: list[Telling] = []
+        self.shown: list[AgentMessage] = []
         self.lost: list[tuple[str, str]] = []
         self.reads = asyncio.Event()
         self.reads.set()
 
-    async def show(self, telling: Telling) -> None:
+    async def show(self, telling: AgentMessage) -> None:
         """A piece of output."""
         await self.reads.wait()
         self.shown.append(telling)

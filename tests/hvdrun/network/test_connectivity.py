@@ -21,7 +21,7 @@ from hvdrun.network.connectivity import (
 )
 from hvdrun.network.errors import ConnectivityTimeoutError, NoAllowedAddressError
 from rendezvous.core.model import Endpoint
-from rendezvous.wire.orders import Found, Listening, Look, Order, Probe, Probed, Remark, Telling
+from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Order, Probe, Probed, Remark
 
 LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 5.0  # for an agent on this machine
@@ -31,7 +31,7 @@ class Agents:
     """What the agents of some hosts do during a check; `ignore` says what they do not even hear."""
 
     def __init__(self, hosts: Sequence[str], ignore: Callable[[str, Order], bool] = lambda *_: False) -> None:
-        self._tellings: dict[str, asyncio.Queue[Telling]] = {host: asyncio.Queue() for host in hosts}
+        self._tellings: dict[str, asyncio.Queue[AgentMessage]] = {host: asyncio.Queue() for host in hosts}
         self._participants: dict[str, Participant] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._ignore = ignore
@@ -44,11 +44,11 @@ class Agents:
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    def tell(self, host: str, telling: Telling) -> None:
+    def tell(self, host: str, telling: AgentMessage) -> None:
         """A host tells something."""
         self._tellings[host].put_nowait(telling)
 
-    async def receive(self, host: str) -> Telling:
+    async def receive(self, host: str) -> AgentMessage:
         """What a host tells next."""
         return await self._tellings[host].get()
 
@@ -155,10 +155,10 @@ def test_hosts_that_do_not_answer_in_time_are_named(kind: type[Order], task: str
 
 def test_an_agent_that_is_lost_ends_the_check_with_its_own_error() -> None:
     async def run() -> None:
-        async def receive(host: str) -> Telling:
+        async def receive(host: str) -> AgentMessage:
             if host == "b":
                 raise ConnectionError("b is gone")
-            return await asyncio.Future[Telling]()
+            return await asyncio.Future[AgentMessage]()
 
         async with asyncio.timeout(LIMIT_SECONDS):
             await check_connectivity(("a", "b"), lambda *_: None, receive)

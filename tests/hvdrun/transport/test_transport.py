@@ -20,7 +20,7 @@ from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Terminate
 from rendezvous.server.authority import Authority
-from rendezvous.wire.orders import Begin, Hello, Output, OutputStream, Release, Reserved, Telling
+from rendezvous.wire.orders import AgentMessage, Begin, Hello, Output, OutputStream, Release, Reserved
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import make_transport
@@ -50,7 +50,7 @@ def begin_with(directory: Path, script: str) -> Begin:
 
 
 @asynccontextmanager
-async def opened(transport: Transport) -> AsyncIterator[AsyncIterator[Telling]]:
+async def opened(transport: Transport) -> AsyncIterator[AsyncIterator[AgentMessage]]:
     """What its agent tells, after its greeting."""
     try:
         await transport.open()
@@ -63,7 +63,7 @@ async def opened(transport: Transport) -> AsyncIterator[AsyncIterator[Telling]]:
         await transport.close()
 
 
-async def start(transport: Transport, tellings: AsyncIterator[Telling], directory: Path, script: str) -> list[str]:
+async def start(transport: Transport, tellings: AsyncIterator[AgentMessage], directory: Path, script: str) -> list[str]:
     """Launch the worker: the words of its first line."""
     transport.send(begin_with(directory, script))
     transport.send(LAUNCH)
@@ -76,7 +76,7 @@ async def start(transport: Transport, tellings: AsyncIterator[Telling], director
     return data.decode().split()
 
 
-async def find_output(tellings: AsyncIterator[Telling]) -> list[Telling]:
+async def find_output(tellings: AsyncIterator[AgentMessage]) -> list[AgentMessage]:
     """What output comes until the end."""
     return [telling async for telling in tellings if isinstance(telling, Output)]
 

@@ -1,4 +1,4 @@
-"""How an agent passes its workers' wishes to join on."""
+"""How an agent passes on that its workers join."""
 
 import asyncio
 from typing import Any, NoReturn

@@ -14,7 +14,7 @@ import rendezvous.client.worker
 from rendezvous.client import WorkerClient
 from rendezvous.core.messages import Depart, Exited, Interrupt, OfferResize
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
-from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Wish
+from rendezvous.core.reports import Decision, Done, JoinReason, PendingOperation, Report
 from rendezvous.errors import (
     CallRefusedError,
     GenerationInterruptedError,
@@ -22,7 +22,7 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
-from rendezvous.wire.notifications import KEY_BYTES, Boards, Published
+from rendezvous.wire.notifications import KEY_BYTES, Published, Topics
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 0.4
 
 @pytest.fixture(autouse=True)
 def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Boards, "_make_key", lambda *_: KEY)
+    monkeypatch.setattr(Topics, "_make_key", lambda *_: KEY)
 
 
 @contextmanager
@@ -87,7 +87,7 @@ async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Pat
     async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         joining = asyncio.create_task(in_thread(lambda: client.join(0)))
         await happen(lambda: stage.server.state.waiting == 1)
-        stage.server.tell(Exited(A1, 0))
+        stage.server.submit(Exited(A1, 0))
         with pytest.raises(JoinRefusedError, match=r"rank 1 \(a:1\) has ended") as caught:
             await joining
         assert caught.value.reason in str(caught.value)
@@ -96,7 +96,9 @@ async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Pat
 @in_clean_loop
 async def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-        stage.server.board("a").post(Published(1, ((A1, Assignment(0, 1, 0, 1, 0, 1)),), KEY))  # not with this worker
+        stage.server.topic("a").publish(
+            Published(1, ((A1, Assignment(0, 1, 0, 1, 0, 1)),), KEY)
+        )  # not with this worker
         stale = Worker(Slot("a", 0), 2)
         joining = asyncio.create_task(in_thread(lambda: client.join(0)))
         await happen(lambda: stage.server.state.waiting == 1)
@@ -123,7 +125,7 @@ async def test_a_worker_is_told_where_the_sequencer_is_or_why_there_is_none(path
 async def test_a_peer_that_left_is_known_by_its_rank(path: Path) -> None:
     async with open_pair(path) as (stage, client, _):
         assert await in_thread(lambda: client.find_departed(1, 0.05)) is None
-        stage.server.tell(Exited(A1, 0))
+        stage.server.submit(Exited(A1, 0))
         assert await in_thread(lambda: client.find_departed(1, LIMIT_SECONDS)) == 1
 
 
@@ -131,7 +133,7 @@ async def test_a_peer_that_left_is_known_by_its_rank(path: Path) -> None:
 async def test_who_waits_for_the_sequencer_of_a_rank_0_that_has_ended_is_told(path: Path) -> None:
     async with open_pair(path) as (stage, _, other):
         waiting = asyncio.create_task(in_thread(lambda: other.await_sequencer(1)))
-        stage.server.tell(Exited(A0, 0))
+        stage.server.submit(Exited(A0, 0))
         with pytest.raises(JoinRefusedError, match="rank 0 has ended"):
             await waiting
 
@@ -177,7 +179,7 @@ async def test_the_socket_may_lie_in_a_folder_of_any_name(tmp_path: Path, name: 
 @in_clean_loop
 async def test_a_workers_client_that_is_closed_leaves_no_connection(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path):
-        await happen(lambda: bool(stage.server.board("a")._followers))  # the relay has its own connection
+        await happen(lambda: bool(stage.server.topic("a")._subscribers))  # the relay has its own connection
         sockets = find_sockets()
         with closing(WorkerClient(make_bootstrap(path, A0))) as client:
             await in_thread(partial(client.join, 0))
@@ -208,12 +210,12 @@ async def test_an_interruption_is_heard_reported_on_and_decided(path: Path) -> N
     async with open_elastic_pair(path) as (stage, client, _):
         heard: list[Interrupt | OfferResize | Depart] = []
         following = asyncio.create_task(asyncio.to_thread(lambda: heard.extend(client.follow())))
-        await happen(lambda: bool(client._reading._followers))
-        stage.server.tell(Exited(A1, -9))
+        await happen(lambda: bool(client._subscription._subscribers))
+        stage.server.submit(Exited(A1, -9))
         await happen(lambda: bool(heard))
         assert heard == [Interrupt(1, "rank 1 (a:1) was killed by signal 9")]
         pending = PendingOperation((0, 1), "commit.1", "the commit", 7)
-        report = Report(Wish.CONTINUE, has_state=True, pending=(pending,))
+        report = Report(JoinReason.CONTINUE, has_state=True, pending=(pending,))
         membership = await in_thread(partial(client.join, 1, report))
         assert membership.assignment == Assignment(0, 1, 0, 1, 0, 1)
         assert membership.verdict.decision is Decision.RETRY
@@ -226,7 +228,7 @@ async def test_an_interruption_is_heard_reported_on_and_decided(path: Path) -> N
 @in_clean_loop
 async def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> None:
     async with open_elastic_pair(path) as (stage, client, _):
-        stage.server.tell(Exited(A1, 1))
+        stage.server.submit(Exited(A1, 1))
         async with open_worker(path, A0) as late:
             notices = late.follow()
             assert await in_thread(lambda: next(notices)) == Interrupt(1, "rank 1 (a:1) failed with exit code 1")
@@ -239,14 +241,14 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
     async with open_elastic_pair(path) as (stage, first, second):
         await in_thread(first.declare)
         await in_thread(second.declare)
-        stage.server.tell(Exited(A1, 1))
-        assert (await in_thread(partial(first.join, 1, Report(Wish.CONTINUE, has_state=True)))).generation == 2
+        stage.server.submit(Exited(A1, 1))
+        assert (await in_thread(partial(first.join, 1, Report(JoinReason.CONTINUE, has_state=True)))).generation == 2
         replacement = Worker(A1.slot, 2)
         async with open_worker(path, replacement) as newcomer:
             joining = asyncio.create_task(in_thread(partial(newcomer.join, 0, Report())))
             notices = first.follow()
             assert await in_thread(lambda: next(notices)) == OfferResize(2, 1, adds=True, removes=False)
-            membership = await in_thread(partial(first.join, 2, Report(Wish.RESIZE, has_state=True)))
+            membership = await in_thread(partial(first.join, 2, Report(JoinReason.RESIZE, has_state=True)))
             assert (await joining).verdict == membership.verdict
             assert membership.verdict.decision is Decision.RESIZE
             assert membership.assignment.size == 2
@@ -255,7 +257,7 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
             await in_thread(newcomer.declare)
             assert not stage.server.state.workers[A1.slot].is_blank
         with pytest.raises(JoinRefusedError, match="a:1 was replaced by incarnation 2"):
-            await in_thread(partial(second.join, 1, Report(Wish.CONTINUE)))
+            await in_thread(partial(second.join, 1, Report(JoinReason.CONTINUE)))
 
 
 @in_clean_loop

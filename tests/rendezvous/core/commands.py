@@ -18,7 +18,7 @@ from rendezvous.core.messages import (
     Ticked,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
-from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
+from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report
 
 
 def parse_policy(limits: list[str]) -> Policy:
@@ -76,9 +76,9 @@ def parse_report(words: list[str], size: int) -> Report:
                 facts[name] = value
             case _:
                 flags.add(name)
-    wishes = flags & {wish.value for wish in Wish}
+    reasons = flags & {reason.value for reason in JoinReason}
     report = Report(
-        wish=Wish(wishes.pop()) if wishes else Wish.BEGIN,
+        reason=JoinReason(reasons.pop()) if reasons else JoinReason.BEGIN,
         trouble=facts.pop("trouble", ""),
         has_state="state" in flags,
         pending=tuple(pending),
@@ -88,7 +88,7 @@ def parse_report(words: list[str], size: int) -> Report:
         is_blank="blank" in flags,
     )
     assert not facts, f"unknown facts: {facts}"
-    assert flags <= {"state", "blank", report.wish.value}, f"unknown words: {flags}"
+    assert flags <= {"state", "blank", report.reason.value}, f"unknown words: {flags}"
     return report
 
 

@@ -54,11 +54,11 @@ def end_well(world: World) -> None:
 def _join_them(world: World) -> None:
     """Some have begun again: the others do likewise."""
     records = world.witness.state.workers.values()
-    wishes = {record.report.wish for record in records if record.report is not None}
+    reasons = {record.report.reason for record in records if record.report is not None}
     for each in world.list_members():
-        if not each.joined and each.generation == world.generation and wishes and _is_forming(world):
+        if not each.joined and each.generation == world.generation and reasons and _is_forming(world):
             each.joined = True
-            report = world.report_of(each, wishes.copy().pop())
+            report = world.report_of(each, reasons.copy().pop())
             world.tell(Joined(each.worker, each.generation, report))
 
 

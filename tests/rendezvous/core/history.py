@@ -19,7 +19,7 @@ from rendezvous.core.messages import (
     Ticked,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
-from rendezvous.core.reports import Report, Wish
+from rendezvous.core.reports import JoinReason, Report
 from rendezvous.core.state import Phase, State, WorkerState
 from tests.rendezvous.core.futures import cooperate, end_well, starve
 from tests.rendezvous.core.witness import Witness
@@ -115,7 +115,7 @@ class Chance:
             Begun(somebody.slot.host),
             SequencerOpened(somebody.slot.host, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
             Declared(self.random.choice([stranger, somebody]), is_blank=self.random.random() < 0.5),
-            Joined(somebody, state.number, Report(self.random.choice(list(Wish)), has_state=True)),
+            Joined(somebody, state.number, Report(self.random.choice(list(JoinReason)), has_state=True)),
             Lost("z", "it never was"),
             Ticked(state.now - 1),
             Stopped(143, "terminated"),

@@ -8,7 +8,7 @@ from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
-from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish
+from rendezvous.core.reports import Done, JoinReason, PendingOperation, Report, Verdict
 from rendezvous.core.state import State
 
 GIVEN_UP = frozenset(
@@ -40,7 +40,7 @@ def number_members(members: Sequence[Slot]) -> tuple[Assignment, ...]:
 
 def check_retry(size: int, reports: Mapping[int, Report], verdict: Verdict) -> None:
     """Every pending operation of every survivor is decided once: it is done, or run again by all who were in it."""
-    assert all(report.wish in {Wish.CONTINUE, Wish.FORM} for report in reports.values())
+    assert all(report.reason in {JoinReason.CONTINUE, JoinReason.FORM} for report in reports.values())
     for rank, report in reports.items():
         for operation in report.pending:
             done = Done(operation.ranks, operation.number, "" if operation.number else operation.name)

@@ -34,7 +34,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.reports import Decision, Report, Wish
+from rendezvous.core.reports import Decision, JoinReason, Report
 from rendezvous.core.state import Phase
 from tests.rendezvous.core.histories import list_seeds
 from tests.rendezvous.core.history import Chance, ElasticChance, choose_join, choose_report
@@ -104,12 +104,12 @@ class Job(RuleBasedStateMachine):
         self.witness.tell(Joined(data.draw(self.anybody()), after))
 
     @precondition(lambda self: self.is_placed)
-    @rule(data=st.data(), wish=st.sampled_from(Wish), has_state=st.booleans(), is_blank=st.booleans())
-    def a_member_joins_again(self, data: st.DataObject, wish: Wish, *, has_state: bool, is_blank: bool) -> None:
+    @rule(data=st.data(), reason=st.sampled_from(JoinReason), has_state=st.booleans(), is_blank=st.booleans())
+    def a_member_joins_again(self, data: st.DataObject, reason: JoinReason, *, has_state: bool, is_blank: bool) -> None:
         """For whatever reason it has."""
         state = self.witness.state
         members = [record.worker for record in state.survivors()] or [r.worker for r in state.workers.values()]
-        report = Report(wish, "something broke", has_state, is_blank=is_blank)
+        report = Report(reason, "something broke", has_state, is_blank=is_blank)
         self.witness.tell(Joined(data.draw(st.sampled_from(members)), state.number, report))
 
     @precondition(lambda self: self.is_placed)

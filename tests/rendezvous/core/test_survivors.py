@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Survivors, Wish
+from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report, Survivors
 from tests.rendezvous.counting import count_steps
 
 PAIR = (0, 1)
@@ -13,12 +13,12 @@ def test_who_was_sent_back_by_an_operation_is_no_user_of_it_but_has_done_it() ->
     done = CompletedOperation(PAIR, "check", 3)
     before = CompletedOperation(PAIR, "x", 2)
     survivors = Survivors(
-        2, {0: Report(pending=(pending,)), 1: Report(Wish.RESIZE, has_state=True, completed=(before, done))}
+        2, {0: Report(pending=(pending,)), 1: Report(JoinReason.RESIZE, has_state=True, completed=(before, done))}
     )
     assert survivors.find_completer(0, pending) is None
     assert survivors.is_completed_elsewhere(0, pending)
     earlier = PendingOperation(PAIR, "x", "x")
-    survivors = Survivors(2, {0: Report(pending=(earlier,)), 1: Report(Wish.RESIZE, completed=(before, done))})
+    survivors = Survivors(2, {0: Report(pending=(earlier,)), 1: Report(JoinReason.RESIZE, completed=(before, done))})
     assert survivors.find_completer(0, earlier) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rendezvous.core.reports import Decision, Report, Verdict, Wish
+from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
 from rendezvous.core.verdict import Answer, End, Situation, Wait, decide, may_begin_again
 from tests.rendezvous.core.commands import parse_report
 from tests.rendezvous.core.judgement import check_retry
@@ -107,12 +107,12 @@ def test_a_resize_by_which_nobody_comes_needs_no_copies() -> None:
     reports = read_reports(["resize state", "resize state"])
     alone = decide(Situation(2, reports))
     others = decide(Situation(2, reports, newcomers=1))
-    late = decide(Situation(2, reports | {1: Report(Wish.CONTINUE, has_state=True)}))
+    late = decide(Situation(2, reports | {1: Report(JoinReason.CONTINUE, has_state=True)}))
     assert [each.removed_only for each in (alone, others, late) if isinstance(each, Verdict)] == [True, False, False]
 
 
 def test_a_verdict_that_stands_copies_when_somebody_has_come_meanwhile() -> None:
-    reports = {0: Report(Wish.FORM, has_state=True)}
+    reports = {0: Report(JoinReason.FORM, has_state=True)}
     alone = decide(Situation(1, reports, former=RESIZED))
     others = decide(Situation(1, reports, newcomers=1, former=RESIZED))
     assert [each.removed_only for each in (alone, others) if isinstance(each, Verdict)] == [True, False]
@@ -131,7 +131,7 @@ def test_an_end_says_what_happened_what_could_not_be_repeated_and_what_would_hel
 
 
 def test_a_shortage_says_how_many_are_left_and_how_others_could_come() -> None:
-    answer = decide(Situation(2, {0: Report(Wish.CONTINUE)}, min_size=2))
+    answer = decide(Situation(2, {0: Report(JoinReason.CONTINUE)}, min_size=2))
     assert isinstance(answer, End)
     assert answer.reason.startswith("only 1 of at least 2 workers (--min-np) is left. ")
     assert "hvd.elastic.run" in answer.reason
@@ -202,8 +202,8 @@ def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.Dat
 
 
 def test_what_has_interrupted_is_not_told_twice() -> None:
-    restored = Report(wish=Wish.RESTORE, has_state=True, trouble="no luck")
-    reports = {0: Report(wish=Wish.CONTINUE, has_state=True), 1: restored}
+    restored = Report(reason=JoinReason.RESTORE, has_state=True, trouble="no luck")
+    reports = {0: Report(reason=JoinReason.CONTINUE, has_state=True), 1: restored}
     reason = "rank 1 has returned to its last commit: no luck"
     for cause, told in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
         verdict = decide(Situation(2, reports, cause=cause))

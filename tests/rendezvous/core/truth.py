@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
+from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def accounts(
     floor = draw(st.sampled_from([0, 0, 0, *(index for index, _ in done)])) if not only_repeatable else 0
     completed = [CompletedOperation(e.ranks, e.name, index, e.number) for index, e in done if index >= floor]
     return Report(
-        Wish.CONTINUE,
+        JoinReason.CONTINUE,
         has_state=draw(states),
         pending=tuple(pending),
         completed=tuple(completed),

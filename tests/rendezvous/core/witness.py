@@ -29,7 +29,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.reports import Decision, Report, Wish
+from rendezvous.core.reports import Decision, JoinReason, Report
 from rendezvous.core.state import Phase, State, WorkerState
 from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
 
@@ -235,7 +235,7 @@ class Witness:
         if verdict.decision is Decision.RETRY:
             assert [former[rank] for rank in verdict.survivors] == list(members), "a retry has only survivors"
             check_retry(len(former), reports, verdict)
-        if any(report.wish is Wish.RESTORE for report in reports.values()):
+        if any(report.reason is JoinReason.RESTORE for report in reports.values()):
             assert verdict.decision is Decision.RESTORE
         if verdict.removed_only:
             assert set(members) <= set(former)

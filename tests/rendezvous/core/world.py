@@ -25,7 +25,7 @@ from rendezvous.core.messages import (
     Ticked,
 )
 from rendezvous.core.model import Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
 from tests.rendezvous.core.witness import Witness
 
 KINDS = ("allreduce.x", "barrier.e", "commit.1")
@@ -161,19 +161,19 @@ class World:
                 if self.chance.random() < 0.5:
                     each.done, each.pending = place + 1, self.chance.random() < 0.5
 
-    def report_of(self, each: Trainee, wish: Wish, trouble: str = "") -> Report:
+    def report_of(self, each: Trainee, join_reason: JoinReason, trouble: str = "") -> Report:
         """The truth about this worker."""
-        if wish is Wish.BEGIN:
+        if join_reason is JoinReason.BEGIN:
             return Report()
         if not each.is_connected:
-            return Report(Wish.FORM, has_state=each.has_state, is_blank=each.is_blank)
+            return Report(JoinReason.FORM, has_state=each.has_state, is_blank=each.is_blank)
         ranks = tuple(range(each.size))
         completed = [self._describe_completed(position, each, ranks) for position in range(each.base, each.done)]
-        pending = (self._describe_pending(each, ranks),) if each.pending and wish is Wish.CONTINUE else ()
+        pending = (self._describe_pending(each, ranks),) if each.pending and join_reason is JoinReason.CONTINUE else ()
         heard = each.done - each.base - 1
         if pending and pending[0].index is not None:
             heard = pending[0].index
-        return Report(wish, trouble, each.has_state, pending, tuple(completed), heard, 0, each.is_blank)
+        return Report(join_reason, trouble, each.has_state, pending, tuple(completed), heard, 0, each.is_blank)
 
     def _locate(self, position: int, each: Trainee) -> tuple[str, int, int]:
         kind, number = self._name(position)
@@ -205,8 +205,8 @@ class World:
                 self.tell(Joined(each.worker, each.generation))
         elif self.interrupted == self.generation and not each.joined:
             each.joined = True
-            wish = Wish.RESTORE if each.has_state and self.chance.random() < 0.1 else Wish.CONTINUE
-            self.tell(Joined(each.worker, each.generation, self.report_of(each, wish)))
+            join_reason = JoinReason.RESTORE if each.has_state and self.chance.random() < 0.1 else JoinReason.CONTINUE
+            self.tell(Joined(each.worker, each.generation, self.report_of(each, join_reason)))
 
     def resize(self) -> None:
         """All have come to a commit, and have seen the offer there."""
@@ -221,7 +221,7 @@ class World:
         for each in self.chance.sample(members, self.chance.randint(1, len(members))):
             if self.interrupted != self.generation and self.generation == each.generation and not each.joined:
                 each.joined = True
-                self.tell(Joined(each.worker, each.generation, self.report_of(each, Wish.RESIZE)))
+                self.tell(Joined(each.worker, each.generation, self.report_of(each, JoinReason.RESIZE)))
 
     def begin_again(self) -> None:
         """All call `shutdown()` and `init()` again; some are slow."""
@@ -248,8 +248,8 @@ class World:
             each = self.chance.choice(members)
             each.joined = True
             reason = self.chance.choice(["the sequencer has gone", "a connection broke"])
-            wish = Wish.RESTORE if each.has_state and self.chance.random() < 0.4 else Wish.CONTINUE
-            self.tell(Joined(each.worker, each.generation, self.report_of(each, wish, reason)))
+            join_reason = JoinReason.RESTORE if each.has_state and self.chance.random() < 0.4 else JoinReason.CONTINUE
+            self.tell(Joined(each.worker, each.generation, self.report_of(each, join_reason, reason)))
 
     def stumble(self) -> None:
         """One member's function fails as it has failed before; all the others hear of it and report."""
@@ -257,7 +257,7 @@ class World:
         if not members or self.interrupted == self.generation or any(each.joined for each in members):
             return
         members[0].is_connected = members[0].has_state = members[0].joined = True
-        report = self.report_of(members[0], Wish.RESTORE, "the shapes differ")
+        report = self.report_of(members[0], JoinReason.RESTORE, "the shapes differ")
         self.tell(Joined(members[0].worker, members[0].generation, report))
         for each in self.list_members():
             self.join(each)

@@ -92,8 +92,8 @@ async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) ->
             Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
             Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2),
         ]
-        assert {(member.generation, member.key) for member in members} == {(1, stage.server._boards._key[1])}
-        assert [len(stage.server.board(host)._followers) for host in "ab"] == [1, 1]  # hosts, not ranks
+        assert {(member.generation, member.key) for member in members} == {(1, stage.server._topics._key[1])}
+        assert [len(stage.server.topic(host)._subscribers) for host in "ab"] == [1, 1]  # hosts, not ranks
 
 
 @in_clean_loop
@@ -102,7 +102,7 @@ async def test_who_provides_the_sequencer_hears_of_interpreters(path: Path) -> N
         await in_thread(lambda: worker.join(0))
         assert stage.sequencing.interpreters == [sys.executable]
         (published,) = stage.sequencing.published
-        assert (published.generation, published.key) == (1, stage.server._boards._key[1])
+        assert (published.generation, published.key) == (1, stage.server._topics._key[1])
         assert published.members == ((A0, Assignment(0, 1, 0, 1, 0, 1)),)
 
 
@@ -132,7 +132,7 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
         open_worker(on_a, A0) as a0,
         open_worker(on_b, B0) as b0,
     ):
-        await happen(lambda: bool(stage.server.board("b")._followers))
+        await happen(lambda: bool(stage.server.topic("b")._subscribers))
         await network.cut()
         joining = asyncio.create_task(in_thread(lambda: b0.join(0)))
         await asyncio.wait({joining}, timeout=0.2)  # it may have been told that there is no way
@@ -150,11 +150,11 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
 async def test_a_worker_is_told_of_its_own_refusal_only(path: Path) -> None:
     async with open_stage([Host("a", 2)]) as stage, stage.relay("a", path):
         for worker in (A0, A1):
-            stage.server.board("a").post(Refuse(worker, f"{worker} comes too late"))
+            stage.server.topic("a").publish(Refuse(worker, f"{worker} comes too late"))
         async with grpc.aio.insecure_channel(name_socket(path)) as channel, asyncio.timeout(LIMIT_SECONDS):
             stub = pb_grpc.RendezvousStub(channel)
             async for message in stub.Watch(pb.WatchRequest(worker=codec.encode_worker(A1))):
-                assert codec.decode_notice(message) == Refuse(A1, "a:1 comes too late")
+                assert codec.decode_notification(message) == Refuse(A1, "a:1 comes too late")
                 break
 
 
@@ -199,9 +199,9 @@ def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_t
                 stderr=asyncio.subprocess.PIPE,
             )
             try:
-                await happen(lambda: len(relay._board._followers) == 1)
+                await happen(lambda: len(relay._topic._subscribers) == 1)
                 await relay.close()
-                await happen(lambda: not relay._board._followers)
+                await happen(lambda: not relay._topic._subscribers)
                 return await asyncio.wait_for(process.communicate(), LIMIT_SECONDS)
             finally:
                 if process.returncode is None:

@@ -1,4 +1,4 @@
-"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the boards.
+"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the topics.
 
 Long because each promise of the service has a story of its own.
 """
@@ -36,7 +36,7 @@ from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, W
 from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import KEY_BYTES, Boards, Notice, Published
+from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, Topics
 from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
     A0,
@@ -60,7 +60,7 @@ ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1
 
 @pytest.fixture(autouse=True)
 def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Boards, "_make_key", lambda *_: KEY)
+    monkeypatch.setattr(Topics, "_make_key", lambda *_: KEY)
 
 
 async def join(agent: AgentClient, *workers: Worker, after: int = 0) -> None:
@@ -75,7 +75,7 @@ async def form(stage: Stage) -> None:
         await join(a, A1, A0)
 
 
-async def read(agent: AgentClient, count: int) -> list[Notice]:
+async def read(agent: AgentClient, count: int) -> list[Notification]:
     """The first notices that this agent's host is told."""
     async with asyncio.timeout(LIMIT_SECONDS), aclosing(agent.watch()) as notices:
         return [await anext(notices) for _ in range(count)]
@@ -95,9 +95,9 @@ async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_me
         aclosing(b.watch()) as notices,
     ):
         first = asyncio.ensure_future(anext(notices))
-        await happen(lambda: bool(stage.server.board("b")._followers))
+        await happen(lambda: bool(stage.server.topic("b")._subscribers))
         await network.cut()
-        await happen(lambda: not stage.server.board("b")._followers)
+        await happen(lambda: not stage.server.topic("b")._subscribers)
         await form(stage)
         await network.mend()
         assert await first == ON_B
@@ -212,7 +212,7 @@ async def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> 
     with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
         async with asyncio.timeout(LIMIT_SECONDS), Server(policy, refuse_to_end, credential) as server:
             await server.open(LOOPBACK)
-            server.tell(HostsChanged((Host("a", 1),)))
+            server.submit(HostsChanged((Host("a", 1),)))
             await asyncio.Event().wait()
     task = asyncio.current_task()
     assert task is not None
@@ -223,9 +223,9 @@ async def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> 
 async def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
     async with open_stage() as stage, stage.agent("a") as a:
         watching = asyncio.create_task(read(a, 1))
-        await happen(lambda: bool(stage.server.board("a")._followers))
+        await happen(lambda: bool(stage.server.topic("a")._subscribers))
         await stage.server.close()
-        await happen(lambda: not stage.server.board("a")._followers)
+        await happen(lambda: not stage.server.topic("a")._subscribers)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(LOOPBACK, stage.port)
         watching.cancel()
@@ -257,7 +257,7 @@ async def test_a_server_listens_on_ipv6() -> None:
     authority = Authority("job")
     async with Server(Policy.static(1), lambda _: None, authority.issue_server()) as server:
         port = await server.open("::1")
-        server.tell(HostsChanged((Host("a", 1),)))
+        server.submit(HostsChanged((Host("a", 1),)))
         client = AgentClient(f"[::1]:{port}", "a", authority.issue_agent("a"))
         await client.report(1, [A0], [], LIMIT_SECONDS)
         assert server.state.last_heard["a"] is not None
@@ -286,13 +286,13 @@ async def test_what_is_told_while_effects_are_carried_out_happens_after_them() -
     def carry_out(effect: Effect) -> None:
         carried_out.append(f"{type(effect).__name__} {getattr(effect, 'worker', '')}".strip())
         if carried_out == ["Launch a:0"]:
-            server.tell(Lost("a", "it cannot be reached"))
+            server.submit(Lost("a", "it cannot be reached"))
             assert carried_out == ["Launch a:0"]
 
     server = Server(Policy.static(2), carry_out, Authority("job").issue_server())
     async with server:
         await server.open(LOOPBACK)
-        server.tell(HostsChanged((Host("a", 1), Host("b", 1))))
+        server.submit(HostsChanged((Host("a", 1), Host("b", 1))))
         assert carried_out == ["Launch a:0", "Launch b:0", "Terminate b:0"]
 
 
@@ -307,10 +307,10 @@ async def test_one_effect_that_fails_does_not_keep_the_others_from_being_carried
     async with Server(Policy.static(3), carry_out, Authority("job").issue_server()) as server:
         await server.open(LOOPBACK)
         with pytest.raises(LauncherError, match="1"):
-            server.tell(HostsChanged((Host("a", 3),)))
+            server.submit(HostsChanged((Host("a", 3),)))
         assert len(carried_out) == 3
         with pytest.raises(LauncherError, match="4"):  # nothing is left over, nothing stays shut
-            server.tell(Exited(A0, 1))
+            server.submit(Exited(A0, 1))
 
 
 @in_clean_loop
@@ -331,7 +331,7 @@ async def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> 
     with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
         async with asyncio.timeout(LIMIT_SECONDS), server:
             port = await server.open(LOOPBACK)
-            server.tell(HostsChanged((Host("a", 1),)))
+            server.submit(HostsChanged((Host("a", 1),)))
             reporting = asyncio.create_task(report(f"{LOOPBACK}:{port}", authority))
             await asyncio.Event().wait()
     with pytest.raises((CallRefusedError, UnreachableError)):  # the server may be closed before it has answered
@@ -345,9 +345,9 @@ async def test_publishing_costs_as_much_as_there_are_workers() -> None:
         async with open_stage([Host(f"h{number}", 4) for number in range(hosts)]) as stage:
             *others, last = (record.worker for record in stage.server.state.workers.values())
             for worker in others:
-                stage.server.tell(Joined(worker))
-            steps = count_steps(lambda: stage.server.tell(Joined(last)))
-            assert len(stage.server._boards._boards) == hosts
+                stage.server.submit(Joined(worker))
+            steps = count_steps(lambda: stage.server.submit(Joined(last)))
+            assert len(stage.server._topics._topics) == hosts
             return steps
 
     assert await count(200) < 1.5 * 8 * await count(25)
@@ -363,11 +363,11 @@ async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_hos
         await join(a, A0, A1)
         await join(former, B0, B1)
         for worker in (A0, A1, B0, B1):
-            stage.server.tell(Declared(worker))
+            stage.server.submit(Declared(worker))
         await former.report(500, [B0, B1], [], LIMIT_SECONDS)
         async with aclosing(former.watch()) as notices:
             await anext(notices)
-            stage.server.tell(Lost("b", "its agent was silent"))
+            stage.server.submit(Lost("b", "its agent was silent"))
             dismissal = Dismiss("b", "host b was lost: its agent was silent", Level.WARNING)
             launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
             assert dismissal in stage.effects
@@ -385,7 +385,7 @@ async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_hos
             await join(latter, launches[-1])
 
 
-async def exhaust(notices: AsyncIterator[Notice]) -> None:
+async def exhaust(notices: AsyncIterator[Notification]) -> None:
     async with asyncio.timeout(LIMIT_SECONDS):
         async for _ in notices:
             pass

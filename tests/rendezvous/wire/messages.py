@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 from rendezvous.core.messages import Announce, Depart, Exited, Interrupt, Launch, OfferResize, Refuse, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import KEY_BYTES, Notice, Published, SequencerFailed
+from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
     Admission,
     AgentAdmitted,
     AgentJoin,
+    AgentMessage,
     Alert,
     Begin,
     Credential,
@@ -34,7 +35,6 @@ from rendezvous.wire.orders import (
     Reserved,
     Stop,
     Taken,
-    Telling,
     Wait,
     Written,
 )
@@ -69,7 +69,7 @@ completed_operations = st.builds(
 )
 reports = st.builds(
     Report,
-    st.sampled_from(Wish),
+    st.sampled_from(JoinReason),
     texts,
     st.booleans(),
     st.lists(pending_operations, max_size=3).map(tuple),
@@ -87,7 +87,7 @@ verdicts = st.builds(
     st.booleans(),
     texts,
 )
-notices: st.SearchStrategy[Notice] = st.one_of(
+notices: st.SearchStrategy[Notification] = st.one_of(
     st.builds(
         Published,
         generations,
@@ -133,7 +133,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
 )
 listenings = st.builds(Listening, words, endpoints, numbers, numbers)
 proofs = st.builds(Proof, names, names, names, seconds)
-tellings: st.SearchStrategy[Telling] = st.one_of(
+tellings: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Output, workers, st.sampled_from(OutputStream), st.binary()),
     st.builds(Remark, texts),
     st.builds(Alert, texts),

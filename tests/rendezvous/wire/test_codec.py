@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.messages import Exited, Launch, Refuse, Terminate
 from rendezvous.core.model import Assignment, Worker
-from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, Report, Verdict
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import KEY_BYTES, Notice
-from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Hello, Order, Remark, Telling
+from rendezvous.wire.notifications import KEY_BYTES, Notification
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Hello, Order, Remark
 from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.wire import messages
 from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, unframe
@@ -34,9 +34,9 @@ def framed(kind: type) -> Codec:
     return codec.encode_frame, lambda data: codec.decode_frame(kind, data)
 
 
-NOTICES: Codec = (codec.encode_notice, codec.decode_notice)
+NOTICES: Codec = (codec.encode_notification, codec.decode_notification)
 ORDERS: Codec = (codec.encode_order, codec.decode_order)
-TELLINGS: Codec = (codec.encode_telling, codec.decode_telling)
+TELLINGS: Codec = (codec.encode_agent_message, codec.decode_agent_message)
 ANSWERS: Codec = framed(AgentAdmitted)
 
 NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
@@ -69,7 +69,18 @@ def send(ways: Codec, value: object) -> object:
         (framed(AgentJoin), messages.agent_joins),
         (ANSWERS, messages.agents_admitted),
     ],
-    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling", "wish", "answer"],
+    ids=[
+        "worker",
+        "assignment",
+        "exit",
+        "notification",
+        "report",
+        "verdict",
+        "order",
+        "agent message",
+        "door",
+        "answer",
+    ],
 )
 @given(data=st.data())
 def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[object], data: st.DataObject) -> None:
@@ -84,7 +95,7 @@ def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[obje
         (NOTICES, Refuse(WORKER, UNDECODABLE), Refuse(WORKER, READABLE)),
         (ORDERS, Launch(WORKER, NUMBERS, UNDECODABLE), Launch(WORKER, NUMBERS, READABLE)),
         (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE, signal=2), Terminate(WORKER, 1.0, READABLE, signal=2)),
-        (of(Report), Report(Wish.CONTINUE, UNDECODABLE), Report(Wish.CONTINUE, READABLE)),
+        (of(Report), Report(JoinReason.CONTINUE, UNDECODABLE), Report(JoinReason.CONTINUE, READABLE)),
         (TELLINGS, Remark(UNDECODABLE), Remark(READABLE)),
         (TELLINGS, Hello("1.0", UNDECODABLE, "3.11.2"), Hello("1.0", READABLE, "3.11.2")),
     ],
@@ -136,7 +147,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (NOTICES, pb.Notification(announce=pb.Announce(generation=1)), "Announce without endpoint"),
         (NOTICES, pb.Notification(refuse=pb.Refuse(reason="no")), "Refuse without worker"),
         (NOTICES, pb.Notification(depart=pb.Depart(generation=1)), "Depart without worker"),
-        (of(Report), pb.Report(wish=pb.Wish.ValueType(77)), "Wish 77"),
+        (of(Report), pb.Report(reason=pb.JoinReason.ValueType(77)), "JoinReason 77"),
         (of(Report), pb.Report(pending=[pb.PendingOperation(name="x")]), "an operation 'x' of nobody"),
         (
             of(Report),
@@ -199,7 +210,7 @@ def test_what_other_versions_of_hvdrun_read_keeps_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "union"), [(pb.Order, Order), (pb.AgentMessage, Telling), (pb.Notification, Notice)]
+    ("message", "union"), [(pb.Order, Order), (pb.AgentMessage, AgentMessage), (pb.Notification, Notification)]
 )
 def test_a_union_has_one_class_for_each_field(message: type[Message], union: object) -> None:
     fields = {field.message_type.name for field in message.DESCRIPTOR.fields if field.message_type is not None}

@@ -46,7 +46,7 @@ def test_frames_before_one_that_is_too_long_have_been_told() -> None:
     assert arrived == [b"abc"]
 
 
-DECODERS = pytest.mark.parametrize("decode", [codec.decode_order, codec.decode_telling])
+DECODERS = pytest.mark.parametrize("decode", [codec.decode_order, codec.decode_agent_message])
 
 
 def decode_or_refuse(decode: Callable[[bytes], object], data: bytes) -> None:
@@ -64,7 +64,7 @@ def test_garbage_is_an_error_of_the_wire_and_of_no_other_kind(decode: Callable[[
 
 
 @DECODERS
-@given(frame=orders.map(codec.encode_order) | tellings.map(codec.encode_telling), data=st.data())
+@given(frame=orders.map(codec.encode_order) | tellings.map(codec.encode_agent_message), data=st.data())
 def test_a_damaged_message_is_an_error_of_the_wire_and_of_no_other_kind(
     decode: Callable[[bytes], object], frame: bytes, data: st.DataObject
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rendezvous.core.messages import Announce, Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Endpoint, Generation, Slot, Worker
 from rendezvous.core.reports import Decision, Verdict
-from rendezvous.wire.notifications import KEY_BYTES, Board, Boards, Notice, Published, SequencerFailed
+from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed, Topic, Topics
 from tests.waiting import in_loop
 
 A0, A1 = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
@@ -20,7 +20,7 @@ REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
 
 
 @pytest.mark.parametrize(
-    ("posted", "read"),
+    ("published", "read"),
     [
         ([FIRST, REFUSED, OPENED], [FIRST, REFUSED, OPENED]),
         ([FIRST, OPENED, MOVED], [FIRST, MOVED]),
@@ -39,12 +39,14 @@ REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
     ],
 )
 @in_loop
-async def test_one_who_comes_late_reads_the_present_state(posted: list[Notice], read: list[Notice]) -> None:
-    board = Board()
-    for notice in posted:
-        board.post(notice)
-    board.close()
-    async with aclosing(board.follow()) as notices:
+async def test_one_who_comes_late_reads_the_present_state(
+    published: list[Notification], read: list[Notification]
+) -> None:
+    topic = Topic()
+    for notice in published:
+        topic.publish(notice)
+    topic.close()
+    async with aclosing(topic.subscribe()) as notices:
         assert [notice async for notice in notices] == read
 
 
@@ -53,36 +55,36 @@ def test_generations_of_two_keys_are_two() -> None:
 
 
 @in_loop
-async def test_every_follower_reads_each_change_once() -> None:
-    board = Board()
-    async with aclosing(board.follow()) as early, aclosing(board.follow()) as late:
-        board.post(FIRST)
+async def test_every_subscriber_reads_each_change_once() -> None:
+    topic = Topic()
+    async with aclosing(topic.subscribe()) as early, aclosing(topic.subscribe()) as late:
+        topic.publish(FIRST)
         assert await anext(early) == FIRST
-        board.post(FIRST)  # hangs there already
-        board.post(OPENED)
+        topic.publish(FIRST)  # holds already
+        topic.publish(OPENED)
         assert await anext(early) == OPENED
         assert [await anext(late), await anext(late)] == [FIRST, OPENED]
-        board.post(SECOND)
+        topic.publish(SECOND)
         assert [await anext(early), await anext(late)] == [SECOND, SECOND]
 
 
 @in_loop
-async def test_a_follower_that_leaves_is_forgotten() -> None:
-    board = Board()
-    board.post(FIRST)
-    async with aclosing(board.follow()) as notices:
+async def test_a_subscriber_that_leaves_is_forgotten() -> None:
+    topic = Topic()
+    topic.publish(FIRST)
+    async with aclosing(topic.subscribe()) as notices:
         assert await anext(notices) == FIRST
-        assert len(board._followers) == 1
-    assert not board._followers
+        assert len(topic._subscribers) == 1
+    assert not topic._subscribers
 
-    board = Board()
-    waiting = asyncio.ensure_future(anext(aiter(board.follow())))
+    topic = Topic()
+    waiting = asyncio.ensure_future(anext(aiter(topic.subscribe())))
     await asyncio.sleep(0)
-    assert len(board._followers) == 1
+    assert len(topic._subscribers) == 1
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert not board._followers
+    assert not topic._subscribers
 
 
 A0, B0 = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
@@ -91,27 +93,27 @@ PAIR = (Assignment(0, 2, 0, 1, 0, 2), Assignment(1, 2, 0, 1, 1, 2))
 PUBLISH = Publish(Generation(2, (A0, B0)), PAIR, "2 of 3 go on", RETRY)
 
 
-def read(boards: Boards, host: str) -> list[Notice]:
-    """What hangs there now."""
+def read(topics: Topics, host: str) -> list[Notification]:
+    """What holds now."""
 
-    async def story() -> list[Notice]:
-        boards.of(host).close()
-        async with aclosing(boards.of(host).follow()) as notices:
+    async def story() -> list[Notification]:
+        topics.of(host).close()
+        async with aclosing(topics.of(host).subscribe()) as notices:
             return [notice async for notice in notices]
 
     return asyncio.run(story())
 
 
-def post(*effects: Effect) -> Boards:
-    boards = Boards()
+def post(*effects: Effect) -> Topics:
+    topics = Topics()
     for effect in effects:
-        assert boards.post(effect)
-    return boards
+        assert topics.publish(effect)
+    return topics
 
 
 def test_each_host_is_told_of_its_own_members_and_of_the_one_verdict() -> None:
-    boards = post(PUBLISH)
-    (on_a,), (on_b,) = read(boards, "a"), read(boards, "b")
+    topics = post(PUBLISH)
+    (on_a,), (on_b,) = read(topics, "a"), read(topics, "b")
     assert isinstance(on_a, Published)
     assert isinstance(on_b, Published)
     assert (on_a.members, on_b.members) == (((A0, PAIR[0]),), ((B0, PAIR[1]),))
@@ -120,39 +122,39 @@ def test_each_host_is_told_of_its_own_members_and_of_the_one_verdict() -> None:
 
 
 def test_each_generation_of_each_job_has_a_key_of_its_own() -> None:
-    keys = [boards._make_key(generation) for boards in (Boards(), Boards()) for generation in (1, 1, 2)]
+    keys = [topics._make_key(generation) for topics in (Topics(), Topics()) for generation in (1, 1, 2)]
     assert keys[0] == keys[1]
     assert (len(set(keys)), {len(key) for key in keys}) == (4, {KEY_BYTES})
 
 
 def test_all_members_are_told_what_concerns_all() -> None:
-    boards = post(PUBLISH, Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1))
+    topics = post(PUBLISH, Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1))
     expected = [Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1)]
-    assert read(boards, "a")[1:] == read(boards, "b")[1:] == expected
+    assert read(topics, "a")[1:] == read(topics, "b")[1:] == expected
 
 
 def test_a_refusal_is_told_to_one_host() -> None:
-    boards = post(PUBLISH, Refuse(A0, "enough"))
-    assert read(boards, "a")[1:] == [Refuse(A0, "enough")]
-    assert read(boards, "b")[1:] == []
+    topics = post(PUBLISH, Refuse(A0, "enough"))
+    assert read(topics, "a")[1:] == [Refuse(A0, "enough")]
+    assert read(topics, "b")[1:] == []
 
 
 def test_what_concerns_processes_is_not_for_the_boards() -> None:
-    assert not Boards().post(Dismiss("a", "it is idle"))
+    assert not Topics().publish(Dismiss("a", "it is idle"))
 
 
-def test_the_followers_of_a_host_that_is_forgotten_come_to_an_end_and_the_next_agent_finds_nothing_old() -> None:
+def test_the_subscribers_of_a_host_that_is_forgotten_come_to_an_end_and_the_next_agent_finds_nothing_old() -> None:
     async def story() -> None:
-        boards = post(PUBLISH)
-        async with aclosing(boards.of("a").follow()) as notices:
+        topics = post(PUBLISH)
+        async with aclosing(topics.of("a").subscribe()) as notices:
             await anext(notices)
-            boards.forget("a")
+            topics.forget("a")
             async with asyncio.timeout(60):
                 assert [notice async for notice in notices] == []
-        assert read_now(boards) == []
+        assert read_now(topics) == []
 
-    def read_now(boards: Boards) -> list[Notice]:
-        return list(boards.of("a")._bulletin)
+    def read_now(topics: Topics) -> list[Notification]:
+        return list(topics.of("a")._snapshot)
 
     asyncio.run(story())
-    Boards().forget("unknown")
+    Topics().forget("unknown")

@@ -101,7 +101,7 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     report = scene.interrupt()
     pending = only(report.pending)
     assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE, 1, None, "")
-    assert (report.wish, report.completed, report.seen) == (JoinReason.CONTINUE, (), -1)
+    assert (report.reason, report.completed, report.seen) == (JoinReason.CONTINUE, (), -1)
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(handle)

@@ -81,7 +81,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> None:
     call = scene.registrar.read()
-    assert (call.after, call.report.wish) == (3, JoinReason.FORM)
+    assert (call.after, call.report.reason) == (3, JoinReason.FORM)
     call.answer(publish(4, Decision.RETRY, (0, 2), size=2))
     assert scene.read_told(1) == ["joined 4"]
     scene.generation.gate.set()

@@ -84,7 +84,7 @@ class Stage:
         self.generations[5].gate.set()
         entering = self.enter(JoinReason.BEGIN)
         call = self.registrar.read()
-        assert (call.after, call.report.wish) == (0, JoinReason.BEGIN)
+        assert (call.after, call.report.reason) == (0, JoinReason.BEGIN)
         call.answer(publish(5, Decision.BEGIN, size=size))
         self._engines.append(entering.result(LIMIT_SECONDS)[1])
         return self._engines[-1]
@@ -150,7 +150,7 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     handle = submit(engine)
     stage.generations[5].lose()
     call = stage.interrupt()
-    assert (call.after, call.report.wish) == (5, JoinReason.CONTINUE)
+    assert (call.after, call.report.reason) == (5, JoinReason.CONTINUE)
     assert call.report.trouble in {"", LOST}  # of which it has heard in two ways
     assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
     assert not call.report.has_state
@@ -222,7 +222,7 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
     stage.read_heard()  # it has been heard
     call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.registrar.read()
-    assert (again.after, again.report.wish) == (6, JoinReason.CONTINUE)
+    assert (again.after, again.report.reason) == (6, JoinReason.CONTINUE)
     again.answer(publish(7, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
 
@@ -242,7 +242,7 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.interrupt(6, "rank 2 was lost")
-    assert (again.after, again.report.wish) == (6, JoinReason.CONTINUE)
+    assert (again.after, again.report.reason) == (6, JoinReason.CONTINUE)
     assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
     again.answer(publish(7, Decision.RETRY, (0,)))
     assert engine.wait(handle)[0].tolist() == [1.0]
@@ -253,7 +253,7 @@ def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: 
     entering = stage.enter(JoinReason.BEGIN)
     stage.registrar.read().answer(publish(5, Decision.BEGIN, size=3))
     again = stage.interrupt()
-    assert (again.after, again.report.wish, again.report.pending) == (5, JoinReason.FORM, ())
+    assert (again.after, again.report.reason, again.report.pending) == (5, JoinReason.FORM, ())
     again.answer(publish(6, Decision.BEGIN))
     assert entering.result(LIMIT_SECONDS)[1].generation == 6
     wait_until_closed(stage.generations[5])
@@ -286,7 +286,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
     with stage.recovery.declare():
         entering = stage.enter(JoinReason.RESTORE, "allreduce 'x': shapes differ")
         call = stage.registrar.read()
-    assert (call.after, call.report.wish, call.report.trouble) == (
+    assert (call.after, call.report.reason, call.report.trouble) == (
         5,
         JoinReason.RESTORE,
         "allreduce 'x': shapes differ",
@@ -322,7 +322,7 @@ def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation
     entering = stage.enter(JoinReason.RESIZE)
     call.answer(publish(6, Decision.RETRY, (0,)))
     again = stage.registrar.read()
-    assert (again.after, again.report.wish) == (6, JoinReason.RESIZE)
+    assert (again.after, again.report.reason) == (6, JoinReason.RESIZE)
     again.answer(publish(7, Decision.RESIZE))
     assert entering.result(LIMIT_SECONDS)[1].generation == 7
 

@@ -1,4 +1,4 @@
-"""Reading what an agent's board holds for a worker, in a thread of its own, as long as the client is open."""
+"""A worker's subscription to what its agent publishes: a thread of its own reads it as long as the client is open."""
 
 import math
 import threading
@@ -15,7 +15,7 @@ from rendezvous.client.calls import RETRY_SECONDS, raise_final
 from rendezvous.core.model import Worker
 from rendezvous.errors import CallRefusedError, RendezvousError, UnreachableError, WireError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Bulletin, Notice
+from rendezvous.wire.notifications import Notification, Snapshot
 
 T = TypeVar("T")
 
@@ -23,8 +23,8 @@ CLOSED = "the client was closed"
 _END_SECONDS = 1.0  # for the thread to end; it waits for nothing but the call, which is cancelled
 
 
-class Reading:
-    """What the board holds, for whoever waits; begins with the first who does, and ends with `close`.
+class Subscription:
+    """A worker's subscription to its agent's topic; begins with the first call that waits, and ends with `close`.
 
     Args:
         stub: the service.
@@ -37,15 +37,15 @@ class Reading:
         self._worker = worker
         self._where = where
         self._news = threading.Condition()  # guards all that follows
-        self._bulletin = Bulletin()
-        self._followers: set[SimpleQueue[Notice | None]] = set()
+        self._snapshot = Snapshot()
+        self._subscribers: set[SimpleQueue[Notification | None]] = set()
         self._failure: RendezvousError | None = None
         self._call: grpc.Call | None = None
         self._thread: threading.Thread | None = None
         self.is_closed = threading.Event()
 
-    def wait(self, find: Callable[[Notice], T | None], deadline: float) -> T | None:
-        """The first that `find` finds in a notice that hangs there, now or later; None when the deadline has passed.
+    def wait(self, find: Callable[[Notification], T | None], deadline: float) -> T | None:
+        """The first that `find` finds in a notification that holds now or later; None when the deadline has passed.
 
         deadline: on the monotonic clock; infinity for none.
 
@@ -57,8 +57,8 @@ class Reading:
         with self._news:
             self._begin()
             while True:
-                for notice in self._bulletin:
-                    if (found := find(notice)) is not None:
+                for notification in self._snapshot:
+                    if (found := find(notification)) is not None:
                         return found
                 self._raise_end()
                 left_seconds = deadline - time.monotonic()
@@ -66,33 +66,33 @@ class Reading:
                     return None
                 self._news.wait(None if left_seconds == math.inf else left_seconds)
 
-    def follow(self) -> Iterator[Notice]:
-        """Every notice that hangs there, then each new one, until this is closed.
+    def follow(self) -> Iterator[Notification]:
+        """Every notification that holds now, then each new one, until this is closed.
 
         Raises:
             CallRefusedError: the agent refuses to tell this worker.
             WireError: what it tells cannot be understood.
         """
-        news: SimpleQueue[Notice | None] = SimpleQueue()
+        news: SimpleQueue[Notification | None] = SimpleQueue()
         with self._news:
             if self.is_closed.is_set():
                 return
             self._begin()
-            for notice in self._bulletin:
-                news.put(notice)
-            self._followers.add(news)
+            for notification in self._snapshot:
+                news.put(notification)
+            self._subscribers.add(news)
         try:
             while (notice_or_end := news.get()) is not None:
                 yield notice_or_end
         finally:
             with self._news:
-                self._followers.discard(news)
+                self._subscribers.discard(news)
         with self._news:
             if not self.is_closed.is_set():
                 self._raise_end()
 
     def close(self) -> None:
-        """End the reading, and whoever waits for it."""
+        """End the subscription, and whoever waits for it."""
         self.is_closed.set()
         with self._news:
             call, thread = self._call, self._thread
@@ -136,20 +136,20 @@ class Reading:
             call.cancel()
         try:
             for message in call:
-                self._post(codec.decode_notice(message))
+                self._take(codec.decode_notification(message))
         except grpc.RpcError as error:
             raise_final(error, self._where)
 
-    def _post(self, notice: Notice) -> None:
+    def _take(self, notification: Notification) -> None:
         with self._news:
-            if self._bulletin.post(notice):
-                for follower in self._followers:
-                    follower.put(notice)
+            if self._snapshot.add(notification):
+                for subscriber in self._subscribers:
+                    subscriber.put(notification)
                 self._news.notify_all()
 
     def _tell_end(self) -> None:
-        for follower in self._followers:
-            follower.put(None)
+        for subscriber in self._subscribers:
+            subscriber.put(None)
         self._news.notify_all()
 
     def _raise_end(self) -> None:

@@ -1,4 +1,4 @@
-"""One thread reads what the board holds; whoever waits or follows hears it, until the client is closed."""
+"""One thread reads what the topic holds; whoever waits or follows hears it, until the client is closed."""
 
 import threading
 import time
@@ -13,11 +13,11 @@ import pytest
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import name_socket
-from rendezvous.client.reading import Reading
+from rendezvous.client.subscription import Subscription
 from rendezvous.core.messages import Interrupt, Refuse
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.wire import codec
-from rendezvous.wire.notifications import Board, Notice
+from rendezvous.wire.notifications import Notification, Topic
 from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread, serve_method
 from tests.waiting import happen, wait_until
 
@@ -25,10 +25,10 @@ BROKEN, BURNT = Interrupt(1, "it broke"), Interrupt(2, "it burnt")
 
 
 class Agent:
-    """Tells what hangs on a board, or refuses to, or talks nonsense."""
+    """Sends what a topic holds, or refuses to, or talks nonsense."""
 
     def __init__(self) -> None:
-        self.board = Board()
+        self.topic = Topic()
         self.refuses = False
         self.babbles = False
         self.watches = 0
@@ -43,8 +43,8 @@ class Agent:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
         if self.babbles:
             yield pb.Notification()
-        async for notice in self.board.follow():
-            yield codec.encode_notice(notice)
+        async for notice in self.topic.subscribe():
+            yield codec.encode_notification(notice)
 
 
 async def serve(agent: Agent, path: Path) -> grpc.aio.Server:
@@ -57,14 +57,14 @@ async def serve(agent: Agent, path: Path) -> grpc.aio.Server:
 
 
 @contextmanager
-def open_reading(path: Path) -> Iterator[Reading]:
+def open_subscription(path: Path) -> Iterator[Subscription]:
     with grpc.insecure_channel(name_socket(path)) as channel:
-        reading = Reading(pb_grpc.RendezvousStub(channel), A0, str(path))
-        with closing(reading):
-            yield reading
+        subscription = Subscription(pb_grpc.RendezvousStub(channel), A0, str(path))
+        with closing(subscription):
+            yield subscription
 
 
-def find(notice: Notice) -> str | None:
+def find(notice: Notification) -> str | None:
     return notice.reason if isinstance(notice, Interrupt) else None
 
 
@@ -76,14 +76,14 @@ def soon() -> float:
 async def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
     agent = Agent()
     server = await serve(agent, tmp_path / "s")
-    agent.board.post(Refuse(A0, "another matter"))
-    with open_reading(tmp_path / "s") as reading:
-        assert await in_thread(lambda: reading.wait(find, time.monotonic() + 0.1)) is None
-        agent.board.post(BROKEN)
-        assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
-        assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+    agent.topic.publish(Refuse(A0, "another matter"))
+    with open_subscription(tmp_path / "s") as subscription:
+        assert await in_thread(lambda: subscription.wait(find, time.monotonic() + 0.1)) is None
+        agent.topic.publish(BROKEN)
+        assert await in_thread(lambda: subscription.wait(find, soon())) == "it broke"
+        assert await in_thread(lambda: subscription.wait(find, soon())) == "it broke"
         assert agent.watches == 1
-        await in_thread(reading.close)
+        await in_thread(subscription.close)
     await server.stop(None)
 
 
@@ -91,22 +91,22 @@ async def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
 async def test_many_may_follow_and_each_hears_everything_once_through_broken_connections(tmp_path: Path) -> None:
     agent = Agent()
     server = await serve(agent, tmp_path / "s")
-    with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
-        heard: list[list[Notice]] = [[], []]
+    with open_subscription(tmp_path / "s") as subscription, ThreadPoolExecutor(2) as pool:
+        heard: list[list[Notification]] = [[], []]
 
-        def follow(notices: list[Notice]) -> None:
-            notices.extend(reading.follow())
+        def follow(notices: list[Notification]) -> None:
+            notices.extend(subscription.follow())
 
         following = [pool.submit(follow, notices) for notices in heard]
-        await happen(lambda: len(reading._followers) == 2)
-        agent.board.post(BROKEN)
-        await happen(lambda: list(reading._bulletin) == [BROKEN])
+        await happen(lambda: len(subscription._subscribers) == 2)
+        agent.topic.publish(BROKEN)
+        await happen(lambda: list(subscription._snapshot) == [BROKEN])
         await server.stop(None)
         server = await serve(agent, tmp_path / "s")
         await happen(lambda: agent.watches > 1)
-        agent.board.post(BURNT)
-        await happen(lambda: list(reading._bulletin) == [BURNT])
-        await in_thread(reading.close)
+        agent.topic.publish(BURNT)
+        await happen(lambda: list(subscription._snapshot) == [BURNT])
+        await in_thread(subscription.close)
         for each in following:
             await in_thread(each.result)
         assert heard == [[BROKEN, BURNT]] * 2
@@ -116,26 +116,26 @@ async def test_many_may_follow_and_each_hears_everything_once_through_broken_con
 @in_clean_loop
 async def test_closing_ends_whoever_waits_or_follows(tmp_path: Path) -> None:
     server = await serve(Agent(), tmp_path / "s")
-    with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(reading.wait, find, float("inf"))
-        following = pool.submit(list, reading.follow())
-        await happen(lambda: len(reading._followers) == 1 and reading._call is not None)
-        await in_thread(reading.close)
+    with open_subscription(tmp_path / "s") as subscription, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(subscription.wait, find, float("inf"))
+        following = pool.submit(list, subscription.follow())
+        await happen(lambda: len(subscription._subscribers) == 1 and subscription._call is not None)
+        await in_thread(subscription.close)
         with pytest.raises(UnreachableError, match="the client was closed"):
             await in_thread(waiting.result)
         assert await in_thread(following.result) == []
         assert not [thread for thread in threading.enumerate() if thread.name == "hvdrun-notices"]
         with pytest.raises(UnreachableError, match="the client was closed"):
-            reading.wait(find, soon())
-        assert list(reading.follow()) == []
+            subscription.wait(find, soon())
+        assert list(subscription.follow()) == []
     await server.stop(None)
 
 
 def test_closing_does_not_wait_for_an_agent_that_is_not_there(tmp_path: Path) -> None:
-    with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(reading.wait, find, float("inf"))
-        wait_until(lambda: reading._call is not None)
-        reading.close()
+    with open_subscription(tmp_path / "s") as subscription, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(subscription.wait, find, float("inf"))
+        wait_until(lambda: subscription._call is not None)
+        subscription.close()
         with pytest.raises(UnreachableError):
             waiting.result(LIMIT_SECONDS)
 
@@ -148,13 +148,13 @@ async def test_a_refusal_or_nonsense_ends_it_and_the_next_one_tries_anew(
     agent = Agent()
     setattr(agent, fault, True)
     server = await serve(agent, tmp_path / "s")
-    with open_reading(tmp_path / "s") as reading:
+    with open_subscription(tmp_path / "s") as subscription:
         with pytest.raises(error):
-            await in_thread(lambda: reading.wait(find, soon()))
+            await in_thread(lambda: subscription.wait(find, soon()))
         with pytest.raises(error):
-            await in_thread(lambda: list(reading.follow()))
+            await in_thread(lambda: list(subscription.follow()))
         setattr(agent, fault, False)
-        agent.board.post(BROKEN)
-        assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
-        await in_thread(reading.close)
+        agent.topic.publish(BROKEN)
+        assert await in_thread(lambda: subscription.wait(find, soon())) == "it broke"
+        await in_thread(subscription.close)
     await server.stop(None)
