@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/launch.py --rounds 20
 
-Prints a table per N, and the memory of launcher and agent, and writes benchmarks/launch.json. Times are the wall time of
-the whole command; each is divided by that of `python -c "import torch"` in the same round.
+Prints a table per N, and the memory of launcher and agent, and writes benchmarks/launch.json. Times are the wall time
+of the whole command; each is divided by that of `python -c "import torch"` in the same round.
 """
 
 import argparse
