@@ -241,7 +241,8 @@ def _die_of_notice(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
     Where the job has not begun to train and cannot begin without that worker, nobody has anything to save.
     """
     others = any(offered.name != host for offered in state.offered)
-    if state.number or (state.policy.is_elastic and others and state.stops_at is None):
+    may_begin = state.policy.is_elastic and others and state.stops_at is None and not state.refusal
+    if state.number or may_begin:
         return _notice(state, host)
     return replace(state, outcome=end_as_noticed()), ()
 
