@@ -1,4 +1,7 @@
-"""What can go wrong in the launcher: each error builds one sentence and knows hvdrun's exit code for it."""
+"""What can go wrong in the launcher: each error builds one sentence and knows hvdrun's exit code for it.
+
+Long because they are found in one place.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -222,8 +222,8 @@ class Job:
             self._pool.withdraw(worker)
             self._server.submit(Exited(worker, -signal.SIGTERM, "it was not started any more"))
 
-    async def _show(self, telling: AgentMessage) -> None:
-        match telling:
+    async def _show(self, message: AgentMessage) -> None:
+        match message:
             case Output(worker, stream, data):
                 self._start_line.close()
                 self._note_speaker(worker)

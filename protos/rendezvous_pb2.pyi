@@ -1162,7 +1162,7 @@ Global___AgentAdmitted: _TypeAlias = AgentAdmitted  # noqa: Y015
 
 @_typing.final
 class Order(_message.Message):
-    """Launcher -> agent, on the agent's standard input. `begin` comes once; only `wait`, `look` and `probe` may come
+    """Launcher -> agent, on the agent's standard input. `begin` comes once; only `wait`, `list_addresses` and `probe_peers` may come
     before it.
     """
 
@@ -1174,8 +1174,8 @@ class Order(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
-    LOOK_FIELD_NUMBER: _builtins.int
-    PROBE_FIELD_NUMBER: _builtins.int
+    LIST_ADDRESSES_FIELD_NUMBER: _builtins.int
+    PROBE_PEERS_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -1191,9 +1191,9 @@ class Order(_message.Message):
     @_builtins.property
     def input(self) -> Global___Input: ...
     @_builtins.property
-    def look(self) -> Global___Look: ...
+    def list_addresses(self) -> Global___ListAddresses: ...
     @_builtins.property
-    def probe(self) -> Global___Probe: ...
+    def probe_peers(self) -> Global___ProbePeers: ...
     @_builtins.property
     def wait(self) -> Global___Wait: ...
     @_builtins.property
@@ -1207,16 +1207,16 @@ class Order(_message.Message):
         release: Global___Release | None = ...,
         hold: Global___Hold | None = ...,
         input: Global___Input | None = ...,
-        look: Global___Look | None = ...,
-        probe: Global___Probe | None = ...,
+        list_addresses: Global___ListAddresses | None = ...,
+        probe_peers: Global___ProbePeers | None = ...,
         wait: Global___Wait | None = ...,
         stop: Global___Stop | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "look", "probe", "wait", "stop"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -1263,8 +1263,8 @@ class Wait(_message.Message):
 Global___Wait: _TypeAlias = Wait  # noqa: Y015
 
 @_typing.final
-class Look(_message.Message):
-    """Find this machine's addresses, open a listener on each, and tell both (Found)."""
+class ListAddresses(_message.Message):
+    """Find this machine's addresses, open a listener on each, and report both (Addresses)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1286,11 +1286,11 @@ class Look(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Look: _TypeAlias = Look  # noqa: Y015
+Global___ListAddresses: _TypeAlias = ListAddresses  # noqa: Y015
 
 @_typing.final
-class Probe(_message.Message):
-    """Connect to each of these listeners, and tell which of them proved to be who they should be (Probed)."""
+class ProbePeers(_message.Message):
+    """Connect to each of these listeners, and tell which of them proved to be who they should be (ProbeResults)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1308,7 +1308,7 @@ class Probe(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Probe: _TypeAlias = Probe  # noqa: Y015
+Global___ProbePeers: _TypeAlias = ProbePeers  # noqa: Y015
 
 @_typing.final
 class ProbeTarget(_message.Message):
@@ -1608,8 +1608,8 @@ class AgentMessage(_message.Message):
     RESERVED_FIELD_NUMBER: _builtins.int
     TAKEN_FIELD_NUMBER: _builtins.int
     HELLO_FIELD_NUMBER: _builtins.int
-    FOUND_FIELD_NUMBER: _builtins.int
-    PROBED_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    PROBE_RESULTS_FIELD_NUMBER: _builtins.int
     ALERT_FIELD_NUMBER: _builtins.int
     WRITTEN_FIELD_NUMBER: _builtins.int
     @_builtins.property
@@ -1623,9 +1623,9 @@ class AgentMessage(_message.Message):
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
-    def found(self) -> Global___Found: ...
+    def addresses(self) -> Global___Addresses: ...
     @_builtins.property
-    def probed(self) -> Global___Probed: ...
+    def probe_results(self) -> Global___ProbeResults: ...
     @_builtins.property
     def alert(self) -> Global___Alert: ...
     @_builtins.property
@@ -1638,16 +1638,16 @@ class AgentMessage(_message.Message):
         reserved: Global___Reserved | None = ...,
         taken: Global___Taken | None = ...,
         hello: Global___Hello | None = ...,
-        found: Global___Found | None = ...,
-        probed: Global___Probed | None = ...,
+        addresses: Global___Addresses | None = ...,
+        probe_results: Global___ProbeResults | None = ...,
         alert: Global___Alert | None = ...,
         written: Global___Written | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "message", b"message", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "message", b"message", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert", "written"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1709,8 +1709,8 @@ class Hello(_message.Message):
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
-class Found(_message.Message):
-    """What this host has, in answer to Look."""
+class Addresses(_message.Message):
+    """What this host has, in answer to ListAddresses."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1736,7 +1736,7 @@ class Found(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Found: _TypeAlias = Found  # noqa: Y015
+Global___Addresses: _TypeAlias = Addresses  # noqa: Y015
 
 @_typing.final
 class Listening(_message.Message):
@@ -1772,8 +1772,8 @@ class Listening(_message.Message):
 Global___Listening: _TypeAlias = Listening  # noqa: Y015
 
 @_typing.final
-class Probed(_message.Message):
-    """In answer to Probe: only what was proven."""
+class ProbeResults(_message.Message):
+    """In answer to ProbePeers: only what was proven."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1795,7 +1795,7 @@ class Probed(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Probed: _TypeAlias = Probed  # noqa: Y015
+Global___ProbeResults: _TypeAlias = ProbeResults  # noqa: Y015
 
 @_typing.final
 class Proof(_message.Message):

@@ -58,9 +58,9 @@ from rendezvous.wire.orders import (
     Hello,
     Hold,
     Input,
-    Look,
+    ListAddresses,
     Order,
-    Probe,
+    ProbePeers,
     Release,
     Remark,
     Reserved,
@@ -240,7 +240,7 @@ class Agent:
                     return Ending.RELEASED
                 case None:
                     return Ending.LAUNCHER_GONE
-                case Look() | Probe() as question:
+                case ListAddresses() | ProbePeers() as question:
                     self._probe_responder.take(question)
                 case Begin() | Wait():
                     pass  # what belongs before the start changes nothing after it
@@ -337,12 +337,12 @@ async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
                     return begin
                 case Wait(seconds):
                     limit_seconds = seconds
-                case Look(token, host):
+                case ListAddresses(token, host):
                     if participant is not None:
                         participant.close()
                     participant = _make_participant(token, host)
                     output.tell(await participant.list_addresses())
-                case Probe(targets) if participant is not None:
+                case ProbePeers(targets) if participant is not None:
                     output.tell(await participant.probe(targets))
                 case Release():
                     return Ending.RELEASED

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.processes.background import supervise
-from rendezvous.wire.orders import AgentMessage, Look, Probe
+from rendezvous.wire.orders import AgentMessage, ListAddresses, ProbePeers
 
 if TYPE_CHECKING:
     from hvdrun.network.connectivity import Participant
@@ -43,18 +43,18 @@ class ProbeResponder:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, question: Look | Probe) -> None:
-        """Answer this question, without waiting; a Look begins another check."""
+    def take(self, question: ListAddresses | ProbePeers) -> None:
+        """Answer this question, without waiting; a ListAddresses begins another check."""
         match question:
-            case Look(token, host):
+            case ListAddresses(token, host):
                 from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - most jobs need no later check
 
                 self._leave()
                 self._participant = Participant(token, host, loopback=self._loopback)
                 self._begin(self._look(self._participant))
-            case Probe() if self._participant is not None:
+            case ProbePeers() if self._participant is not None:
                 self._begin(self._probe(self._participant, question))
-            case Probe():
+            case ProbePeers():
                 pass  # of a check that is over
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class ProbeResponder:
         else:  # another check has begun meanwhile
             participant.close()
 
-    async def _probe(self, participant: "Participant", question: Probe) -> None:
+    async def _probe(self, participant: "Participant", question: ProbePeers) -> None:
         probed = await participant.probe(question.targets)
         if participant is self._participant:
             self._tell(probed)

@@ -40,10 +40,10 @@ class OutputForwarder(asyncio.Protocol):
         """Write to this transport, whose protocol calls this one's methods."""
         self._transport = transport
 
-    def tell(self, telling: AgentMessage) -> None:
+    def tell(self, message: AgentMessage) -> None:
         """Say something of the agent's own."""
         if self._transport is not None:
-            self._transport.write(codec.encode_agent_message(telling))
+            self._transport.write(codec.encode_agent_message(message))
 
     def add(self, worker: Worker, stream: OutputStream, descriptor: int) -> None:
         """Read this descriptor, which is the forwarder's from now on, until its end."""

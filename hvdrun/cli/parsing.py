@@ -9,12 +9,13 @@ import click
 from click.core import ParameterSource
 
 from hvdrun.errors import OutputLostError, UsageError
-from hvdrun.options.click_options import make_click_options
+from hvdrun.options.click_options import CommandWords, make_click_options
 from hvdrun.options.option import Given
 from hvdrun.options.pages import describe_options
-from hvdrun.options.table import OPTIONS
+from hvdrun.options.table import BY_DEST, OPTIONS
 from hvdrun.version import __version__
 
+COMPLETION = "_HVDRUN_COMPLETE"  # the variable by which the script of --completion asks
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell tells of any program whose reader has gone
 
 
@@ -38,15 +39,7 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
         UsageError: an option is used wrongly.
         click.exceptions.Exit: --help or --version has been answered.
     """
-    command = Hvdrun(
-        "hvdrun",
-        params=[
-            *make_click_options({"help": print_help, "version": print_version}),
-            click.Argument(["command"], nargs=-1, type=click.UNPROCESSED),
-        ],
-        context_settings={"allow_interspersed_args": False},
-        add_help_option=False,
-    )
+    command = make_command()
     try:
         context = command.make_context("hvdrun", list(words))
     except click.UsageError as error:
@@ -58,6 +51,39 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
         if context.get_parameter_source(dest := option.dest) is ParameterSource.COMMANDLINE
     }
     return typed, tuple(context.params["command"])
+
+
+def make_command() -> Hvdrun:
+    """The command line as click sees it."""
+    actions = {"help": print_help, "version": print_version, "completion": print_completion}
+    return Hvdrun(
+        "hvdrun",
+        params=[*make_click_options(actions), CommandWords(["command"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"allow_interspersed_args": False},
+        add_help_option=False,
+    )
+
+
+def answer_shell(instruction: str) -> int:
+    """Answer a shell that completes a command line; the exit code.
+
+    instruction: as the script of --completion puts it into `COMPLETION`, such as "bash_complete".
+    """
+    from click.shell_completion import shell_complete  # noqa: PLC0415 - only a shell asks
+
+    return shell_complete(make_command(), {}, "hvdrun", COMPLETION, instruction)
+
+
+def print_completion(context: click.Context, _option: click.Parameter, value: object) -> None:
+    """Answer --completion."""
+    if value is None or context.resilient_parsing:
+        return
+    from click.shell_completion import get_completion_class  # noqa: PLC0415 - few ask for it
+
+    shell = BY_DEST["completion"].read(str(value), "--completion")
+    found = get_completion_class(str(shell))
+    if found is not None:
+        answer(found(make_command(), {}, "hvdrun", COMPLETION).source())
 
 
 def print_help(context: click.Context, _option: click.Parameter, value: object) -> None:

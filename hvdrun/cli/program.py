@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hvdrun.cli.parsing import answer, parse
+from hvdrun.cli.parsing import COMPLETION, answer, answer_shell, parse
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, UsageError
 from hvdrun.hosts.preparation import prepare, take_in
 from hvdrun.options.flags import find_command
@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     with_time = asks_for("marks_times", options)
     try:
         open_missing_descriptors()
+        if (instruction := os.environ.get(COMPLETION)) is not None and arguments is None:
+            return answer_shell(instruction)
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
         return run(read_spec(words) if options == words else read_horovodrun(options), launch)

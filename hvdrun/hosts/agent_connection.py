@@ -9,7 +9,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
-from rendezvous.wire.orders import AgentMessage, Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Wait
+from rendezvous.wire.orders import Addresses, AgentMessage, Begin, Hello, Hold, Order, ProbeResults, Release, Stop, Wait
 
 
 class AgentConnection:
@@ -157,14 +157,14 @@ class AgentConnection:
 
     async def _listen(self) -> None:
         try:
-            async for telling in self._transport.tellings():
-                if isinstance(telling, Hello | Found | Probed):
-                    self._answers.put_nowait(telling)
+            async for message in self._transport.messages():
+                if isinstance(message, Hello | Addresses | ProbeResults):
+                    self._answers.put_nowait(message)
                     continue
                 self.pieces += 1
                 self.showing += 1
                 try:
-                    await self._show(telling)
+                    await self._show(message)
                 finally:
                     self.showing -= 1
                 await asyncio.sleep(0)  # nothing above need have waited, and the agents' reports come through this loop

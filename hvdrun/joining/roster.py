@@ -197,7 +197,7 @@ class JoinedTransport:
         if self._channel is not None and not self._channel.transport.is_closing():
             self._channel.transport.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[AgentMessage]:
+    async def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         frames = codec.FrameReader()
         if self._channel is not None:

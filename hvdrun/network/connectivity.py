@@ -14,14 +14,25 @@ from typing import Self, TypeVar
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.errors import ConnectivityTimeoutError
 from hvdrun.network.probe import Listener, bound_seconds, probe
-from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Order, Probe, Probed, ProbeTarget, Proof
+from rendezvous.wire.orders import (
+    Addresses,
+    AgentMessage,
+    ListAddresses,
+    Listening,
+    Order,
+    ProbePeers,
+    ProbeResults,
+    ProbeTarget,
+    Proof,
+)
 
 LAUNCHER = "(launcher)"  # hvdrun's own name in a connectivity check: no host can be called so
 ALL_PAIRS_LIMIT = 32
 ANSWER_SECONDS = 15.0  # an agent answers immediately, but its machine may be busy
 _TOKEN_BYTES = 32
+_LIST, _REPORT = "list its addresses", "report what it reaches"
 
-Answer = TypeVar("Answer", Found, Probed)
+Answer = TypeVar("Answer", Addresses, ProbeResults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,7 @@ class Connectivity:
     proofs: what each participant has proven.
     """
 
-    found: Mapping[str, Found]
+    found: Mapping[str, Addresses]
     pairs: frozenset[tuple[str, str]]
     proofs: Mapping[str, Sequence[Proof]]
 
@@ -90,14 +101,14 @@ class Participant:
         self._loopback = loopback
         self._listener = Listener(token, host)
 
-    async def list_addresses(self) -> Found:
+    async def list_addresses(self) -> Addresses:
         """Listen on all addresses and return them; call it once."""
         listening = await self._listener.open(list_addresses(loopback=self._loopback))
-        return Found(listening, len(os.sched_getaffinity(0)), self._token)
+        return Addresses(listening, len(os.sched_getaffinity(0)), self._token)
 
-    async def probe(self, targets: Sequence[ProbeTarget]) -> Probed:
+    async def probe(self, targets: Sequence[ProbeTarget]) -> ProbeResults:
         """Return a proof for each target that is reached from here."""
-        return Probed(await probe(self._token, targets), self._token)
+        return ProbeResults(await probe(self._token, targets), self._token)
 
     def close(self) -> None:
         """Stop listening."""
@@ -135,21 +146,21 @@ async def check_connectivity(
     launcher = Participant(token, LAUNCHER, loopback=loopback)
     try:
         for host in hosts:
-            send(host, Look(token, host))
+            send(host, ListAddresses(token, host))
         own = await launcher.list_addresses()
-        answers = await _gather(hosts, receive, Found, token, limit_seconds=limit_seconds, task="list its addresses")
+        answers = await _gather(hosts, receive, Addresses, token, limit_seconds=limit_seconds, task=_LIST)
         found = {host: _keep(answer, settled.get(host)) for host, answer in answers.items()} | {LAUNCHER: own}
         targets = {host: _list_targets(host, found, pairs) for host in hosts}
         for host in hosts:
-            send(host, Probe(targets[host]))
+            send(host, ProbePeers(targets[host]))
         patience = limit_seconds + bound_seconds(max(map(len, targets.values()), default=0))
-        probed = await _gather(hosts, receive, Probed, token, limit_seconds=patience, task="report what it reaches")
+        probed = await _gather(hosts, receive, ProbeResults, token, limit_seconds=patience, task=_REPORT)
         return Connectivity(found, pairs, {host: answer.proofs for host, answer in probed.items()})
     finally:
         launcher.close()
 
 
-def _keep(found: Found, address: str | None) -> Found:
+def _keep(found: Addresses, address: str | None) -> Addresses:
     """Only this address, where the host is in use already."""
     if address is None:
         return found
@@ -157,7 +168,7 @@ def _keep(found: Found, address: str | None) -> Found:
 
 
 def _list_targets(
-    prober: str, found: Mapping[str, Found], pairs: frozenset[tuple[str, str]]
+    prober: str, found: Mapping[str, Addresses], pairs: frozenset[tuple[str, str]]
 ) -> tuple[ProbeTarget, ...]:
     return tuple(
         ProbeTarget(host, listening.endpoint)

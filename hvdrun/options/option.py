@@ -115,6 +115,14 @@ class Option:
             raise BadValueError(source, self.wanted, text) from error
 
 
+class Shell(StrEnum):
+    """A shell that completes words."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
 MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
 MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
 MAX_PORT = 65_535
@@ -255,7 +263,8 @@ TIME = Kind(parse_limit, "TIME", "a time longer than 0")
 COOLDOWN = Kind(
     parse_cooldown, "MIN MAX", "two times from {:g} to {:g} s, the shorter first".format(*COOLDOWN_BOUNDS_SECONDS)
 )
-FILE = Kind(parse_path, "FILE", "the name of a file")
-FOLDER = Kind(parse_path, "DIR", "the name of a folder")
+FILE_NAME, FOLDER_NAME = "FILE", "DIR"
+FILE = Kind(parse_path, FILE_NAME, "the name of a file")
+FOLDER = Kind(parse_path, FOLDER_NAME, "the name of a folder")
 PROGRAM = Kind(parse_words, "COMMAND", "a program with its arguments")
 INTERFACES = Kind(parse_interfaces, "A,B", "names of interfaces, patterns of them or subnets")

@@ -20,6 +20,7 @@ from hvdrun.options.option import (
     Group,
     Kind,
     Option,
+    Shell,
     parse_absolute_path,
     parse_bind,
     parse_count,
@@ -394,6 +395,15 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "job.yaml",
         ),
         Option("--dry-run", "dry_run", "Start nothing, and show what would be."),
+        Option(
+            "--completion",
+            "completion",
+            "Print what makes this shell complete the words of hvdrun: bash, zsh or fish. In ~/.bashrc: "
+            'eval "$(hvdrun --completion bash)".',
+            Kind(Shell, "SHELL", "bash, zsh or fish"),
+            "bash",
+            acts=True,
+        ),
         Option("--version", "version", "Print hvdrun's version.", acts=True),
         Option("-h --help", "help", "Print this page.", acts=True),
     ),

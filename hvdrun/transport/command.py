@@ -70,7 +70,7 @@ class CommandTransport:
         if self._child is not None:
             self._child.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[AgentMessage]:
+    async def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         if self._child is None:
             return

@@ -33,7 +33,7 @@ class LocalTransport:
         if self._child is not None:
             self._child.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[AgentMessage]:
+    async def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         frames = codec.FrameReader()
         if self._child is not None:

@@ -23,7 +23,7 @@ class Transport(Protocol):
     def send(self, order: Order) -> None:
         """Send an order, without waiting; to an agent that has ended it is lost."""
 
-    def tellings(self) -> AsyncIterator[AgentMessage]:
+    def messages(self) -> AsyncIterator[AgentMessage]:
         """The workers' output and the agent's remarks, until the agent ends."""
 
     async def wait(self) -> str:
@@ -39,7 +39,7 @@ class Transport(Protocol):
     async def abandon(self) -> None:
         """Give up an agent that has fallen silent: close the way to it, which ends it too, should it live.
 
-        Its tellings end with what has come from it until then.
+        Its messages end with what has come from it until then.
         """
 
     async def close(self) -> None:

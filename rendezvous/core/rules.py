@@ -2,6 +2,8 @@
 
 Each rule takes the state and returns it changed, with what is to be done, or returns it as it is. `settle` applies the
 first rule that changes something, and begins anew, until none does.
+
+Long because the order of the rules is the point.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -75,7 +75,9 @@ class AgentAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Everything an agent needs to know of the job; comes once, and only Wait, Look and Probe may come before it.
+    """Everything an agent needs to know of the job; comes once.
+
+    Only Wait, ListAddresses and ProbePeers come before it.
 
     job: the job's identity, random and not secret.
     host: this host's name in the job.
@@ -117,7 +119,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ListAddresses:
     """Find this machine's addresses, open a listener on each, and tell both.
 
     token: secret of this one survey, the same for all its participants.
@@ -137,7 +139,7 @@ class ProbeTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProbePeers:
     """Connect to each of these listeners, and tell which of them proved to be who they should be."""
 
     targets: tuple[ProbeTarget, ...]
@@ -172,7 +174,7 @@ class Input:
     data: bytes
 
 
-Order = Begin | Launch | Terminate | Release | Stop | Hold | Input | Wait | Look | Probe
+Order = Begin | Launch | Terminate | Release | Stop | Hold | Input | Wait | ListAddresses | ProbePeers
 
 
 class OutputStream(IntEnum):
@@ -246,8 +248,8 @@ class Listening:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a host has, in answer to Look.
+class Addresses:
+    """What a host has, in answer to ListAddresses.
 
     cores: how many the agent, and so its workers, may use.
     token: of the survey that this answers.
@@ -273,7 +275,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class ProbeResults:
     """What was proven, in answer to Probe; what is missing was not.
 
     token: of the survey that this answers.
@@ -291,4 +293,4 @@ class Written:
     number: int
 
 
-AgentMessage = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed | Written
+AgentMessage = Output | Remark | Alert | Reserved | Taken | Hello | Addresses | ProbeResults | Written

@@ -6,7 +6,18 @@ from collections.abc import AsyncIterator, Collection
 from hvdrun import __version__
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Endpoint
-from rendezvous.wire.orders import AgentMessage, Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Release
+from rendezvous.wire.orders import (
+    Addresses,
+    AgentMessage,
+    Hello,
+    ListAddresses,
+    Listening,
+    Order,
+    ProbePeers,
+    ProbeResults,
+    Proof,
+    Release,
+)
 
 HOW_IT_ENDED = "its agent ended"
 TUNNEL_PORT = 7000
@@ -61,12 +72,12 @@ class PlayedAgent:
         if self._obeys and isinstance(order, Release):
             self.end()
 
-    async def tellings(self) -> AsyncIterator[AgentMessage]:
+    async def messages(self) -> AsyncIterator[AgentMessage]:
         """See `Transport`."""
-        while (telling := await self.told.get()) is not None:
-            if isinstance(telling, Exception):
-                raise telling
-            yield telling
+        while (message := await self.told.get()) is not None:
+            if isinstance(message, Exception):
+                raise message
+            yield message
 
     async def wait(self) -> str:
         """See `Transport`."""
@@ -118,25 +129,25 @@ class Machine(PlayedAgent):
     @property
     def asked(self) -> int:
         """How often it was asked for its addresses."""
-        return sum(isinstance(order, Look) for order in self.orders)
+        return sum(isinstance(order, ListAddresses) for order in self.orders)
 
     def send(self, order: Order) -> None:
         """See `Transport`."""
         super().send(order)
         match order:
-            case Look() if not self.answers:
+            case ListAddresses() if not self.answers:
                 self.end()
-            case Look(token):
+            case ListAddresses(token):
                 self._token = token
                 listening = (Listening("eth7", Endpoint(address, 1), 24) for address in self._addresses)
-                self.told.put_nowait(Found(tuple(listening), 1, token))
-            case Probe(targets):
+                self.told.put_nowait(Addresses(tuple(listening), 1, token))
+            case ProbePeers(targets):
                 proofs = (
                     Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)
                     for target in targets
                     if target.host not in self._unreached
                 )
-                self.told.put_nowait(Probed(tuple(proofs), self._token))
+                self.told.put_nowait(ProbeResults(tuple(proofs), self._token))
             case _:
                 pass
 

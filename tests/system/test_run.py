@@ -113,11 +113,11 @@ def test_a_program_that_is_killed_leaves_no_worker_though_a_child_of_it_lives(hv
     with start(hvdrun, KILLED) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        child = next(process for process in hvdrun.processes("-c") if process.pid != program.pid)
+        child = next(process for process in hvdrun.processes(" -c ") if process.pid != program.pid)
         program.kill()
         wait_until(lambda: not hvdrun.processes("hvdrun.cluster") and not hvdrun.processes("worker_runtime"))
         os.kill(child.pid, signal.SIGKILL)
-        wait_until(lambda: not hvdrun.processes("-c"))
+        wait_until(lambda: not hvdrun.processes(" -c "))
 
 
 def test_an_elastic_function_outlives_a_worker_and_horovods_run_is_served(hvdrun: Launcher) -> None:

@@ -85,7 +85,7 @@ class SshTransport:
         if self._stream is not None:
             self._stream.write(codec.encode_order(order))
 
-    async def tellings(self) -> AsyncIterator[AgentMessage]:
+    async def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
         if self._stream is None:
             return

@@ -23,15 +23,15 @@ from rendezvous.errors import WireError
 from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
 from rendezvous.wire.orders import (
+    Addresses,
     AgentMessage,
     Begin,
-    Found,
     Hello,
-    Look,
+    ListAddresses,
     Order,
     Output,
-    Probe,
-    Probed,
+    ProbePeers,
+    ProbeResults,
     ProbeTarget,
     Release,
     Reserved,
@@ -94,8 +94,8 @@ GARBAGE = [b"\xff" * 8, codec.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"]
 @pytest.mark.parametrize(("in_a_job", "data"), [*((False, data) for data in GARBAGE), (True, GARBAGE[0])])
 def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp_path: Path, *, in_a_job: bool) -> None:
     begin = codec.encode_order(describe(tmp_path)) if in_a_job else b""
-    returncode, tellings, errors = run_agent(begin + data, tmp_path)
-    assert (returncode, tellings[0]) == (1, HELLO)
+    returncode, messages, errors = run_agent(begin + data, tmp_path)
+    assert (returncode, messages[0]) == (1, HELLO)
     (line,) = errors.splitlines()
     assert line.startswith("the peer does not speak hvdrun's protocol: ")
     assert list(tmp_path.iterdir()) == []
@@ -108,7 +108,7 @@ def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp
         codec.encode_order(Release())[:3],
         # what it cannot do yet
         codec.encode_order(LAUNCH),
-        codec.encode_order(Probe((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
+        codec.encode_order(ProbePeers((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
     ],
 )
 def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
@@ -162,16 +162,16 @@ class Conversation:
 
     def find(self, token: bytes) -> tuple[ProbeTarget, ...]:
         """Where it listens in a check."""
-        self.send(Look(token, "a"))
-        found = next(telling for telling in iter(self.receive, None) if telling != HELLO)
-        assert isinstance(found, Found)
+        self.send(ListAddresses(token, "a"))
+        found = next(message for message in iter(self.receive, None) if message != HELLO)
+        assert isinstance(found, Addresses)
         return tuple(ProbeTarget("a", listening.endpoint) for listening in found.addresses)
 
     def probe(self, targets: tuple[ProbeTarget, ...]) -> list[str]:
         """Which addresses it reaches."""
-        self.send(Probe(targets))
+        self.send(ProbePeers(targets))
         probed = self.receive()
-        assert isinstance(probed, Probed)
+        assert isinstance(probed, ProbeResults)
         return [proof.address for proof in probed.proofs]
 
     def end(self) -> str:

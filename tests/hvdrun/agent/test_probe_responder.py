@@ -8,7 +8,15 @@ import pytest
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.network import connectivity
 from hvdrun.network.probe import probe
-from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Probe, Probed, ProbeTarget
+from rendezvous.wire.orders import (
+    Addresses,
+    AgentMessage,
+    ListAddresses,
+    Listening,
+    ProbePeers,
+    ProbeResults,
+    ProbeTarget,
+)
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32
@@ -21,7 +29,7 @@ def never(error: BaseException) -> None:
 async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
     """The addresses that are told next."""
     found = await told.get()
-    assert isinstance(found, Found)
+    assert isinstance(found, Addresses)
     return found.addresses
 
 
@@ -36,12 +44,12 @@ async def test_it_is_reached_and_reaches_others() -> None:
     told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
     other = ProbeResponder(others.put_nowait, never, loopback=True)
-    responder.take(Look(TOKEN, "a"))
-    other.take(Look(TOKEN, "b"))
+    responder.take(ListAddresses(TOKEN, "a"))
+    other.take(ListAddresses(TOKEN, "b"))
     here, there = await find(told), await find(others)
-    responder.take(Probe(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
+    responder.take(ProbePeers(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
     probed = await told.get()
-    assert isinstance(probed, Probed)
+    assert isinstance(probed, ProbeResults)
     assert len(probed.proofs) == len(there)
     assert len(await probe(TOKEN, [ProbeTarget("a", entry.endpoint) for entry in here])) == len(here)
     await responder.close()
@@ -53,9 +61,9 @@ async def test_it_is_reached_and_reaches_others() -> None:
 async def test_another_check_ends_the_one_before() -> None:
     told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
-    responder.take(Look(TOKEN, "a"))
+    responder.take(ListAddresses(TOKEN, "a"))
     first = await find(told)
-    responder.take(Look(b"u" * 32, "a"))
+    responder.take(ListAddresses(b"u" * 32, "a"))
     second = await find(told)
     assert not any(map(listens, first))
     assert all(map(listens, second))
@@ -66,17 +74,17 @@ async def test_another_check_ends_the_one_before() -> None:
 async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
     told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, listen_seconds=0.2, loopback=True)
-    responder.take(Look(TOKEN, "a"))
+    responder.take(ListAddresses(TOKEN, "a"))
     addresses = await find(told)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
-    responder.take(Probe(()))  # too late: nobody waits for the answer
+    responder.take(ProbePeers(()))  # too late: nobody waits for the answer
     await responder.close()
     assert told.empty()
 
 
-@pytest.mark.parametrize("question", [Look(TOKEN, "a"), Probe(())])
+@pytest.mark.parametrize("question", [ListAddresses(TOKEN, "a"), ProbePeers(())])
 @in_loop
-async def test_one_that_closes_answers_no_more(question: Look | Probe) -> None:
+async def test_one_that_closes_answers_no_more(question: ListAddresses | ProbePeers) -> None:
     said: list[AgentMessage] = []
     responder = ProbeResponder(said.append, never, loopback=True)
     responder.take(question)
@@ -93,7 +101,7 @@ async def test_an_unexpected_error_ends_the_agent(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(connectivity, "list_addresses", fail)
     failures: list[BaseException] = []
     responder = ProbeResponder(lambda _: None, failures.append)
-    responder.take(Look(TOKEN, "a"))
+    responder.take(ListAddresses(TOKEN, "a"))
     await happen(lambda: bool(failures), "the failure")
     await responder.close()
     assert str(failures[0]) == "a defect"

@@ -61,8 +61,8 @@ class Story:
             return [codec.decode_agent_message(data) for data in codec.FrameReader().feed(pipe.read())]
 
 
-def join(tellings: list[AgentMessage], worker: Worker, stream: OutputStream) -> bytes:
-    pieces = (telling for telling in tellings if isinstance(telling, Output))
+def join(messages: list[AgentMessage], worker: Worker, stream: OutputStream) -> bytes:
+    pieces = (message for message in messages if isinstance(message, Output))
     return b"".join(piece.data for piece in pieces if (piece.worker, piece.stream) == (worker, stream))
 
 
@@ -73,10 +73,10 @@ async def test_each_byte_comes_with_its_worker_and_stream() -> None:
     sources = [(worker, stream) for worker in (WORKER, OTHER) for stream in OutputStream]
     for worker, stream in sources:
         story.write(worker, stream, f"{worker} {stream}\xff".encode("latin-1"))
-    tellings = await story.close()
-    assert tellings[0] == Remark("first")
+    messages = await story.close()
+    assert messages[0] == Remark("first")
     for worker, stream in sources:
-        assert join(tellings, worker, stream) == f"{worker} {stream}\xff".encode("latin-1")
+        assert join(messages, worker, stream) == f"{worker} {stream}\xff".encode("latin-1")
 
 
 @in_loop
@@ -97,10 +97,10 @@ async def test_a_launcher_that_does_not_read_blocks_the_workers_and_loses_nothin
     assert forwarder._transport is not None
     assert forwarder._transport.get_write_buffer_size() < 256 * 1024
     assert story.written < 512 * 1024
-    tellings = await story.close()
+    messages = await story.close()
     thread.join()
-    assert join(tellings, WORKER, OutputStream.STDOUT) == b"".join(BLOCKS)
-    assert join(tellings, OTHER, OutputStream.STDOUT) == b"later"
+    assert join(messages, WORKER, OutputStream.STDOUT) == b"".join(BLOCKS)
+    assert join(messages, OTHER, OutputStream.STDOUT) == b"later"
 
 
 @in_loop

@@ -41,10 +41,10 @@ class Launcher:
         self.reads = asyncio.Event()
         self.reads.set()
 
-    async def show(self, telling: AgentMessage) -> None:
+    async def show(self, message: AgentMessage) -> None:
         """A piece of output."""
         await self.reads.wait()
-        self.shown.append(telling)
+        self.shown.append(message)
 
     def lose(self, host: str, how: str) -> None:
         """A host is lost."""

@@ -104,10 +104,10 @@ async def test_an_agent_joins_serves_and_is_released(tmp_path: Path) -> None:
         assert await launcher.roster.other_than(()) == (Host("a", 2),)
         transport = take(launcher)
         await transport.open()
-        tellings = transport.tellings()
-        assert isinstance(await anext(tellings), Hello)
+        messages = transport.messages()
+        assert isinstance(await anext(messages), Hello)
         transport.send(Release())
-        assert [telling async for telling in tellings] == []
+        assert [message async for message in messages] == []
         assert await transport.wait() == "the connection of its agent ended"
         assert await agent.end() == 0
         assert agent.said == [

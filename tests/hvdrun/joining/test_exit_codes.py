@@ -28,7 +28,7 @@ async def test_a_released_agent_ends_with_the_job_s_exit_code(exit_code: int, tm
         transport = take(launcher)
         await transport.open()
         transport.send(Release(exit_code))
-        assert [telling async for telling in transport.tellings()][1:] == []
+        assert [message async for message in transport.messages()][1:] == []
         assert await agent.end() == exit_code
 
 
@@ -75,7 +75,7 @@ async def test_a_signal_ends_an_agent_that_waits(
                 transport = take(launcher)
                 await launcher.roster.other_than(())
                 await transport.open()
-                assert isinstance(await anext(transport.tellings()), Hello)
+                assert isinstance(await anext(transport.messages()), Hello)
             else:
                 await happen(lambda: len(agent.said) == 1)
             os.kill(os.getpid(), number)

@@ -11,7 +11,7 @@ from hvdrun.network.choice import Choice, Chosen, check_machines, choose
 from hvdrun.network.connectivity import LAUNCHER, Connectivity, plan_pairs
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from rendezvous.core.model import Endpoint
-from rendezvous.wire.orders import Found, Listening, Proof
+from rendezvous.wire.orders import Addresses, Listening, Proof
 
 
 def read_listening(text: str) -> Listening:
@@ -20,13 +20,15 @@ def read_listening(text: str) -> Listening:
     return Listening(interface, Endpoint(address, 4711), int(prefix), int(*speed))
 
 
-def read_machines(text: str) -> dict[str, Found]:
+def read_machines(text: str) -> dict[str, Addresses]:
     """The machines a, b and c; "interface address/prefix speed, another one | those of b"."""
     machines = [[entry for entry in machine.split(",") if entry.strip()] for machine in text.split("|")]
-    return {host: Found(tuple(map(read_listening, listed)), 4) for host, listed in zip("abc", machines, strict=False)}
+    return {
+        host: Addresses(tuple(map(read_listening, listed)), 4) for host, listed in zip("abc", machines, strict=False)
+    }
 
 
-def make_findings(machines: str | dict[str, Found], *unreached: str, slow: tuple[str, ...] = ()) -> Connectivity:
+def make_findings(machines: str | dict[str, Addresses], *unreached: str, slow: tuple[str, ...] = ()) -> Connectivity:
     """All hosts reach all addresses but for `address`, or `host>address`; slow ones take 9 ms."""
     found = read_machines(machines) if isinstance(machines, str) else machines
     pairs = plan_pairs([host for host in found if host != LAUNCHER])
@@ -169,7 +171,7 @@ addresses = st.builds("{} 10.{}.0.{}/{}".format, interfaces, st.integers(0, 2), 
 hosts = st.lists(addresses, min_size=1, max_size=4, unique_by=lambda text: text.split()[1])
 networks = st.lists(hosts, min_size=2, max_size=5).map(
     lambda machines: {
-        f"host{index}": Found(tuple(map(read_listening, listed)), 4) for index, listed in enumerate(machines)
+        f"host{index}": Addresses(tuple(map(read_listening, listed)), 4) for index, listed in enumerate(machines)
     }
 )
 
@@ -232,7 +234,7 @@ def test_the_order_of_proofs_is_of_no_importance(connectivity: Connectivity, ran
 @given(drawn_connectivity(), addresses)
 def test_an_address_that_nobody_has_reached_changes_nothing(connectivity: Connectivity, decoy: str) -> None:
     entry = read_listening(decoy.replace("10.", "172.", 1))
-    found = {host: Found((entry, *there.addresses), there.cores) for host, there in connectivity.found.items()}
+    found = {host: Addresses((entry, *there.addresses), there.cores) for host, there in connectivity.found.items()}
     try:
         expected = choose(connectivity)
     except NoCommonAddressError:

@@ -21,7 +21,16 @@ from hvdrun.network.connectivity import (
 )
 from hvdrun.network.errors import ConnectivityTimeoutError, NoAllowedAddressError
 from rendezvous.core.model import Endpoint
-from rendezvous.wire.orders import AgentMessage, Found, Listening, Look, Order, Probe, Probed, Remark
+from rendezvous.wire.orders import (
+    Addresses,
+    AgentMessage,
+    ListAddresses,
+    Listening,
+    Order,
+    ProbePeers,
+    ProbeResults,
+    Remark,
+)
 
 LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 5.0  # for an agent on this machine
@@ -44,9 +53,9 @@ class Agents:
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    def tell(self, host: str, telling: AgentMessage) -> None:
+    def tell(self, host: str, message: AgentMessage) -> None:
         """A host tells something."""
-        self._tellings[host].put_nowait(telling)
+        self._tellings[host].put_nowait(message)
 
     async def receive(self, host: str) -> AgentMessage:
         """What a host tells next."""
@@ -59,12 +68,12 @@ class Agents:
 
     async def _obey(self, host: str, order: Order) -> None:
         match order:
-            case Look(token, name):
+            case ListAddresses(token, name):
                 self.tokens.add(token)
                 self._participants[host] = Participant(token, name, loopback=True)
                 self.tell(host, Remark("what nobody waits for"))
                 self.tell(host, await self._participants[host].list_addresses())
-            case Probe(targets):
+            case ProbePeers(targets):
                 self.tell(host, await self._participants[host].probe(targets))
             case _:
                 raise AssertionError(order)
@@ -121,8 +130,8 @@ def test_a_newcomer_and_the_hosts_in_use_prove_each_other_at_the_known_address()
 def test_late_answers_to_an_earlier_check_do_not_count() -> None:
     async def run() -> Connectivity:
         agents = Agents(("a", "b"))
-        for telling in (Found((), 1, b"earlier"), Probed((), b"earlier")):
-            agents.tell("a", telling)
+        for message in (Addresses((), 1, b"earlier"), ProbeResults((), b"earlier")):
+            agents.tell("a", message)
         try:
             async with asyncio.timeout(LIMIT_SECONDS):
                 return await check_connectivity(("a", "b"), agents.send, agents.receive, loopback=True)
@@ -146,7 +155,9 @@ def test_no_host_needs_no_check() -> None:
     assert asyncio.run(check_connectivity((), agents.send, agents.receive)).proofs == {}
 
 
-@pytest.mark.parametrize(("kind", "task"), [(Look, "list its addresses"), (Probe, "report what it reaches")])
+@pytest.mark.parametrize(
+    ("kind", "task"), [(ListAddresses, "list its addresses"), (ProbePeers, "report what it reaches")]
+)
 def test_hosts_that_do_not_answer_in_time_are_named(kind: type[Order], task: str) -> None:
     with pytest.raises(ConnectivityTimeoutError, match=f"b, d did not {task}") as caught:
         run_check(("a", "b", "c", "d"), lambda host, order: host in "bd" and isinstance(order, kind), ENOUGH_SECONDS)
@@ -168,7 +179,7 @@ def test_an_agent_that_is_lost_ends_the_check_with_its_own_error() -> None:
 
 
 def test_nobody_listens_on_loopback_in_earnest() -> None:
-    async def look() -> Found:
+    async def look() -> Addresses:
         participant = Participant(b"token", "a")
         try:
             return await participant.list_addresses()
@@ -227,7 +238,7 @@ def test_the_plan_is_the_same_each_time() -> None:
 
 def test_the_launcher_is_no_host() -> None:
     entry = Listening("eth0", Endpoint("10.0.0.1", 1), 24)
-    found = {"a": Found((entry,), 4), LAUNCHER: Found((), 2), "b": Found((), 8)}
+    found = {"a": Addresses((entry,), 4), LAUNCHER: Addresses((), 2), "b": Addresses((), 8)}
     connectivity = Connectivity(found, frozenset({("a", "b"), ("a", LAUNCHER)}), {})
     assert connectivity.hosts == ("a", "b")
     assert connectivity.addresses("a") == (entry,)
@@ -256,7 +267,7 @@ def test_a_newcomer_among_many_is_tried_by_some_of_them() -> None:
 
 def test_a_host_can_be_left_out_of_what_was_found() -> None:
     entry = Listening("eth0", Endpoint("10.0.0.1", 1), 24)
-    found = {host: Found((entry,), 4) for host in ("a", "b", "c", LAUNCHER)}
+    found = {host: Addresses((entry,), 4) for host in ("a", "b", "c", LAUNCHER)}
     connectivity = Connectivity(found, plan_pairs(["a", "b", "c"]), {"a": [], "b": [], "c": []}).without("b")
     assert connectivity.hosts == ("a", "c")
     assert connectivity.pairs == plan_pairs(["a", "c"])

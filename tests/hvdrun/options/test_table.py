@@ -52,6 +52,6 @@ def test_a_switch_has_no_value_to_read() -> None:
 
 
 def test_click_gets_every_spelling() -> None:
-    parameters = make_click_options({"help": lambda *_: None, "version": lambda *_: None})
+    parameters = make_click_options(dict.fromkeys(("completion", "help", "version"), lambda *_: None))
     assert {flag for parameter in parameters for flag in parameter.opts} == set(BY_FLAG)
     assert all(isinstance(parameter, click.Option) for parameter in parameters)

@@ -63,7 +63,7 @@ async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -
     transport = Transports().make("far", make_spec("far", rsh=(program,), users={"far": "me"}))
     try:
         await transport.open()
-        assert isinstance(await anext(transport.tellings()), Hello)
+        assert isinstance(await anext(transport.messages()), Hello)
         assert isinstance(transport, CommandTransport)
         assert transport._child is not None
         assert transport._child.errors.startswith(b"me@far")
@@ -91,7 +91,7 @@ async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) 
     transport = Transports().make("localhost", with_fields(spec, here=frozenset({"localhost"})))
     try:
         await transport.open()
-        assert isinstance(await anext(transport.tellings()), Hello)
+        assert isinstance(await anext(transport.messages()), Hello)
         assert await transport.tunnel(7) == 7
     finally:
         await transport.close()
@@ -140,7 +140,7 @@ async def test_a_chatty_command_holds_nothing_up(tmp_path: Path) -> None:
     transport = make(RemoteAgent(sys.executable), way)
     try:
         await transport.open()
-        assert isinstance(await anext(transport.tellings()), Hello)
+        assert isinstance(await anext(transport.messages()), Hello)
     finally:
         await transport.close()
 

@@ -54,42 +54,42 @@ async def opened(transport: Transport) -> AsyncIterator[AsyncIterator[AgentMessa
     """What its agent tells, after its greeting."""
     try:
         await transport.open()
-        tellings = transport.tellings()
-        hello = await anext(tellings)
+        messages = transport.messages()
+        hello = await anext(messages)
         assert isinstance(hello, Hello)
         assert hello.version == __version__
-        yield tellings
+        yield messages
     finally:
         await transport.close()
 
 
-async def start(transport: Transport, tellings: AsyncIterator[AgentMessage], directory: Path, script: str) -> list[str]:
+async def start(transport: Transport, messages: AsyncIterator[AgentMessage], directory: Path, script: str) -> list[str]:
     """Launch the worker: the words of its first line."""
     transport.send(begin_with(directory, script))
     transport.send(LAUNCH)
-    assert isinstance(await anext(tellings), Reserved)
+    assert isinstance(await anext(messages), Reserved)
     data = b""
     while not data.endswith(b"\n"):
-        telling = await anext(tellings)
-        if isinstance(telling, Output) and telling.stream is OutputStream.STDOUT:
-            data += telling.data
+        message = await anext(messages)
+        if isinstance(message, Output) and message.stream is OutputStream.STDOUT:
+            data += message.data
     return data.decode().split()
 
 
-async def find_output(tellings: AsyncIterator[AgentMessage]) -> list[AgentMessage]:
+async def find_output(messages: AsyncIterator[AgentMessage]) -> list[AgentMessage]:
     """What output comes until the end."""
-    return [telling async for telling in tellings if isinstance(telling, Output)]
+    return [message async for message in messages if isinstance(message, Output)]
 
 
 @in_loop
 async def test_orders_go_there_and_output_comes_back(make: Make, tmp_path: Path) -> None:
     transport = make()
-    async with opened(transport) as tellings:
+    async with opened(transport) as messages:
         script = "echo $HOROVOD_HOSTNAME $HVD_SLOT; exec sleep 600"
-        assert await start(transport, tellings, tmp_path, script) == ["a", "a:0"]
+        assert await start(transport, messages, tmp_path, script) == ["a", "a:0"]
         transport.send(Terminate(WORKER, 0.0, "the test wants it"))
         transport.send(Release())
-        assert await find_output(tellings) == []
+        assert await find_output(messages) == []
         assert (await transport.wait()).endswith(" ended with exit code 0")
         transport.send(Release())  # is lost
 
@@ -97,20 +97,20 @@ async def test_orders_go_there_and_output_comes_back(make: Make, tmp_path: Path)
 @in_loop
 async def test_the_end_of_the_orders_ends_the_agent_and_its_workers(make: Make, tmp_path: Path) -> None:
     transport = make()
-    async with opened(transport) as tellings:
-        pids = await start(transport, tellings, tmp_path, SLEEPS)
+    async with opened(transport) as messages:
+        pids = await start(transport, messages, tmp_path, SLEEPS)
     assert not any(is_alive(int(pid)) for pid in pids)
 
 
 @in_loop
 async def test_an_agent_that_is_given_up_ends_with_its_workers_and_tells_no_more(make: Make, tmp_path: Path) -> None:
     transport = make()
-    async with opened(transport) as tellings:
-        worker, agent = map(int, await start(transport, tellings, tmp_path, SLEEPS))
+    async with opened(transport) as messages:
+        worker, agent = map(int, await start(transport, messages, tmp_path, SLEEPS))
         if isinstance(transport, LocalTransport):
             os.kill(agent, signal.SIGSTOP)  # it cannot end by itself
         await transport.abandon()
-        assert await find_output(tellings) == []
+        assert await find_output(messages) == []
         await happen(lambda: not is_alive(worker) and not is_alive(agent), "its end")
 
 
@@ -119,7 +119,7 @@ async def test_a_transport_that_was_never_opened_has_nothing_to_close(make: Make
     transport = make()
     transport.send(Release())
     assert await transport.wait() == "it was never started"
-    assert await find_output(transport.tellings()) == []
+    assert await find_output(transport.messages()) == []
     await transport.close()
 
 

@@ -10,6 +10,7 @@ from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReas
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
 from rendezvous.wire.orders import (
+    Addresses,
     Admission,
     AgentAdmitted,
     AgentJoin,
@@ -17,17 +18,16 @@ from rendezvous.wire.orders import (
     Alert,
     Begin,
     Credential,
-    Found,
     Hello,
     Hold,
     Input,
+    ListAddresses,
     Listening,
-    Look,
     Order,
     Output,
     OutputStream,
-    Probe,
-    Probed,
+    ProbePeers,
+    ProbeResults,
     ProbeTarget,
     Proof,
     Release,
@@ -128,8 +128,8 @@ orders: st.SearchStrategy[Order] = st.one_of(
     st.just(Stop()),
     st.builds(Input, st.binary()),
     st.builds(Wait, st.none() | seconds),
-    st.builds(Look, st.binary(min_size=1), names),
-    st.builds(Probe, st.lists(st.builds(ProbeTarget, names, endpoints), max_size=3).map(tuple)),
+    st.builds(ListAddresses, st.binary(min_size=1), names),
+    st.builds(ProbePeers, st.lists(st.builds(ProbeTarget, names, endpoints), max_size=3).map(tuple)),
 )
 listenings = st.builds(Listening, words, endpoints, numbers, numbers)
 proofs = st.builds(Proof, names, names, names, seconds)
@@ -140,8 +140,8 @@ tellings: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Reserved, endpoints),
     st.builds(Taken),
     st.builds(Hello, texts, texts, texts),
-    st.builds(Found, st.lists(listenings, max_size=3).map(tuple), numbers, st.binary(max_size=32)),
-    st.builds(Probed, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
+    st.builds(Addresses, st.lists(listenings, max_size=3).map(tuple), numbers, st.binary(max_size=32)),
+    st.builds(ProbeResults, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),
 )
 agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)

@@ -6,7 +6,7 @@ from hypothesis import strategies as some
 
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.wire.notifications import Published
-from rendezvous.wire.orders import SERVER_NAME, Begin, Credential, Look, OutputStream, agent_identity
+from rendezvous.wire.orders import SERVER_NAME, Begin, Credential, ListAddresses, OutputStream, agent_identity
 from rendezvous.wire.processes import Activation
 
 CREDENTIAL = Credential(b"authority", b"certificate", b"secret key")
@@ -32,7 +32,7 @@ MEMBERS = ((Worker(Slot("a", 0), 1), Assignment(0, 1, 0, 1, 0, 1)),)
     [
         (CREDENTIAL, "Credential"),
         (BEGIN, "train.py"),
-        (Look(b"secret", "a"), "'a'"),
+        (ListAddresses(b"secret", "a"), "'a'"),
         (Published(1, MEMBERS, KEY), "generation=1"),
         (Activation(3, 4, KEY), "Activation(generation=3, size=4)"),
     ],

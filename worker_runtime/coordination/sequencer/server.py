@@ -83,8 +83,10 @@ class Handshakes:
 
     def find_due(self) -> float | None:
         """When `expire` has something to do, by the monotonic clock; None for never."""
+        if not (self._silent or self._early):
+            return None  # as in every round once the members have come
         oldest = [next(iter(some)) for some in (self._silent, self._early) if some]
-        return min((handshake.due for handshake in oldest), default=None)
+        return min(handshake.due for handshake in oldest)
 
     def expire(self, now: float) -> None:
         """End those whose time is over."""

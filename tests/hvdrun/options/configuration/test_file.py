@@ -86,7 +86,7 @@ def test_an_empty_file_gives_nothing(tmp_path: Path, text: str) -> None:
 
 def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
     without = {option.dest for option in OPTIONS} - {option.dest for option in KEYS.values()}
-    assert without == {"help", "version", "config_file", "write_config"}
+    assert without == {"completion", "help", "version", "config_file", "write_config"}
     assert all(len(key) > 1 or key == "x" for key in KEYS)
 
 

@@ -25,7 +25,7 @@ pytestmark = needs_sshd
 @in_loop
 async def test_nothing_of_the_start_is_on_a_command_line(home: Home, server: SshServer) -> None:
     async with opened(home, server, RemoteAgent(sys.executable, "TOKEN=hidden-in-the-prefix")) as transport:
-        assert isinstance(await anext(transport.tellings()), Hello)
+        assert isinstance(await anext(transport.messages()), Hello)
         processes = [find_session(server), *find_session(server).children(recursive=True)]
         lines = "\n".join(" ".join(process.cmdline()) for process in processes)
         assert "hvdrun.agent" in lines
@@ -37,7 +37,7 @@ async def test_what_a_prefix_prints_does_not_disturb(home: Home, server: SshServ
     (tmp_path / "env.sh").write_text("export COLOUR=blue\ncat\n", encoding="utf-8")  # cat must not eat the orders
     prefix = f"# it's loud!\nsource {tmp_path}/env.sh\nprintf 'loaded \\0 \"x\" \\1'; seq 20000; echo oops >&2 # so"
     async with opened(home, server, RemoteAgent(sys.executable, prefix)) as transport:
-        assert isinstance(await anext(transport.tellings()), Hello)
+        assert isinstance(await anext(transport.messages()), Hello)
         transport.send(Release())
         assert await transport.wait() == "its agent ended with exit code 0"
 
@@ -121,12 +121,12 @@ async def test_an_order_is_not_waited_for_when_the_agent_does_not_read(
 @in_loop
 async def test_a_lost_connection_ends_what_is_told_and_the_agent(home: Home, server: SshServer) -> None:
     async with opened(home, server) as transport:
-        tellings = transport.tellings()
-        assert isinstance(await anext(tellings), Hello)
+        messages = transport.messages()
+        assert isinstance(await anext(messages), Hello)
         session = find_session(server)
         agents = session.children(recursive=True)
         session.kill()
-        assert [telling async for telling in tellings] == []
+        assert [message async for message in messages] == []
         assert (await transport.wait()).startswith("its ssh connection was lost")
         await happen(lambda: not any(is_alive(agent.pid) for agent in agents), "the end of the agent")
 
