@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/launch.py --rounds 20
 
-Prints a table per N and writes benchmarks/launch.json. Times are the wall time of the whole command; each is divided by
-that of `python -c "import torch"` in the same round.
+Prints a table per N, and the memory of launcher and agent, and writes benchmarks/launch.json. Times are the wall time
+of the whole command; each is divided by that of `python -c "import torch"` in the same round.
 """
 
 import argparse
@@ -21,6 +21,8 @@ PEER = 'python -c "import torch"'
 OURS = "import worker_runtime.torch as hvd\nhvd.init()\nprint(hvd.rank())\n"
 THEIRS = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_rank())\n"
 LIMIT_SECONDS = 120
+LAUNCHER = "hvdrun.cli.program, hvdrun.job, hvdrun.console.reporting_server, rendezvous.server.authority"
+AGENT = "hvdrun.agent.agent, hvdrun.agent.session"
 RESULT = Path(__file__).with_suffix(".json")
 
 
@@ -54,6 +56,40 @@ def contenders(size: int, folder: Path) -> dict[str, Callable[[], float]]:
     }
 
 
+def measure_memory(folder: Path) -> list[tuple[str, float, float]]:
+    """The proportional memory of launcher and agent in MB while two workers run, and that of their imports alone."""
+    script = folder / "wait.py"
+    script.write_text("print('up', flush=True)\nimport time\ntime.sleep(600)\n", encoding="utf-8")
+    found = []
+    job = [sys.executable, "-m", "hvdrun", "-np", "2", sys.executable, "-S", str(script)]
+    with subprocess.Popen(job, cwd=folder, stdout=subprocess.PIPE, text=True) as launcher:
+        for _ in range(2):
+            launcher.stdout.readline() if launcher.stdout else ""
+        children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text(encoding="ascii").split()
+        (agent,) = (pid for pid in children if b"hvdrun.agent" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        for name, pid, modules in (("launcher", launcher.pid, LAUNCHER), ("agent", int(agent), AGENT)):
+            found.append((name, read_pss(pid), measure_imports(modules)))
+        launcher.terminate()
+    return found
+
+
+def measure_imports(modules: str) -> float:
+    """The proportional memory of a Python that imports these modules and waits, in MB."""
+    program = f"import {modules}; print(flush=True); import time; time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as python:
+        if python.stdout is not None:
+            python.stdout.readline()
+        megabytes = read_pss(python.pid)
+        python.kill()
+    return megabytes
+
+
+def read_pss(pid: int) -> float:
+    """The proportional memory of a process, in MB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,6 +102,9 @@ def main() -> None:
             title = f"-np {size}"
             tables[title] = compare(take_turns(contenders(size, Path(folder)), arguments.rounds), PEER)
             print(render(title, tables[title]), end="\n\n", flush=True)
+        print("### Memory\n\n| | PSS | of it beyond the imports' own |\n|---|---|---|")
+        for name, megabytes, own in measure_memory(Path(folder)):
+            print(f"| {name} | {megabytes:.0f} MB | {megabytes - own:.0f} MB |")
     write_json(RESULT, tables)
 
 

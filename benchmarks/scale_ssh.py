@@ -36,12 +36,12 @@ class SlowTransport:
     def send(self, order: Order) -> None:
         """Nobody is there."""
 
-    async def tellings(self) -> AsyncIterator[AgentMessage]:
+    async def messages(self) -> AsyncIterator[AgentMessage]:
         """Nothing, until it is closed."""
         await self._closed.wait()
         nothing: tuple[AgentMessage, ...] = ()
-        for telling in nothing:
-            yield telling
+        for message in nothing:
+            yield message
 
     async def wait(self) -> str:
         """See `Transport`."""

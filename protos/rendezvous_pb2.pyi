@@ -239,7 +239,7 @@ class Report(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
-    TROUBLE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
     HAS_STATE_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     COMPLETED_FIELD_NUMBER: _builtins.int
@@ -248,7 +248,7 @@ class Report(_message.Message):
     IS_BLANK_FIELD_NUMBER: _builtins.int
     COMMITS_FIELD_NUMBER: _builtins.int
     reason: Global___JoinReason.ValueType
-    trouble: _builtins.str
+    error: _builtins.str
     has_state: _builtins.bool
     seen: _builtins.int
     floor: _builtins.int
@@ -262,7 +262,7 @@ class Report(_message.Message):
         self,
         *,
         reason: Global___JoinReason.ValueType = ...,
-        trouble: _builtins.str = ...,
+        error: _builtins.str = ...,
         has_state: _builtins.bool = ...,
         pending: _abc.Iterable[Global___PendingOperation] | None = ...,
         completed: _abc.Iterable[Global___CompletedOperation] | None = ...,
@@ -273,7 +273,7 @@ class Report(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "reason", b"reason", "seen", b"seen", "trouble", b"trouble"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "error", b"error", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "reason", b"reason", "seen", b"seen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -136,7 +136,7 @@ class JobReporter:
             case Exited(worker, returncode) if state.ends_well(returncode) and worker in self._members:
                 self._ended_well.add(worker)
             case Joined(_, after, report) if after == state.number and not self._trouble:
-                self._trouble = " ".join(report.trouble.split())  # it may have the program's own words
+                self._trouble = " ".join(report.error.split())  # it may have the program's own words
             case _:
                 pass
 

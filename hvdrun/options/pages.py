@@ -1,12 +1,13 @@
 """The table of options for people: the lines of --help, and the table in the docs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hvdrun.options.option import Option
+from hvdrun.options.programs import AGENT, TOKEN
 from hvdrun.options.table import OPTIONS, TABLE
 
-TABLE_START = "<!-- options -->"
-TABLE_END = "<!-- /options -->"
+# By the name that stands in the markers of a page.
+TABLES = {"options": OPTIONS, "options of agent": AGENT, "options of token": TOKEN}
 
 
 def describe_options() -> Iterator[tuple[str, list[tuple[str, str]]]]:
@@ -27,10 +28,10 @@ def _explain(option: Option) -> str:
     return f"{option.help} {text[0].upper()}{text[1:]}." if text else option.help
 
 
-def render_table() -> str:
-    """The table of options, in Markdown."""
+def render_table(options: Sequence[Option] = OPTIONS) -> str:
+    """A table of options, in Markdown."""
     lines = ["| option | meaning | default | environment |", "|---|---|---|---|"]
-    for option in OPTIONS:
+    for option in options:
         first, *others = option.flags
         spellings = ", ".join([f"`{f'{first} {option.metavar}'.rstrip()}`", *(f"`{flag}`" for flag in others)])
         variable = f"`{option.environment}`" if option.environment else ""
@@ -38,14 +39,17 @@ def render_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def replace_table(page: str) -> str:
-    """The page with the table between its markers made anew.
+def replace_tables(page: str) -> str:
+    """The page with the tables between their markers made anew.
 
     Raises:
-        ValueError: the markers are not there, once and in order.
+        ValueError: some markers are not there, once and in order.
     """
-    before, start, rest = page.partition(TABLE_START)
-    _, end, after = rest.partition(TABLE_END)
-    if not start or not end:
-        raise ValueError(f"the markers {TABLE_START} and {TABLE_END} are missing")
-    return f"{before}{start}\n{render_table()}{end}{after}"
+    for name, options in TABLES.items():
+        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+        before, has_start, rest = page.partition(start)
+        _, has_end, after = rest.partition(end)
+        if not has_start or not has_end:
+            raise ValueError(f"the markers {start} and {end} are missing")
+        page = f"{before}{start}\n{render_table(options)}{end}{after}"
+    return page

@@ -137,7 +137,7 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
         return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
     interrupts = state.number > 0 and report.reason in _INTERRUPTING
     if interrupts and not state.policy.is_elastic:
-        why = report.trouble or "it was interrupted"
+        why = report.error or "it was interrupted"
         reason = f"rank {known.assignment.rank} cannot go on: {why}"
         return replace(state, outcome=give_up(reason, state.cause)), ()
     state = state.with_records([known.wait(report)])
@@ -145,7 +145,7 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
         state = state.enter(Phase.FORMING)
     if not interrupts:
         return state, ()
-    return state.with_interruption(report.trouble or f"rank {known.assignment.rank} cannot go on"), ()
+    return state.with_interruption(report.error or f"rank {known.assignment.rank} cannot go on"), ()
 
 
 def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
@@ -241,7 +241,8 @@ def _die_of_notice(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
     Where the job has not begun to train and cannot begin without that worker, nobody has anything to save.
     """
     others = any(offered.name != host for offered in state.offered)
-    if state.number or (state.policy.is_elastic and others and state.stops_at is None):
+    may_begin = state.policy.is_elastic and others and state.stops_at is None and not state.refusal
+    if state.number or may_begin:
         return _notice(state, host)
     return replace(state, outcome=end_as_noticed()), ()
 

@@ -151,7 +151,7 @@ class CrashLoop:
         They have got further when they have come beyond the last trouble, or have committed their state after a step,
         from which they go on after a restore. (Who is alone makes steps without a round.)
         """
-        trouble = next((report.trouble for report in reports if report.trouble), "")
+        trouble = next((report.error for report in reports if report.error), "")
         progress = max((_find_progress(report) for report in reports), default=0)
         commits = max((report.commits for report in reports), default=0)
         if not trouble or len(reports) < len(members):

@@ -68,7 +68,7 @@ class CompletedOperation:
 class Report:
     """What a worker tells when it joins: a snapshot, after which nothing of the old generation becomes done here.
 
-    trouble: what it has noticed by itself, in one sentence without a full stop; "" when it was only told.
+    error: what it has noticed by itself, in one sentence without a full stop; "" when it was only told.
     has_state: it is inside a function that begins again after an exception (`hvd.elastic.run`).
     pending: but not the optimizer's reductions that its next commit round would cover: they are made anew as a whole,
         unless that is done.
@@ -79,7 +79,7 @@ class Report:
     """
 
     reason: JoinReason = JoinReason.BEGIN
-    trouble: str = ""
+    error: str = ""
     has_state: bool = False
     pending: tuple[PendingOperation, ...] = ()
     completed: tuple[CompletedOperation, ...] = ()

@@ -224,8 +224,7 @@ def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], 
     newcomers = [record for record in survivors if record.is_blank]
     if not 0 < len(newcomers) < len(survivors):
         is_own = any(
-            record.report and record.report.reason is JoinReason.RESTORE and record.report.trouble
-            for record in survivors
+            record.report and record.report.reason is JoinReason.RESTORE and record.report.error for record in survivors
         )
         return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
     weight = state.policy.recovery.failures_per_slot
@@ -245,7 +244,7 @@ def _explain(state: State, reports: Iterable[Report]) -> str:
     """What has interrupted the generation, in one sentence; "" where nothing has."""
     if state.cause is not None:
         return state.cause.reason
-    return next((report.trouble for report in reports if report.trouble and report.reason is JoinReason.CONTINUE), "")
+    return next((report.error for report in reports if report.error and report.reason is JoinReason.CONTINUE), "")
 
 
 def _publish_next(

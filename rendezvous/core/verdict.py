@@ -240,8 +240,8 @@ def _find_restored(reports: Mapping[int, Report]) -> str | None:
     restored = [(rank, report) for rank, report in sorted(reports.items()) if report.reason is JoinReason.RESTORE]
     if not restored:
         return None
-    rank, report = next((each for each in restored if each[1].trouble), restored[0])
-    return f"rank {rank} has returned to its last commit{f': {report.trouble}' if report.trouble else ''}"
+    rank, report = next((each for each in restored if each[1].error), restored[0])
+    return f"rank {rank} has returned to its last commit{f': {report.error}' if report.error else ''}"
 
 
 def _is_removal(situation: Situation, reasons: set[JoinReason]) -> bool:

@@ -11,11 +11,26 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.program import read_spec
+from hvdrun.options.horovodrun.table import BY_WORD
+from hvdrun.options.pages import TABLES
 from rendezvous.core.lifecycle import PHASES, draw
 from tests.house.sources import ROOT, read_sources
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 README_LINES = 150
+# Options of torchrun, apptainer, py-spy, pytest, and of scripts and programs that the text names.
+OTHERS_OPTIONS = {
+    *("--max-restarts", "--nnodes", "--node-rank", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint"),
+    *("--epochs", "--force", "--install", "--nv", "--path", "--pdb", "--pid", "--runs", "--standalone", "--trace"),
+    *("--uninstall", "--write"),
+}
+# Of Horovod alone: the text says that they are not served.
+HOROVODS_VARIABLES = {"HOROVOD_DYNAMIC_PROCESS_SETS", "HOROVOD_GPU_OPERATIONS", "HOROVOD_TIMELINE"}
+# By these an agent tells its workers who they are; no user sets them.
+INTERNAL_VARIABLES = {
+    *("HVD_ADDRESS", "HVD_INCARNATION", "HVD_JOB", "HVD_LATE", "HVD_LEASE", "HVD_MEMBER", "HVD_SLOT", "HVD_SOCKET"),
+    "HVD_START_TIMEOUT",
+}
 # Errors that reach a user derive from these.
 BASES = {
     "HvdrunError",
@@ -84,6 +99,28 @@ def test_every_error_for_users_has_a_cause_and_a_remedy() -> None:
         and not {"Cause:", "Remedy:"} <= set((ast.get_docstring(node) or "").split())
     ]
     assert unexplained == []
+
+
+def read_documentation() -> str:
+    """README and docs in one."""
+    pages = (page for page in PAGES if page.name not in {"CHANGELOG.md", "CONTRIBUTING.md"})
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+
+
+def test_every_option_in_the_text_exists_and_every_one_that_exists_is_in_the_text() -> None:
+    own = {flag for options in TABLES.values() for option in options for flag in option.flags}
+    named = set(re.findall(r"(?<![\w/-])(--[a-z][a-z0-9-]*[a-z0-9])(?![\w*-])", read_documentation()))
+    assert sorted(named - own - BY_WORD.keys() - OTHERS_OPTIONS) == []
+    assert sorted(flag for flag in own if flag.startswith("--") and flag not in named) == []
+
+
+def test_every_variable_in_the_text_exists_and_every_one_for_users_is_in_the_text() -> None:
+    pattern = r"\b((?:HVD|HVDRUN|HOROVOD)_[A-Z0-9_]*[A-Z0-9])"
+    named = set(re.findall(rf"{pattern}\b", read_documentation()))
+    sources = (source for package in ("hvdrun", "rendezvous", "worker_runtime") for _, source in read_sources(package))
+    known = set(re.findall(rf"[\"'\$]{pattern}[\"']", "\n".join(sources)))
+    assert sorted(named - known - HOROVODS_VARIABLES) == []
+    assert sorted(known - named - INTERNAL_VARIABLES) == []
 
 
 def test_the_map_draws_the_phases_of_the_core() -> None:

@@ -152,7 +152,7 @@ class Recovery:
                 report = succession.report()
                 succession.engine.close()
             with self._changed:
-                self._begin(replace(report, reason=reason, trouble=trouble, pending=()))
+                self._begin(replace(report, reason=reason, error=trouble, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:
@@ -284,7 +284,7 @@ class Recovery:
                 return  # the program has just come for another by itself
             former, self._formation = self._formation, None
             report = Report(JoinReason.FORM) if succession is None else succession.report()
-            self._begin(replace(report, trouble=trouble))
+            self._begin(replace(report, error=trouble))
         if former is not None:
             former.abandon()
         if succession is not None:

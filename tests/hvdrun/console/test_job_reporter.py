@@ -90,22 +90,22 @@ GOES_ON = "the job goes on with 2 workers."
     [
         (["join a:0 after=1", "join a:1 after=1"], []),
         (["join a:0 after=1 resize state", "join a:1 after=1 resize state"], []),
-        (["join a:1 after=1 continue", f'join a:0 after=1 continue "trouble={SILENT}"'], [f"{SILENT}.", GOES_ON]),
+        (["join a:1 after=1 continue", f'join a:0 after=1 continue "error={SILENT}"'], [f"{SILENT}.", GOES_ON]),
         (
-            [f'join a:0 after=1 form "trouble={SILENT}."', 'join a:1 after=1 form "trouble=so was rank 1"'],
+            [f'join a:0 after=1 form "error={SILENT}."', 'join a:1 after=1 form "error=so was rank 1"'],
             [f"{SILENT}.", GOES_ON],
         ),
         (
-            ['join a:1 after=1 restore state "trouble=the shapes\n differ"', "join a:0 after=1 continue state"],
+            ['join a:1 after=1 restore state "error=the shapes\n differ"', "join a:0 after=1 continue state"],
             ["rank 1 has returned to its last commit: the shapes differ.", GOES_ON],
         ),
         (
-            ['join a:1 after=1 continue "trouble=rank 0 has closed the connection"', "exit a:0 -9"],
+            ['join a:1 after=1 continue "error=rank 0 has closed the connection"', "exit a:0 -9"],
             ["rank 0 (a:0) was lost: killed by SIGKILL (signal 9).", "the job goes on with 1 worker."],
         ),
         (
             [
-                f'join a:0 after=1 continue "trouble={SILENT}"',
+                f'join a:0 after=1 continue "error={SILENT}"',
                 *("join a:1 after=1 continue", "join a:0 after=2 continue", "join a:1 after=2 continue"),
             ],
             [f"{SILENT}.", GOES_ON, GOES_ON],

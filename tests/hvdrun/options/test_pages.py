@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.options.pages import TABLE_END, TABLE_START, describe_options, render_table, replace_table
+from hvdrun.options.pages import TABLES, describe_options, render_table, replace_tables
 from hvdrun.options.table import OPTIONS
 from tests.house.sources import ROOT
 from tests.hvdrun.interpreter import run_python
@@ -29,27 +29,30 @@ def test_the_table_has_a_row_for_every_option() -> None:
     assert all(row.count("|") == 5 for row in rows)
 
 
-def test_the_readme_is_replaced_between_its_markers_only() -> None:
-    old = f"before\n{TABLE_START}\nold\n{TABLE_END}\nafter\n"
-    new = replace_table(old)
-    assert new == f"before\n{TABLE_START}\n{render_table()}{TABLE_END}\nafter\n"
-    assert replace_table(new) == new
+PAGE = "\n".join(f"before {name}\n<!-- {name} -->\nold\n<!-- /{name} -->\nafter" for name in TABLES)
 
 
-@pytest.mark.parametrize("text", ["", TABLE_START, TABLE_END, f"{TABLE_END}{TABLE_START}"])
-def test_a_readme_without_markers_is_refused(text: str) -> None:
+def test_a_page_is_replaced_between_its_markers_only() -> None:
+    new = replace_tables(PAGE)
+    for name, options in TABLES.items():
+        assert f"before {name}\n<!-- {name} -->\n{render_table(options)}<!-- /{name} -->\nafter" in new
+    assert replace_tables(new) == new
+
+
+@pytest.mark.parametrize("text", ["", "<!-- options -->", "<!-- /options -->", "<!-- /options --><!-- options -->"])
+def test_a_page_without_markers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="markers"):
-        replace_table(text)
+        replace_tables(text)
 
 
-def test_the_module_rewrites_a_readme(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"{TABLE_START}{TABLE_END}")
-    assert run_python("-m", "hvdrun.options", "--write", readme).returncode == 0
-    assert render_table() in readme.read_text()
+def test_the_module_rewrites_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "options.md"
+    page.write_text(PAGE)
+    assert run_python("-m", "hvdrun.options", "--write", page).returncode == 0
+    assert page.read_text() == replace_tables(PAGE)
 
 
-def test_the_readme_has_this_table() -> None:
+def test_the_page_of_options_is_current() -> None:
     """Where it does not: python -m hvdrun.options --write docs/reference/options.md."""
     text = (ROOT / "docs" / "reference" / "options.md").read_text()
-    assert replace_table(text) == text
+    assert replace_tables(text) == text

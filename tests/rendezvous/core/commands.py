@@ -79,7 +79,7 @@ def parse_report(words: list[str], size: int) -> Report:
     reasons = flags & {reason.value for reason in JoinReason}
     report = Report(
         reason=JoinReason(reasons.pop()) if reasons else JoinReason.BEGIN,
-        trouble=facts.pop("trouble", ""),
+        error=facts.pop("error", ""),
         has_state="state" in flags,
         pending=tuple(pending),
         completed=tuple(completed),

@@ -76,3 +76,9 @@ def test_a_busy_survivor_without_a_state_may_not_begin_again() -> None:
     state = play(*TRIO, "exit a:2 1", "join a:0 after=1 continue pending=allreduce.x")
     (busy,) = (record for record in state.survivors() if record.report is not None)
     assert not busy.may_begin_again
+
+
+def test_a_plain_program_that_dies_of_a_stop_notice_after_others_have_ended_well_has_not_succeeded() -> None:
+    state = play("policy min=1 max=3 failures=any", "hosts a:3 b:1", "exit a:1 0", "exit a:2 0", "exit a:0 -12")
+    assert state.outcome is not None
+    assert (state.outcome.exit_code, state.outcome.cause) == (75, Cause.STOPPED)

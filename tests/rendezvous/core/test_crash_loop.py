@@ -10,7 +10,7 @@ MEMBERS = (Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1))
 def report(trouble: str = "", *, asked: int = 0, done: int = 0, commits: int = 0) -> Report:
     pending = (PendingOperation((0, 1), "commit.1", "commit", asked),)
     completed = (CompletedOperation((0, 1), "commit.1", 0, done),)
-    return Report(trouble=trouble, pending=pending, completed=completed, commits=commits)
+    return Report(error=trouble, pending=pending, completed=completed, commits=commits)
 
 
 def test_the_same_again_and_again_is_hopeless() -> None:

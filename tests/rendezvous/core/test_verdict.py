@@ -202,7 +202,7 @@ def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.Dat
 
 
 def test_what_has_interrupted_is_not_told_twice() -> None:
-    restored = Report(reason=JoinReason.RESTORE, has_state=True, trouble="no luck")
+    restored = Report(reason=JoinReason.RESTORE, has_state=True, error="no luck")
     reports = {0: Report(reason=JoinReason.CONTINUE, has_state=True), 1: restored}
     reason = "rank 1 has returned to its last commit: no luck"
     for cause, told in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):

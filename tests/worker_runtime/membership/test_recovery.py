@@ -151,7 +151,7 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     stage.generations[5].lose()
     call = stage.interrupt()
     assert (call.after, call.report.reason) == (5, JoinReason.CONTINUE)
-    assert call.report.trouble in {"", LOST}  # of which it has heard in two ways
+    assert call.report.error in {"", LOST}  # of which it has heard in two ways
     assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
     assert not call.report.has_state
     stage.may_hear.clear()
@@ -192,7 +192,7 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
     stage.recovery.note_trouble(5, "the sequencer has ended")
     stage.recovery.note_trouble(5, "allreduce 'x' failed")
     call = stage.registrar.read()
-    assert (call.after, call.report.trouble) == (5, "the sequencer has ended")
+    assert (call.after, call.report.error) == (5, "the sequencer has ended")
     stage.registrar.tell(Interrupted(5, "the sequencer has ended"))
     call.answer(publish(6, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
@@ -286,7 +286,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
     with stage.recovery.declare():
         entering = stage.enter(JoinReason.RESTORE, "allreduce 'x': shapes differ")
         call = stage.registrar.read()
-    assert (call.after, call.report.reason, call.report.trouble) == (
+    assert (call.after, call.report.reason, call.report.error) == (
         5,
         JoinReason.RESTORE,
         "allreduce 'x': shapes differ",
