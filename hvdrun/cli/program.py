@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     except KeyboardInterrupt:
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
-        return report_internal_error(error, with_traceback=asks_for("verbose", options), with_time=with_time)
+        with_traceback = words[:1] == ["agent"] or asks_for("verbose", options)  # hvdrun agent has no -v
+        return report_internal_error(error, with_traceback=with_traceback, with_time=with_time)
 
 
 def run_own_program(name: str, words: Sequence[str]) -> int:

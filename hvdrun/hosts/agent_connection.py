@@ -132,7 +132,7 @@ class AgentConnection:
         self._is_released = True
         self._answers.put_nowait("it was given up")
         if self._abandoning is None:
-            self._abandoning = self._tasks.create_task(self._transport.abandon(), name="abandon an agent")
+            self._abandoning = self._tasks.create_task(self._transport.kill(), name="abandon an agent")
 
     async def close(self, *, abandons: bool = False) -> None:
         """End the agent, if it has not ended, and wait for that.
@@ -149,7 +149,7 @@ class AgentConnection:
             await asyncio.wait({self._abandoning})
             abandons |= self._abandoning.cancelled()  # since the job has ended
         if abandons:
-            await self._transport.abandon()
+            await self._transport.kill()
         await self._transport.close()
 
     async def _start(self) -> None:

@@ -147,9 +147,16 @@ class AgentPool:
         await _drain(connections, is_lost)
 
     async def close(self) -> None:
-        """End every agent that is left, and wait for its end."""
+        """End every agent that is left, and wait for its end.
+
+        Raises:
+            Exception: one cannot be ended; the others have been.
+        """
         left = [connection.close() for connection in self._connections.values()]
-        await asyncio.gather(*left, *(connection.close(abandons=True) for connection in self._leaving))
+        leaving = [connection.close(abandons=True) for connection in self._leaving]
+        for result in await asyncio.gather(*left, *leaving, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     def _find(self, host: str) -> AgentConnection:
         if host not in self._connections:

@@ -10,10 +10,9 @@ from typing import Protocol
 
 from hvdrun.hosts import reach
 from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError, open_script
-from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.background import BackgroundTasks, in_thread
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.transport.ssh.threads import in_thread
 
 PERIOD_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0  # with one answer, before a user is told who is waited for

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.transport.local import LocalTransport
+from hvdrun.transport.child import LocalTransport
 from hvdrun.transport.start import make_agent
 from hvdrun.transport.transport import MAX_AT_ONCE, Transport
 
@@ -53,7 +53,7 @@ class Transports:
         return self._ssh.make(host, spec)
 
     def _make_command(self, host: str, spec: JobSpec) -> Transport:
-        from hvdrun.transport.command import CommandTransport  # noqa: PLC0415 - few jobs have one
+        from hvdrun.transport.child import CommandTransport  # noqa: PLC0415 - few jobs have one
 
         agent = make_agent(spec)
         shell = ("sh", "-c", agent.command())

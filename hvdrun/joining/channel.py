@@ -178,19 +178,21 @@ class TunnelEnd:
             writer.transport.abort()
             return
         self._connections += 1
-        self._tasks.create_task(self._lead(reader, writer), name="lead a call to the rendezvous")
+        task = self._tasks.create_task(self._lead(reader, writer), name="lead a call to the rendezvous")
+
+        def note_end(_: asyncio.Task[None]) -> None:  # also of a task that was cancelled before it ran
+            self._connections -= 1
+            writer.transport.abort()
+
+        task.add_done_callback(note_end)
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection; where it cannot be led on it ends, and the caller tries again."""
         channel: Channel | int = 0
-        try:
-            with suppress(OSError, EOFError, RendezvousError, HvdrunError):
-                channel = await self._knock()
-            if isinstance(channel, Channel):
-                await _join((reader, writer), channel)
-        finally:
-            self._connections -= 1
-            writer.transport.abort()
+        with suppress(OSError, EOFError, RendezvousError, HvdrunError):
+            channel = await self._knock()
+        if isinstance(channel, Channel):
+            await _join((reader, writer), channel)
 
 
 async def lead_inside(channel: Channel, port: int) -> None:

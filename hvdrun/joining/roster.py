@@ -219,7 +219,7 @@ class JoinedTransport:
             raise LaunchError(f"the agent of the host {self.host!r} has gone: start it again there.")
         return found
 
-    async def abandon(self) -> None:
+    async def kill(self) -> None:
         """Close the connection; see `Transport`."""
         if self._channel is not None:
             self._channel.abort()

@@ -1,6 +1,7 @@
-"""Tasks that run beside their owner: none outlives its block, and an error in one ends the block."""
+"""Tasks and calls that run beside their owner: an error in one is raised where the owner waits."""
 
 import asyncio
+import threading
 import traceback
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
@@ -64,3 +65,42 @@ def supervise(task: asyncio.Task[T], fail: Callable[[BaseException], None]) -> a
 
     task.add_done_callback(look)
     return task
+
+
+async def in_thread(work: Callable[[], T], *, abort: Callable[[], object] | None = None) -> T:
+    """The result of a blocking call, made in a daemon thread of its own: the call cannot hold up hvdrun's end.
+
+    asyncio's own threads are joined when the loop closes, however long a name server is silent.
+
+    abort: makes the call end soon; called when nobody waits for the result any more.
+    """
+    loop = asyncio.get_running_loop()
+    finished: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if finished.done():
+            return
+        if error is not None:
+            finished.set_exception(error)
+        else:
+            finished.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
+
+    def run() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is waited for
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, result, failure)
+        except RuntimeError:  # the loop has closed: nobody waits
+            return
+
+    threading.Thread(target=run, name="hvdrun-call", daemon=True).start()
+    try:
+        return await finished
+    except asyncio.CancelledError:
+        if abort is not None:
+            abort()
+        raise

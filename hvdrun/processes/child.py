@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from hvdrun.processes import processes
 
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 16 * 1024
 
 
 def start_child(
@@ -66,17 +66,24 @@ class OutputFile:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed in close()
+        self._tail = b""  # once the file is closed
 
     def fileno(self) -> int:
         """The descriptor to start the child with; it stays this object's."""
         return self._file.fileno()
 
+    def read_tail(self) -> bytes:
+        """The end of what was written, until this object was closed."""
+        if self._file.closed:
+            return self._tail
+        size = os.fstat(self.fileno()).st_size
+        return os.pread(self.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+
     def read_last_line(self) -> str:
         """The last line that was written; "" when there is none."""
-        size = os.fstat(self.fileno()).st_size
-        tail = os.pread(self.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-        return tail.decode(errors="replace").strip().rpartition("\n")[2]
+        return self.read_tail().decode(errors="replace").strip().rpartition("\n")[2]
 
     def close(self) -> None:
         """Close the descriptor; the child keeps its own."""
+        self._tail = self.read_tail()
         self._file.close()

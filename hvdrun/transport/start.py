@@ -22,6 +22,8 @@ from hvdrun.transport.failures import (
     TransportError,
 )
 from hvdrun.version import __version__
+from rendezvous.wire import codec
+from rendezvous.wire.orders import Wait
 
 # Understood by every login shell, csh and fish too. bash where there is one, since prefixes are written for it.
 _COMMAND = (
@@ -84,6 +86,10 @@ class RemoteAgent:
         parts += [run] if self.wrapper else [begin, run]
         return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
 
+    def encode_start(self) -> bytes:
+        """What the shell and the agent are sent, in one piece: no agent can wait for its first order for ever."""
+        return self.script() + codec.encode_order(Wait(self.patience_seconds))
+
     def explain(self, host: str, exit_code: int, errors: bytes, before: bytes) -> TransportError:
         """Why the agent did not start.
 
@@ -129,7 +135,7 @@ async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]
         seen += chunk
         before, mark, after = seen.partition(MARK)
         if mark:
-            return before, after
+            return before, after or await read()
         seen = seen[-_GARBAGE_BYTES:]
     return seen, b""
 
@@ -137,6 +143,12 @@ async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]
 def last_words(errors: bytes) -> str:
     """What an agent that had started said last on standard error."""
     return _last_line(errors.rpartition(MARK)[2])
+
+
+def add_last_words(how: str, errors: bytes) -> str:
+    """How an agent ended, and what it said last."""
+    last = last_words(errors)
+    return f"{how}: {last}" if last else how
 
 
 def _write_octal(text: str) -> str:

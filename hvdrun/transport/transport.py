@@ -36,8 +36,8 @@ class Transport(Protocol):
             LaunchError: there can be none.
         """
 
-    async def abandon(self) -> None:
-        """Give up an agent that has fallen silent: close the way to it, which ends it too, should it live.
+    async def kill(self) -> None:
+        """Kill an agent that has fallen silent, or close the way to it, which ends it too.
 
         Its messages end with what has come from it until then.
         """

@@ -87,7 +87,7 @@ class PlayedAgent:
         """See `Transport`."""
         return TUNNEL_PORT
 
-    async def abandon(self) -> None:
+    async def kill(self) -> None:
         """See `Transport`."""
         self.story.append("abandoned")
         self.end()

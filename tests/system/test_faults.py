@@ -3,7 +3,8 @@
 import ast
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import pytest
 
 import hvdrun as package
 from hvdrun.processes.background import BackgroundTasks
-from tests.hvdrun.joining.test_door import opened, started, take
+from tests.hvdrun.joining.test_door import Agent, opened, started, take
 from tests.system.launcher import Launcher
 from tests.system.terminal import Terminal
 from tests.waiting import in_loop
 
 LIMIT_SECONDS = 60.0
-ROOMS = ("job.py", "console", "hosts", "joining")
+ROOMS = ("job.py", "console", "hosts", "joining", "transport")
 # The task of the first word fails as soon as it begins; the other words are those of hvdrun.
 FAILS = """
 import asyncio, sys
@@ -74,20 +75,23 @@ JOBS = {
 AT_DOOR = {"lead an agent to the rendezvous", "pass on what comes from inside", "pass on what comes from outside"}
 AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "lead a call to the rendezvous"}  # `hvdrun agent` ends by them
+OVER_SSH = {"hvdrun-ssh-pump", "lead a connection of a tunnel"}  # see tests/hvdrun/transport/ssh/test_faults.py
 
 
 def find_tasks() -> Iterator[str]:
-    """The names of the launcher's tasks, as its rooms create them."""
-    room = Path(package.__file__).parent
-    paths = [path for name in ROOMS for path in ([room / name] if name.endswith(".py") else (room / name).glob("*.py"))]
-    for node in (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("create_task"):
-            names = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
-            yield ast.literal_eval(names[0]) if names else f"unnamed: {ast.unparse(node)}"
+    """The names of the launcher's tasks, and of the threads of its transports, as its rooms create them."""
+    for name in ROOMS:
+        room = Path(package.__file__).parent / name
+        creators = ("create_task", "Thread") if name == "transport" else ("create_task",)
+        for path in room.rglob("*.py") if room.is_dir() else [room]:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(creators):
+                    names = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
+                    yield ast.literal_eval(names[0]) if names else f"unnamed: {ast.unparse(node)}"
 
 
 def test_every_task_of_the_launcher_has_a_case() -> None:
-    assert sorted(find_tasks()) == sorted({*JOBS, *AT_DOOR, *AT_TERMINAL, *OF_AGENTS})
+    assert sorted(find_tasks()) == sorted({*JOBS, *AT_DOOR, *AT_TERMINAL, *OF_AGENTS, *OVER_SSH})
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -113,10 +117,18 @@ def test_a_failing_task_of_a_job_at_a_terminal_ends_the_job(name: str, hvdrun: L
         terminal.wait_for("ZeroDivisionError: of a test", LIMIT_SECONDS)
 
 
-@pytest.mark.parametrize("name", sorted(AT_DOOR))
-def test_a_failing_task_at_the_door_ends_the_launcher_s_tasks(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_task_ends_an_agent_that_joins(hvdrun: Launcher) -> None:
+    program = hvdrun.write("fails.py", FAILS)
+    words = ("agent", "--join", "127.0.0.1:1", "--token-file", "job.token")
+    before = (sys.executable, str(program), "join and serve")
+    ended = hvdrun.start(*words, before=before, forks=True).wait(LIMIT_SECONDS)
+    assert ended.returncode == 125
+    assert ended.stderr.splitlines()[-1] == SENTENCE
+    assert "Traceback" in ended.stderr
+
+
+def fail_task(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task of this name fails as soon as it begins."""
     create: Callable[..., asyncio.Task[Any]] = BackgroundTasks.create_task
 
     async def fail() -> None:
@@ -128,22 +140,46 @@ def test_a_failing_task_at_the_door_ends_the_launcher_s_tasks(
             coro = fail()
         return create(tasks, coro, **named)
 
-    async def call(path: Path) -> None:
-        async with opened(path) as launcher, started(launcher.place, path):
-            await launcher.roster.other_than(())
-            transport = take(launcher)
-            await transport.open()
-            _, writer = await asyncio.open_connection("127.0.0.1", await transport.tunnel(launcher.place.port))
-            try:
-                await asyncio.Event().wait()
-            finally:
-                writer.close()
-
     monkeypatch.setattr(BackgroundTasks, "create_task", create_task)
+
+
+@asynccontextmanager
+async def calling(path: Path) -> AsyncIterator[Agent]:
+    """An agent that has joined, and leads a call to the rendezvous."""
+    async with opened(path) as launcher, started(launcher.place, path) as agent:
+        await launcher.roster.other_than(())
+        transport = take(launcher)
+        await transport.open()
+        _, writer = await asyncio.open_connection("127.0.0.1", await transport.tunnel(launcher.place.port))
+        try:
+            yield agent
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize("name", sorted(AT_DOOR))
+def test_a_failing_task_at_the_door_ends_the_launcher_s_tasks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_task(name, monkeypatch)
 
     @in_loop
     async def run() -> None:
         with pytest.raises(ZeroDivisionError, match=name):
-            await call(tmp_path / "job.token")
+            async with calling(tmp_path / "job.token"):
+                await asyncio.Event().wait()
+
+    run()
+
+
+def test_a_failing_call_to_the_rendezvous_ends_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "lead a call to the rendezvous"
+    fail_task(name, monkeypatch)
+
+    @in_loop
+    async def run() -> None:
+        async with calling(tmp_path / "job.token") as agent:
+            with pytest.raises(ZeroDivisionError, match=name):
+                await agent.end()
 
     run()

@@ -17,6 +17,7 @@ from typing import Any
 import paramiko
 
 from hvdrun.errors import LaunchError
+from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - see there
@@ -29,7 +30,6 @@ from hvdrun.transport.ssh.handshake import DroppedError, shake_hands
 from hvdrun.transport.ssh.known_hosts import list_names
 from hvdrun.transport.ssh.proxy_command import ProxyCommand
 from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.threads import in_thread
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 3.0

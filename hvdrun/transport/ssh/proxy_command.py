@@ -5,13 +5,12 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 
+from hvdrun.processes.child import OutputFile
 from hvdrun.transport.ssh.failures import JumpFailedError
 from hvdrun.transport.ssh.match_commands import find_shell
 
 _CLOSE_SECONDS = 2.0
-_ERROR_TAIL_BYTES = 4096
 
 
 class ProxyCommand:
@@ -21,7 +20,7 @@ class ProxyCommand:
     """
 
     def __init__(self, host: str, command: str) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        self._errors = OutputFile()
         try:
             ours, theirs = socket.socketpair()
         except OSError:
@@ -32,7 +31,7 @@ class ProxyCommand:
                 [find_shell(), "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
-                stderr=self._errors,
+                stderr=self._errors.fileno(),
                 start_new_session=True,
             )
         except OSError as error:
@@ -43,25 +42,18 @@ class ProxyCommand:
             theirs.close()
         self.socket = ours
         self.has_failed = False
-        self._said = ""
 
     def close(self) -> str:
         """End the command; what it had to say, if it ended by itself. Blocks for a moment."""
         self.socket.close()
-        if self._errors.closed:
-            return self._said
         try:
             code: int | None = self._process.wait(_CLOSE_SECONDS / 10)
         except subprocess.TimeoutExpired:
             code = None
             self._end()
         self.has_failed = code is not None and code != 0
-        size = self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, size - _ERROR_TAIL_BYTES))
-        last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
         self._errors.close()
-        self._said = last or f"it ended with exit code {code}"
-        return self._said
+        return self._errors.read_last_line() or f"it ended with exit code {code}"
 
     def _end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -22,6 +22,7 @@ _UNREAD_BYTES = 512 * 1024  # what the loop may leave unread beside the channel'
 _CHUNKS_IN_A_ROW = 8  # then it is the other channels' turn
 _ERROR_TAIL_BYTES = 16 * 1024
 _JOIN_SECONDS = 5.0
+_LOST = (paramiko.SSHException, OSError, EOFError)  # of a channel that has ended, or its connection
 
 
 class _Bell(threading.Event):
@@ -122,6 +123,15 @@ class Stream:
         with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(self._arrived.feed_eof)
 
+    def fail(self, error: BaseException) -> None:
+        """Raise this where the loop reads, now or later."""
+        self._arrived.set_exception(error)  # type: ignore[arg-type]  # it takes any
+
+    def check(self) -> None:
+        """Raise what `fail` was given."""
+        if (error := self._arrived.exception()) is not None:
+            raise error
+
 
 class Bridge:
     """A channel and its end on this machine. The connection's thread works on it.
@@ -166,9 +176,9 @@ class Bridge:
             while self._channel.recv_stderr_ready():
                 self.errors = (self.errors + self._channel.recv_stderr(_CHUNK_BYTES))[-_ERROR_TAIL_BYTES:]
             return max([way.carry() for way in (self._outward, self._inward) if not way.has_ended], default=False)
-        except Exception:  # noqa: BLE001 - whatever has befallen one channel, the others go on
+        except _LOST:  # the other channels go on
             self._was_closed = self._outward.has_ended = self._inward.has_ended = self._is_broken = True
-            with contextlib.suppress(Exception):  # it says so to the far end, and the connection may be lost
+            with contextlib.suppress(*_LOST):  # it says so to the far end
                 self._channel.close()
             return False
 
@@ -181,7 +191,8 @@ class Bridge:
             self._loop.call_soon_threadsafe(self.closed.set)
 
     def _send(self, data: bytes) -> int:
-        return self._channel.send(data) or len(data)  # 0: it has ended, and what is left is lost
+        sent = 0 if self._channel.closed else self._channel.send(data)
+        return sent or len(data)  # 0: it has ended, and what is left is lost
 
     def _end_input(self) -> None:
         if isinstance(self._end, socket.socket):
@@ -191,9 +202,14 @@ class Bridge:
 
 
 class Pump:
-    """The thread of one connection: carries bytes for all of its channels."""
+    """The thread of one connection: carries bytes for all of its channels.
 
-    def __init__(self) -> None:
+    fail: takes an unexpected error of the thread, in the event loop.
+    """
+
+    def __init__(self, fail: Callable[[BaseException], None]) -> None:
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._bridges: list[Bridge] = []
         self._bell = os.eventfd(0)
@@ -232,11 +248,15 @@ class Pump:
                 os.eventfd_write(self._bell, 1)
 
     def _run(self) -> None:
-        more = False
-        while not self._stopping:
-            self._sleep(0 if more else None)
-            more = self._work()
-        self._work()
+        try:
+            more = False
+            while not self._stopping:
+                self._sleep(0 if more else None)
+                more = self._work()
+            self._work()
+        except Exception as error:  # noqa: BLE001 - raised in the loop
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._fail, error)
         for bridge in self._bridges:
             bridge.finish()
         with self._lock:

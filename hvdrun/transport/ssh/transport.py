@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import paramiko
 
+from hvdrun.processes.background import in_thread
 from hvdrun.transport import start
 from hvdrun.transport.failures import AgentStartError
 from hvdrun.transport.ssh.dial import Connection, dial
 from hvdrun.transport.ssh.failures import TunnelRefusedError
 from hvdrun.transport.ssh.streams import Bridge, Pump, Stream
 from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.threads import in_thread
 from hvdrun.transport.ssh.tunnel import Tunnels
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Order, Wait
+from rendezvous.wire.orders import AgentMessage, Order
 
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
 _DISCONNECT_SECONDS = 5.0
@@ -59,8 +59,7 @@ class SshTransport:
         self._stream: Stream | None = None
         self._bridge: Bridge | None = None
         self._tunnels: Tunnels | None = None
-        self._first = b""  # what came right behind the mark
-        self._has_started = False  # the agent has started
+        self._first = b""  # of the agent's output
         self._closing = False
 
     async def open(self) -> None:
@@ -90,7 +89,7 @@ class SshTransport:
         if self._stream is None:
             return
         frames = codec.FrameReader()
-        chunk, self._first = self._first, b""
+        chunk = self._first
         while chunk:
             for data in frames.feed(chunk):
                 yield codec.decode_agent_message(data)
@@ -98,18 +97,18 @@ class SshTransport:
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""
-        if self._bridge is None or self._connection is None:
+        if self._stream is None or self._bridge is None or self._connection is None:
             return "it was never started"
         await self._bridge.closed.wait()
+        self._stream.check()
         code = self._bridge.exit_code
-        last = start.last_words(self._bridge.errors)
         if code >= 0:
             how = f"its agent ended with exit code {code}"
         elif self._connection.client.is_active() or self._closing:
             how = "its agent was killed by a signal"
         else:
             how = "its ssh connection was lost"
-        return f"{how}: {last}" if last else how
+        return start.add_last_words(how, self._bridge.errors)
 
     async def tunnel(self, port: int) -> int:
         """Let the host reach a port of this machine's loopback; the port on its own loopback that leads here.
@@ -123,7 +122,7 @@ class SshTransport:
             raise TunnelRefusedError(self.host, "there is no connection to it")
         return await self._tunnels.open(port)
 
-    async def abandon(self) -> None:
+    async def kill(self) -> None:
         """Close the connection; see `Transport`."""
         if self._connection is not None:
             self._closing = True
@@ -135,27 +134,21 @@ class SshTransport:
         """End the agent; see `Transport`."""
         if self._connection is None:
             return
-        if self._stream is not None and self._bridge is not None and self._has_started:
-            self._stream.end_writing()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await self._discard_output(self._stream)
-                    await self._bridge.closed.wait()
-        if self._tunnels is not None:
-            await self._tunnels.close()
-        await self.abandon()
+        try:
+            if self._stream is not None and self._bridge is not None and self._first:
+                await self._end(self._stream, self._bridge)
+            if self._tunnels is not None:
+                await self._tunnels.close()
+        finally:
+            await self.kill()
 
     async def _start(self, connection: Connection) -> None:
         session = await self._open_session(connection)
-        self._pump = Pump()
-        self._tunnels = Tunnels(self.host, connection, self._pump)
+        self._pump = Pump(self._fail)
+        self._tunnels = Tunnels(self.host, connection, self._pump, self._fail)
         self._stream, self._bridge = self._pump.open_stream(session)
-        # In one piece, so that no agent can be left to wait for its first order for ever.
-        self._stream.write(self._agent.script() + codec.encode_order(Wait(self._agent.patience_seconds)))
+        self._stream.write(self._agent.encode_start())
         before, self._first = await start.find_mark(self._stream.read)
-        if not self._first:
-            self._first = await self._stream.read()
-        self._has_started = bool(self._first)
         if not self._first:
             await self._bridge.closed.wait()
             raise self._agent.explain(self.host, self._bridge.exit_code, self._bridge.errors, before)
@@ -172,9 +165,20 @@ class SshTransport:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
 
-    async def _discard_output(self, stream: Stream) -> None:
-        while await stream.read():
-            pass
+    async def _end(self, stream: Stream, bridge: Bridge) -> None:
+        """End the agent's input, and wait for its end."""
+        stream.end_writing()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while await stream.read():
+                    pass
+                await bridge.closed.wait()
+                stream.check()
+
+    def _fail(self, error: BaseException) -> None:
+        """Raise an unexpected error of a task or a thread where the agent is listened to."""
+        if self._stream is not None:
+            self._stream.fail(error)
 
 
 def _disconnect(connection: Connection, pump: Pump | None) -> None:

@@ -4,24 +4,30 @@ For agents that cannot connect to the launcher, which may stand behind an addres
 """
 
 import asyncio
+import contextlib
 import socket
+from collections.abc import Callable
 
 import paramiko
 
+from hvdrun.processes.background import in_thread, supervise
 from hvdrun.transport.ssh.dial import Connection
 from hvdrun.transport.ssh.failures import TunnelRefusedError
 from hvdrun.transport.ssh.streams import Pump
-from hvdrun.transport.ssh.threads import in_thread
 from rendezvous.core.model import LOOPBACK
 
-_MAX_CONNECTIONS = 64  # an agent needs a few; a stranger on its host must not fill this process
+_MAX_CONNECTIONS = 64  # with the session; an agent needs a few, and a stranger on its host must not fill this process
 _REQUEST_SECONDS = 15.0
 
 
 class Tunnels:
-    """The tunnels of one ssh connection."""
+    """The tunnels of one ssh connection.
 
-    def __init__(self, host: str, connection: Connection, pump: Pump) -> None:
+    fail: takes an unexpected error of a task.
+    """
+
+    def __init__(self, host: str, connection: Connection, pump: Pump, fail: Callable[[BaseException], None]) -> None:
+        self._fail = fail
         self._host = host
         self._connection = connection
         self._pump = pump
@@ -63,23 +69,22 @@ class Tunnels:
             channel.close()
 
     def _start(self, channel: paramiko.Channel, there: int) -> None:
-        port = self._ports.get(there)
-        is_full = len(self._pump) + len(self._connecting) > _MAX_CONNECTIONS
-        work = in_thread(channel.close) if port is None or is_full else self._connect(channel, port)
-        task = asyncio.create_task(work)
-        self._connecting.add(task)
+        task = asyncio.create_task(self._connect(channel, self._ports.get(there)), name="lead a connection of a tunnel")
+        self._connecting.add(supervise(task, self._fail))
         task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, channel: paramiko.Channel, port: int) -> None:
+    async def _connect(self, channel: paramiko.Channel, port: int | None) -> None:
         """Lead a connection to the port here; where nobody listens, end it."""
         end = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        is_connected = False
         try:
-            await self._loop.sock_connect(end, (LOOPBACK, port))
-        except BaseException as error:
-            end.close()
-            await in_thread(channel.close)
-            if not isinstance(error, OSError):
-                raise
-        else:
-            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._pump.add(channel, end)
+            if port is not None and len(self._pump) + len(self._connecting) <= _MAX_CONNECTIONS:
+                with contextlib.suppress(OSError):
+                    await self._loop.sock_connect(end, (LOOPBACK, port))
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._pump.add(channel, end)
+                    is_connected = True
+        finally:
+            if not is_connected:
+                end.close()
+                await in_thread(channel.close)

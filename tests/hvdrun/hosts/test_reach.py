@@ -12,7 +12,7 @@ import pytest
 from hvdrun.hosts.reach import Transports, is_local
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Remote
-from hvdrun.transport.local import LocalTransport
+from hvdrun.transport.child import LocalTransport
 from hvdrun.transport.ssh.failures import BadSshConfigError, ConnectionRefusedError  # noqa: A004 - see there
 from hvdrun.transport.ssh.reach import SshTransports
 from hvdrun.transport.ssh.target import Target

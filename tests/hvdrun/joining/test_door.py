@@ -189,7 +189,7 @@ async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: P
             await launcher.roster.other_than(())
             transport = take(launcher)
             await transport.open()
-            await transport.abandon()  # a launcher that is gone, before its job has begun
+            await transport.kill()  # a launcher that is gone, before its job has begun
             await launcher.roster.other_than((Host("a", 2),))
             assert await launcher.roster.other_than(()) == (Host("a", 2),)
             assert not agent.ended
@@ -257,7 +257,7 @@ def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(
                 assert launcher.roster.hosts == (Host("a", 2),)
                 if not is_used:
                     await transport.open()
-                await transport.abandon()  # what a job does with an agent that its lease has given up
+                await transport.kill()  # what a job does with an agent that its lease has given up
                 await happen(lambda: launcher.roster.hosts == (Host("a", 3),))
                 assert not third.ended
 

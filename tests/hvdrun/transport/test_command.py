@@ -13,8 +13,8 @@ from hvdrun.options.request import make_job
 from hvdrun.spec.allocation import Allocation
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Remote
-from hvdrun.transport import command
-from hvdrun.transport.command import CommandTransport
+from hvdrun.transport import child
+from hvdrun.transport.child import CommandTransport
 from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
 from hvdrun.transport.start import RemoteAgent, last_words
 from rendezvous.core.model import Host
@@ -65,11 +65,11 @@ async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -
         await transport.open()
         assert isinstance(await anext(transport.messages()), Hello)
         assert isinstance(transport, CommandTransport)
-        assert transport._child is not None
-        assert transport._child.errors.startswith(b"me@far")
+        assert transport._process is not None
+        assert transport._said.startswith(b"me@far")
     finally:
         await transport.close()
-    assert transport._child.process.returncode == 1  # its launcher has gone
+    assert transport._process.returncode == 1  # its launcher has gone
 
 
 @in_loop
@@ -127,9 +127,9 @@ async def test_a_command_that_stays_silent_is_given_up_and_leaves_nothing(tmp_pa
     transport = make(write_silent(tmp_path), start_seconds=0.5)
     with pytest.raises(AgentStartError, match=r"no sign of it within 0.5 s"):
         await transport.open()
-    assert transport._child is not None
+    assert transport._process is not None
     await transport.close()
-    assert transport._child.process.returncode is not None
+    assert transport._process.returncode is not None
 
 
 @in_loop
@@ -149,8 +149,8 @@ async def test_a_chatty_command_holds_nothing_up(tmp_path: Path) -> None:
 async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "_CLOSE_SECONDS", 0.2)
-    monkeypatch.setattr(command, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(child, "_CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(child, "_END_SECONDS", 0.2)
     agent = write_agent(
         tmp_path,
         """
@@ -164,10 +164,10 @@ async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
     )
     transport = make(agent)
     await transport.open()
-    assert transport._child is not None
+    assert transport._process is not None
     await transport.close()
-    assert transport._child.process.returncode == -signal.SIGKILL
-    started = int(last_words(transport._child.errors))
+    assert transport._process.returncode == -signal.SIGKILL
+    started = int(last_words(transport._said))
     await happen(lambda: not is_alive(started), "its end")
 
 

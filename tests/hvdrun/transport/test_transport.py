@@ -13,9 +13,8 @@ import pytest
 
 from hvdrun import __version__
 from hvdrun.errors import LaunchError
-from hvdrun.transport import local
-from hvdrun.transport.command import CommandTransport
-from hvdrun.transport.local import LocalTransport
+from hvdrun.transport import child
+from hvdrun.transport.child import CommandTransport, LocalTransport
 from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Terminate
@@ -109,7 +108,7 @@ async def test_an_agent_that_is_given_up_ends_with_its_workers_and_tells_no_more
         worker, agent = map(int, await start(transport, messages, tmp_path, SLEEPS))
         if isinstance(transport, LocalTransport):
             os.kill(agent, signal.SIGSTOP)  # it cannot end by itself
-        await transport.abandon()
+        await transport.kill()
         assert await find_output(messages) == []
         await happen(lambda: not is_alive(worker) and not is_alive(agent), "its end")
 
@@ -124,24 +123,24 @@ async def test_a_transport_that_was_never_opened_has_nothing_to_close(make: Make
 
 
 def find_agent(transport: LocalTransport) -> psutil.Process:
-    assert transport._child is not None
-    return psutil.Process(transport._child.process.pid)
+    assert transport._process is not None
+    return psutil.Process(transport._process.pid)
 
 
 @in_loop
 async def test_an_agent_s_last_words_are_in_the_sentence_about_its_end() -> None:
     transport = LocalTransport("a")
     async with opened(transport):
-        assert transport._child is not None
-        assert transport._child.process.stdin is not None
-        transport._child.process.stdin.write(b"\xff" * 8)
+        assert transport._process is not None
+        assert transport._process.stdin is not None
+        transport._process.stdin.write(b"\xff" * 8)
         how = await transport.wait()
         assert how.startswith("its agent ended with exit code 1: the peer does not speak hvdrun's protocol")
 
 
 @in_loop
 async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(child, "_CLOSE_SECONDS", 0.2)
     transport = LocalTransport("a")
     async with opened(transport):
         find_agent(transport).suspend()

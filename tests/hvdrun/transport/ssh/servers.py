@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from hvdrun.errors import LaunchError
+from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.target import Target, resolve_target
-from hvdrun.transport.ssh.threads import in_thread
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.waiting import LIMIT_SECONDS, wait_until
 

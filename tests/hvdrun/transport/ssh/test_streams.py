@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import paramiko
 import pytest
 
+from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.streams import Bridge, Pump, Stream
-from hvdrun.transport.ssh.threads import in_thread
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd
 from tests.waiting import LIMIT_SECONDS, in_loop
 
@@ -24,7 +24,8 @@ pytestmark = needs_sshd
 async def running(home: Home, server: SshServer, *commands: str) -> AsyncIterator[list[tuple[Stream, Bridge]]]:
     """These commands on the far side of one connection."""
     connection = await dial(home.target(server), LIMIT_SECONDS)
-    pump = Pump()
+    errors: list[BaseException] = []
+    pump = Pump(errors.append)
     try:
         streams = []
         for command in commands:
@@ -35,6 +36,7 @@ async def running(home: Home, server: SshServer, *commands: str) -> AsyncIterato
     finally:
         await in_thread(connection.close)
         await in_thread(pump.stop)
+    assert errors == []
 
 
 async def read_all(stream: Stream) -> bytes:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from hvdrun.transport.ssh.threads import in_thread
+from hvdrun.processes.background import in_thread
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 
