@@ -1,15 +1,18 @@
 """README and docs: short enough, no dead link, what is generated is current, and hvdrun takes each command line."""
 
 import ast
+import inspect
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+import hvdrun.cluster.horovod
 from hvdrun.cli.program import read_spec
 from hvdrun.options.horovodrun.table import BY_WORD
 from hvdrun.options.pages import TABLES
@@ -17,15 +20,32 @@ from rendezvous.core.lifecycle import PHASES, draw
 from tests.house.sources import ROOT, read_sources
 
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+DEPLOY = ROOT / "deploy" / "README.md"
 README_LINES = 150
-# Options of torchrun, apptainer, py-spy, pytest, and of scripts and programs that the text names.
+FROM_HOROVOD = ROOT / "docs" / "moving" / "from-horovod.md"
+FROM_TORCHRUN = ROOT / "docs" / "moving" / "from-torchrun.md"
+# Options of srun, apptainer, py-spy, pytest, and of scripts and programs that the text names; torchrun's are looked up.
 OTHERS_OPTIONS = {
-    *("--max-restarts", "--nnodes", "--node-rank", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint"),
-    *("--epochs", "--force", "--install", "--nv", "--path", "--pdb", "--pid", "--runs", "--standalone", "--trace"),
-    *("--uninstall", "--write"),
+    *("--epochs", "--force", "--install", "--nv", "--path", "--pdb", "--pid", "--runs", "--trace", "--uninstall"),
+    *("--nodes", "--ntasks-per-node", "--write"),
 }
-# Of Horovod alone: the text says that they are not served.
-HOROVODS_VARIABLES = {"HOROVOD_DYNAMIC_PROCESS_SETS", "HOROVOD_GPU_OPERATIONS", "HOROVOD_TIMELINE"}
+# What Horovod 0.28.1 reads when it runs and when it is built, without their common beginning.
+_HOROVODS_NAMES = """
+RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME ELASTIC START_TIMEOUT ELASTIC_TIMEOUT
+STALL_CHECK_DISABLE STALL_CHECK_TIME_SECONDS STALL_SHUTDOWN_TIME_SECONDS DYNAMIC_PROCESS_SETS
+TIMELINE TIMELINE_MARK_CYCLES DISABLE_NVTX_RANGES FUSION_THRESHOLD CYCLE_TIME CACHE_CAPACITY BATCH_D2D_MEMCOPIES
+ENABLE_ASYNC_COMPLETION DISABLE_GROUP_FUSION AUTOTUNE AUTOTUNE_LOG AUTOTUNE_WARMUP_SAMPLES
+AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_BAYES_OPT_MAX_SAMPLES AUTOTUNE_GAUSSIAN_PROCESS_NOISE HIERARCHICAL_ALLREDUCE
+HIERARCHICAL_ALLGATHER TORUS_ALLREDUCE NUM_NCCL_STREAMS CONTROLLER CPU_OPERATIONS GLOO_IFACE GLOO_TIMEOUT_SECONDS
+GLOO_RENDEZVOUS_ADDR GLOO_RENDEZVOUS_PORT MPI_THREADS_DISABLE ADASUM_MPI_CHUNK_SIZE CCL_CACHE THREAD_AFFINITY
+LOG_LEVEL LOG_HIDE_TIME ENABLE_XLA_OPS SPARK_START_TIMEOUT SPARK_PYTHONPATH SPARK_WORK_DIR
+SPARK_USE_LOCAL_RANK_GPU_INDEX
+WITH_GLOO WITHOUT_GLOO WITH_MPI WITHOUT_MPI WITH_PYTORCH WITHOUT_PYTORCH WITH_MXNET WITHOUT_MXNET WITH_TENSORFLOW
+WITHOUT_TENSORFLOW WITH_NVTX WITHOUT_NVTX GPU GPU_OPERATIONS GPU_ALLREDUCE GPU_ALLGATHER GPU_BROADCAST GPU_ALLTOALL
+GPU_REDUCESCATTER ALLOW_MIXED_GPU_IMPL CUDA_HOME BUILD_CUDA_CC_LIST ROCM_HOME NCCL_HOME NCCL_INCLUDE NCCL_LIB
+NCCL_LINK NVTX_INCLUDE BUILD_ARCH_FLAGS CMAKE DEBUG SKIP_COMPILE
+"""
+HOROVODS_VARIABLES = {f"HOROVOD_{name}" for name in _HOROVODS_NAMES.split()}
 # By these an agent tells its workers who they are; no user sets them.
 INTERNAL_VARIABLES = {
     *("HVD_ADDRESS", "HVD_INCARNATION", "HVD_JOB", "HVD_LATE", "HVD_LEASE", "HVD_MEMBER", "HVD_SLOT", "HVD_SOCKET"),
@@ -53,11 +73,22 @@ _FILES = {
 }
 
 
-def find_links(page: Path) -> Iterator[Path]:
-    """The files that a page links to."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        yield page.parent / target
+def read_prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def find_links(page: Path) -> Iterator[tuple[Path, str]]:
+    """The files that a page links to, itself included, and the places in them; a web page is none."""
+    for target in re.findall(r"\]\(([^):]+)\)", read_prose(page)):
+        path, _, place = target.partition("#")
+        yield page.parent / path if path else page, place
+
+
+def list_places(page: Path) -> set[str]:
+    """The names that links give to a page's headings, with none for the whole page."""
+    headings = re.findall(r"^#+ (.*)$", read_prose(page), re.MULTILINE)
+    return {"", *(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)}
 
 
 def find_commands() -> list[str]:
@@ -70,9 +101,12 @@ def test_the_readme_fits_on_two_screens() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, DEPLOY], ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_link_is_dead(page: Path) -> None:
-    assert [str(target) for target in find_links(page) if not target.exists()] == []
+    links = list(find_links(page))
+    assert [str(target) for target, _ in links if not target.exists()] == []
+    pages = [(target, place) for target, place in links if target.suffix == ".md"]
+    assert [f"{target}#{place}" for target, place in pages if place not in list_places(target)] == []
 
 
 @pytest.mark.parametrize("page", [MAP, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
@@ -110,8 +144,28 @@ def read_documentation() -> str:
 def test_every_option_in_the_text_exists_and_every_one_that_exists_is_in_the_text() -> None:
     own = {flag for options in TABLES.values() for option in options for flag in option.flags}
     named = set(re.findall(r"(?<![\w/-])(--[a-z][a-z0-9-]*[a-z0-9])(?![\w*-])", read_documentation()))
-    assert sorted(named - own - BY_WORD.keys() - OTHERS_OPTIONS) == []
+    assert sorted(named - own - BY_WORD.keys() - OTHERS_OPTIONS - set(list_options_of_torchrun())) == []
     assert sorted(flag for flag in own if flag.startswith("--") and flag not in named) == []
+
+
+def list_options_of_torchrun() -> list[str]:
+    """Each once; torchrun takes the words of an option with `-` and with `_`."""
+    actions = get_args_parser()._actions
+    return [flag for action in actions for flag in action.option_strings if "_" not in flag]
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        pytest.param(FROM_HOROVOD, BY_WORD, id="options of horovodrun"),
+        pytest.param(FROM_HOROVOD, HOROVODS_VARIABLES, id="variables of Horovod"),
+        pytest.param(FROM_HOROVOD, inspect.signature(hvdrun.cluster.horovod.run).parameters, id="horovod.run"),
+        pytest.param(FROM_TORCHRUN, list_options_of_torchrun(), id="options of torchrun"),
+    ],
+)
+def test_the_pages_about_moving_leave_nothing_out(page: Path, names: Iterable[str]) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
 
 
 def test_every_variable_in_the_text_exists_and_every_one_for_users_is_in_the_text() -> None:

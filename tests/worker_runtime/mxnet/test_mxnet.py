@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import worker_runtime.mxnet as hvd
+from tests.house.sources import ROOT
 
 # fmt: off
 NAMES = [
@@ -66,6 +67,11 @@ def test_all_of_horovods_names_are_there_and_what_it_lacks() -> None:
     assert len(NAMES) == 48
     assert sorted(hvd.__all__) == sorted([*NAMES, *BEYOND])
     assert all(hasattr(hvd, name) for name in hvd.__all__)
+
+
+def test_the_page_about_moving_from_horovod_names_them_all() -> None:
+    page = (ROOT / "docs" / "moving" / "from-horovod.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
+from tests.house.sources import ROOT
 from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, call
 from tests.worker_runtime.ranks import RankPool
 
@@ -70,6 +71,11 @@ def test_all_of_horovods_names_are_there_and_what_it_lacks() -> None:
     assert len([*SIGNATURES, *OTHER_NAMES]) == 67
     assert sorted(hvd.__all__) == sorted([*SIGNATURES, *OTHER_NAMES, *BEYOND])
     assert all(hasattr(hvd, name) for name in hvd.__all__)
+
+
+def test_the_page_about_moving_from_horovod_names_them_all() -> None:
+    page = (ROOT / "docs" / "moving" / "from-horovod.md").read_text(encoding="utf-8")
+    assert [name for name in [*SIGNATURES, *OTHER_NAMES] if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
