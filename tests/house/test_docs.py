@@ -24,10 +24,10 @@ DEPLOY = ROOT / "deploy" / "README.md"
 README_LINES = 150
 FROM_HOROVOD = ROOT / "docs" / "moving" / "from-horovod.md"
 FROM_TORCHRUN = ROOT / "docs" / "moving" / "from-torchrun.md"
-# Options of srun, apptainer, py-spy, pytest, and of scripts and programs that the text names; torchrun's are looked up.
+# Options of scripts and of other programs that the text names; those of torchrun are looked up.
 OTHERS_OPTIONS = {
     *("--epochs", "--force", "--install", "--nv", "--path", "--pdb", "--pid", "--runs", "--trace", "--uninstall"),
-    *("--nodes", "--ntasks-per-node", "--write"),
+    *("--extra-index-url", "--nodes", "--ntasks-per-node", "--signal", "--write"),
 }
 # What Horovod 0.28.1 reads when it runs and when it is built, without their common beginning.
 _HOROVODS_NAMES = """
@@ -179,6 +179,30 @@ def test_every_variable_in_the_text_exists_and_every_one_for_users_is_in_the_tex
 
 def test_the_map_draws_the_phases_of_the_core() -> None:
     assert draw(PHASES) in MAP.read_text(encoding="utf-8")
+
+
+def find_blocks(page: Path, language: str) -> list[str]:
+    """A page's blocks of code in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_workflow_on_the_page_about_ci_is_the_one_to_copy() -> None:
+    (shown,) = find_blocks(ROOT / "docs" / "guides" / "pytest.md", "yaml")
+    lines = (ROOT / "deploy" / "ci" / "github.yml").read_text(encoding="utf-8").splitlines()
+    assert shown.splitlines() == [line for line in lines if not line.startswith("#")]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_page_about_performance() -> None:
+    figures = re.findall(r"\b[\d.,]+ m?s\b", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(figures) >= 2
+    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_five_steps_of_the_readme_stand_in_the_script_of_the_tutorial() -> None:
+    pages = (ROOT / "README.md", ROOT / "docs" / "tutorials" / "pytorch.md")
+    steps, script = (block.splitlines() for page in pages for block in find_blocks(page, "python") if "# 5." in block)
+    assert [line for line in steps if line not in script] == []
 
 
 @pytest.mark.parametrize("command", find_commands())
