@@ -17,10 +17,9 @@ from hvdrun.cli.program import read_spec
 from hvdrun.options.horovodrun.table import BY_WORD
 from hvdrun.options.pages import TABLES
 from rendezvous.core.lifecycle import PHASES, draw
+from tests.documentation import DEPLOY, PAGES, README, find_blocks, find_commands, find_reason, find_shell_lines, read
 from tests.house.sources import ROOT, read_sources
 
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
-DEPLOY = ROOT / "deploy" / "README.md"
 README_LINES = 150
 FROM_HOROVOD = ROOT / "docs" / "moving" / "from-horovod.md"
 FROM_TORCHRUN = ROOT / "docs" / "moving" / "from-torchrun.md"
@@ -64,11 +63,10 @@ BASES = {
     "WrongArgumentError",
 }
 MAP = ROOT / "docs" / "contributing" / "architecture.md"
-# Command lines of other programs of ours, which have tests of their own.
-_OTHERS = ("horovodrun", "agent", "token")
 _FILES = {
     "hosts.txt": "server1 slots=4\nserver2 slots=4\n",
     "job.yaml": "np: 2\ncommand: python train.py\n",
+    "hosts.lsf": "localhost\nlocalhost\n",
     "train.py": "",
 }
 
@@ -91,14 +89,8 @@ def list_places(page: Path) -> set[str]:
     return {"", *(re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings)}
 
 
-def find_commands() -> list[str]:
-    """The command lines for hvdrun itself, each once."""
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    return sorted(set(re.findall(r"^\s*\$ hvdrun (.*)$", text, re.MULTILINE)))
-
-
 def test_the_readme_fits_on_two_screens() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= README_LINES
 
 
 @pytest.mark.parametrize("page", [*PAGES, DEPLOY], ids=lambda page: str(page.relative_to(ROOT)))
@@ -137,8 +129,7 @@ def test_every_error_for_users_has_a_cause_and_a_remedy() -> None:
 
 def read_documentation() -> str:
     """README and docs in one."""
-    pages = (page for page in PAGES if page.name not in {"CHANGELOG.md", "CONTRIBUTING.md"})
-    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    return read(page for page in PAGES if page.name not in {"CHANGELOG.md", "CONTRIBUTING.md"})
 
 
 def test_every_option_in_the_text_exists_and_every_one_that_exists_is_in_the_text() -> None:
@@ -181,39 +172,44 @@ def test_the_map_draws_the_phases_of_the_core() -> None:
     assert draw(PHASES) in MAP.read_text(encoding="utf-8")
 
 
-def find_blocks(page: Path, language: str) -> list[str]:
-    """A page's blocks of code in a language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-
-
 def test_the_workflow_on_the_page_about_ci_is_the_one_to_copy() -> None:
-    (shown,) = find_blocks(ROOT / "docs" / "guides" / "pytest.md", "yaml")
+    (shown,) = find_blocks(read([ROOT / "docs" / "guides" / "pytest.md"]), "yaml")
     lines = (ROOT / "deploy" / "ci" / "github.yml").read_text(encoding="utf-8").splitlines()
     assert shown.splitlines() == [line for line in lines if not line.startswith("#")]
 
 
 def test_the_figures_of_the_readme_are_those_of_the_page_about_performance() -> None:
-    figures = re.findall(r"\b[\d.,]+ m?s\b", (ROOT / "README.md").read_text(encoding="utf-8"))
+    figures = re.findall(r"\b[\d.,]+ m?s\b", README.read_text(encoding="utf-8"))
     assert len(figures) >= 2
     measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
     assert [figure for figure in figures if figure not in measured] == []
 
 
 def test_the_five_steps_of_the_readme_stand_in_the_script_of_the_tutorial() -> None:
-    pages = (ROOT / "README.md", ROOT / "docs" / "tutorials" / "pytorch.md")
-    steps, script = (block.splitlines() for page in pages for block in find_blocks(page, "python") if "# 5." in block)
+    pages = (README, ROOT / "docs" / "tutorials" / "pytorch.md")
+    steps, script = (block.splitlines() for block in find_blocks(read(pages), "python") if "# 5." in block)
     assert [line for line in steps if line not in script] == []
+
+
+def test_each_line_for_a_shell_is_a_job_or_has_a_reason_not_to_be_run() -> None:
+    programs = [line for line in find_shell_lines() if find_reason(line) is None]
+    assert [line for line in programs if not re.match(r"(timeout .*)?hvdrun ", line)] == []
+
+
+def test_the_scripts_that_are_not_run_are_those_of_others() -> None:
+    (script,) = find_blocks(read(), "py")
+    assert "hvd" not in script
 
 
 @pytest.mark.parametrize("command", find_commands())
 def test_hvdrun_takes_each_command_line_of_the_docs(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = shlex.split(command, comments=True)
-    if words[0] in _OTHERS:
-        pytest.skip("another program")
     for name, text in _FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    assert read_spec(words).workers.size >= 1
+    if "-np" not in command:  # the hosts are those of a scheduler
+        monkeypatch.setenv("LSB_JOBID", "1")
+        monkeypatch.setenv("LSB_DJOB_HOSTFILE", str(tmp_path / "hosts.lsf"))
+    assert read_spec(["--dry-run", *shlex.split(command)]).workers.size >= 1

@@ -1,42 +1,56 @@
-"""What README and docs show of a training script runs, and the messages that they show are those that come."""
+"""What README and docs show: Python and commands for one host run, and the messages are those that come."""
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
-import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.documentation import ROOT, find_blocks, find_commands, is_for_one_host, read
+from tests.hvdrun.testing.suite import run_suite
 from tests.system.launcher import Launcher
 
-ROOT = Path(__file__).parents[2]
-PAGES = [path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
-TEXT = "\n".join(PAGES)
-ALL_BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
-BLOCKS = [block for block in ALL_BLOCKS if "import hvdrun" not in block]
-FUNCTIONS = [block for block in ALL_BLOCKS if "import hvdrun" in block]
-MESSAGES = re.findall(r"^```\n((?:Mismatched|One or more).*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+BLOCKS = find_blocks(read(), "python")
+# A notebook's cells, and the script that stands before them.
+FUNCTIONS, *CELLS = find_blocks(read([ROOT / "docs" / "guides" / "from-python.md"]), "python")
+OF_PYTEST = [block for block in BLOCKS if "import pytest" in block]
+OF_MXNET = [block for block in BLOCKS if "import mxnet" in block]
+OF_TORCH = [block for block in BLOCKS if block not in {FUNCTIONS, *CELLS, *OF_PYTEST, *OF_MXNET}]
+MESSAGES = re.findall(r"^```\n((?:Mismatched|One or more).*?)^```$", read(), re.MULTILINE | re.DOTALL)
+# A folder of the text that does not exist here.
+FOLDER = "/shared/run1"
 
 # Runs one block after the other, each with the names that a script has by then, and compares the replicas.
 RUNS_BLOCKS = """
 import json
+import sys
 import torch
 import worker_runtime.torch as hvd
 
 hvd.init()
+if not torch.cuda.is_available():
+    torch.cuda.set_device = lambda index: None
 for index, block in enumerate(json.load(open("blocks.json"))):
     torch.manual_seed(hvd.rank())
     model = torch.nn.Linear(3, 2)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     names = {
         "hvd": hvd,
+        "sys": sys,
         "torch": torch,
+        "DataLoader": torch.utils.data.DataLoader,
+        "DistributedSampler": torch.utils.data.DistributedSampler,
+        "Net": lambda: torch.nn.Linear(3, 2),
         "model": model,
+        "state": hvd.elastic.TorchState(model=model, step=0),
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
         "dataset": torch.utils.data.TensorDataset(torch.randn(8, 3), torch.randn(8, 2)),
+        "loader": torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 3), torch.randn(8, 2))),
         "scaler": torch.amp.GradScaler("cpu"),
         "loss_of": torch.nn.functional.mse_loss,
         "batches": [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(2 + hvd.rank() * ("join" in block))],
@@ -49,6 +63,30 @@ for index, block in enumerate(json.load(open("blocks.json"))):
     exec(block, names)
     flat = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
     assert torch.equal(hvd.allreduce(flat, op=hvd.Min), flat), f"the replicas differ after block {index}"
+    if hvd.rank() == 0:
+        print("ran", index)
+"""
+RUNS_MXNET_BLOCKS = """
+import json
+import worker_runtime.mxnet as hvd
+import mxnet as mx
+
+hvd.init()
+for index, block in enumerate(json.load(open("blocks.json"))):
+    mx.random.seed(hvd.rank())
+    net = mx.gluon.nn.Dense(2, in_units=3)
+    samples = [mx.nd.random.normal(shape=(4, size)) for size in (3, 2)]
+    data, label = mx.sym.var("data"), mx.sym.var("label")
+    output = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(data, num_hidden=2), label, name="output")
+    names = {
+        "batch_size": 4,
+        "net": net,
+        "loader": [samples, samples],
+        "loss_of": mx.gluon.loss.L2Loss(),
+        "module": mx.mod.Module(output, data_names=["data"], label_names=["label"]),
+        "data": mx.io.NDArrayIter({"data": samples[0]}, {"label": samples[1]}, 4),
+    }
+    exec(block, names)
     if hvd.rank() == 0:
         print("ran", index)
 """
@@ -79,10 +117,9 @@ else:
 """
 
 
-def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
-    (block,) = FUNCTIONS
+def run_python(hvdrun: Launcher, code: str) -> list[str]:
     run = subprocess.run(
-        [sys.executable, "-c", block],
+        [sys.executable, "-c", code],
         cwd=hvdrun.directory,
         env=hvdrun.environment(),
         capture_output=True,
@@ -91,19 +128,57 @@ def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
         check=False,
     )
     assert run.stderr == ""
-    lines = run.stdout.splitlines()
+    return run.stdout.splitlines()
+
+
+def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
+    lines = run_python(hvdrun, FUNCTIONS)
     assert sorted(lines[:2]) == [f"[{rank}] rank {rank} trains 2 epochs" for rank in range(2)]
     assert lines[2] == "[2.0, 2.0]"
     assert len(lines) == 7
 
 
-def test_every_block_of_python_runs(hvdrun: Launcher) -> None:
-    assert len(BLOCKS) >= 7
-    hvdrun.write("blocks.json", json.dumps([textwrap.dedent(block) for block in BLOCKS]))
+def test_the_cells_of_a_notebook_run(hvdrun: Launcher) -> None:
+    lines = run_python(hvdrun, "\n".join(CELLS))
+    assert sorted(lines) == [f"[{rank}] rank {rank} trains 2 epochs" for rank in range(2)]
+
+
+def test_every_block_for_torch_runs(hvdrun: Launcher) -> None:
+    assert len(OF_TORCH) >= 19
+    hvdrun.write("blocks.json", json.dumps([block.replace(FOLDER, str(hvdrun.directory)) for block in OF_TORCH]))
     hvdrun.write("train.py", RUNS_BLOCKS)
     finished = hvdrun("-np", "2", "python", "train.py")
-    assert (finished.returncode, finished.stderr) == (0, "")
-    assert finished.stdout.splitlines() == [f"[0] ran {index}" for index in range(len(BLOCKS))]
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == [f"[0] ran {index}" for index in range(len(OF_TORCH))]
+    assert finished.stderr == f"[0] hvdrun: going on from {hvdrun.directory}/checkpoint-000001.pt\n"
+
+
+@pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed")
+def test_every_block_for_mxnet_runs(hvdrun: Launcher) -> None:
+    assert len(OF_MXNET) >= 2
+    hvdrun.write("blocks.json", json.dumps(OF_MXNET))
+    hvdrun.write("train.py", RUNS_MXNET_BLOCKS)
+    finished = hvdrun("-np", "2", "python", "train.py")
+    shown = [f"[0] ran {index}" for index in range(len(OF_MXNET))]
+    assert (finished.returncode, finished.stdout.splitlines()) == (0, shown), finished.stderr
+
+
+def test_the_test_on_two_ranks_passes(tmp_path: Path) -> None:
+    (block,) = OF_PYTEST
+    (tmp_path / "test_shown.py").write_text(block, encoding="utf-8")
+    suite = run_suite(tmp_path)
+    assert list(suite.outcomes.values()) == ["passed"], suite.output
+
+
+@pytest.mark.parametrize("command", [command for command in find_commands() if is_for_one_host(command)])
+def test_every_command_for_one_host_runs(command: str, hvdrun: Launcher) -> None:
+    words = shlex.split(command.replace(FOLDER, str(hvdrun.directory)))
+    for name in (*(word for word in words if word.endswith(".py")), "package/module.py"):
+        (hvdrun.directory / name).parent.mkdir(exist_ok=True)
+        hvdrun.write(name, "print('ran')")
+    finished = hvdrun(*words)
+    assert finished.returncode == 0, finished.stderr
+    assert len(finished.stdout.splitlines()) == int(words[words.index("-np") + 1])
 
 
 def test_the_messages_about_mismatches_are_those_that_come(hvdrun: Launcher) -> None:
