@@ -1,16 +1,20 @@
 """What is installed from the wheel: all that the packages need, and nothing else."""
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from configparser import ConfigParser
 from email import message_from_bytes
 from email.message import Message
+from importlib.metadata import packages_distributions
 
 import pytest
 
 from hvdrun.version import __version__
-from tests.house.sources import PACKAGES, ROOT
+from tests.house.sources import PACKAGES, ROOT, read_sources
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,27 @@ def read_metadata(wheel: dict[str, bytes]) -> Message:
     """The wheel's METADATA."""
     (content,) = (content for name, content in wheel.items() if name.endswith(".dist-info/METADATA"))
     return message_from_bytes(content)
+
+
+def find_foreign_imports() -> Iterator[str]:
+    """The outside packages that ours import."""
+    for _, source in read_sources(*PACKAGES):
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Import(names=names):
+                    yield from (alias.name.partition(".")[0] for alias in names)
+                case ast.ImportFrom(module=str(module), level=0):
+                    yield module.partition(".")[0]
+
+
+def test_pip_installs_every_package_that_is_imported(wheel: dict[str, bytes]) -> None:
+    needed = read_metadata(wheel).get_all("Requires-Dist", [])
+    brought = {name.lower() for line in needed if "dev" not in line for name in re.findall(r"^[\w-]+", line)}
+    distributions = packages_distributions() | {"mxnet": ["mxnet"], "torch": ["torch"]}
+    # pytest loads its plugin itself; `horovod` is the shim's own package.
+    imported = set(find_foreign_imports()) - sys.stdlib_module_names - {*PACKAGES, "horovod", "pytest"}
+    assert {name for name in imported if distributions[name][0].lower() not in brought} == set()
+    assert len(imported) >= 10
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: dict[str, bytes]) -> None:

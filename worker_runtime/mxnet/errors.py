@@ -17,7 +17,7 @@ from worker_runtime.errors import HorovodInternalError
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
-_REMEDY = "pip install 'hvdrun[mxnet]' brings all that is needed: MXNet, torch, and numpy < 1.24"
+_REMEDY = "pip install mxnet==1.9.1 'numpy<1.24' torch"
 
 
 class MXNetMissingError(ImportError):
