@@ -106,7 +106,7 @@ class Job:
         self._server: Server
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
-        self._output = OutputWatch(console, self._stop)
+        self._output = OutputWatch(console, self._stop, self._fail)
         self._stops = 0
         self._is_closing = False
         self._stdin: StdinReader | None = None
@@ -142,7 +142,7 @@ class Job:
         self._output.open()
         if self._desk is not None:
             self._desk.open(self._ranks.rank_of, self._stop)
-        self._stdin = self._open_stdin(stack)
+        self._stdin = self._open_stdin()
         if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
             self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
@@ -157,7 +157,7 @@ class Job:
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
 
-    def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
+    def _open_stdin(self) -> StdinReader | None:
         rank = self._spec.workers.stdin_rank
         if rank is None:
             return None
@@ -170,7 +170,7 @@ class Job:
             self._pool.feed(host, data)
 
         reader = StdinReader(feed)
-        stack.callback(reader.close)
+        self._tasks.create_task(reader.run(), name="read standard input")
         return reader
 
     async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
@@ -264,6 +264,10 @@ class Job:
         self._server.submit(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(error)
 
     def _note_notice(self) -> None:
         if not self._is_closing:

@@ -67,9 +67,11 @@ class OutputFiles:
         self._marker.forget(worker)
         self._ranks.pop(worker, None)
 
-    def call_when_failing(self, callback: Callable[[Path, OSError], None]) -> None:
-        """Ask to be told, in the running event loop, of a file that cannot be written."""
-        self._writer.call_when_failing(lambda descriptor, error: callback(self._find(descriptor), error))
+    def call_when_failing(
+        self, callback: Callable[[Path, OSError], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        """Ask to be told, in the running event loop, of a file that cannot be written, and of an unexpected error."""
+        self._writer.call_when_failing(lambda descriptor, error: callback(self._find(descriptor), error), fail)
 
     def list_lost(self) -> Iterator[tuple[Path, OSError]]:
         """The files that lack something, and why."""

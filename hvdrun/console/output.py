@@ -256,13 +256,16 @@ class OutputPrinter:
         """A worker's last lines, for the page that says what failed."""
         return self._marker.tail(worker)
 
-    def call_when_failing(self, callback: Callable[[OutputStream, OSError], None]) -> None:
+    def call_when_failing(
+        self, callback: Callable[[OutputStream, OSError], None], fail: Callable[[BaseException], None]
+    ) -> None:
         """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written.
 
         With BrokenPipeError its reader has gone, as with `hvdrun ... | head`; what the workers write there is dropped.
+        `fail` is told of an unexpected error, which ends all writing.
         """
         streams = {descriptor: stream for stream, descriptor in self._descriptors.items()}
-        self._writer.call_when_failing(lambda descriptor, error: callback(streams[descriptor], error))
+        self._writer.call_when_failing(lambda descriptor, error: callback(streams[descriptor], error), fail)
 
     def lost_by(self, stream: OutputStream) -> OSError | None:
         """Why something could not be written to a stream of hvdrun; None while all was, or waits."""

@@ -16,18 +16,24 @@ _NAMES = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard
 class OutputWatch:
     """Says what is wrong with hvdrun's streams, and ends a job whose reader has gone.
 
-    stop: ends the job, with an exit code and the reason.
+    Args:
+        console: has the streams.
+        stop: ends the job, with an exit code and the reason.
+        fail: raises an error where the job waits.
     """
 
-    def __init__(self, console: Console, stop: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, console: Console, stop: Callable[[int, str], None], fail: Callable[[BaseException], None]
+    ) -> None:
         self._console = console
         self._stop = stop
+        self._fail = fail
 
     def open(self) -> None:
         """Be told of errors from now on, in the running event loop."""
-        self._console.output.call_when_failing(self._note)
+        self._console.output.call_when_failing(self._note, self._fail)
         if self._console.files is not None:
-            self._console.files.call_when_failing(self._note_file)
+            self._console.files.call_when_failing(self._note_file, self._fail)
 
     def find_exit_code(self) -> int:
         """Of a job that has ended well: not 0 where its output could not be written, which is said."""

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
+
+from hvdrun.processes.background import in_thread
 
 _PIECE_BYTES = 64 * 1024
 
@@ -17,33 +18,22 @@ class StdinReader:
     def __init__(self, send: Callable[[bytes], None], descriptor: int = 0) -> None:
         self._send = send
         self._descriptor = descriptor
-        self._loop = asyncio.get_running_loop()
-        self._asked = threading.Semaphore(0)
-        self._closed = threading.Event()
-        # A daemon: a read from a terminal cannot be called off, and must not keep hvdrun from ending.
-        self._thread = threading.Thread(target=self._run, name="stdin", daemon=True)
-        self._thread.start()
+        self._asked = asyncio.Semaphore(0)
 
     def ask(self) -> None:
         """Want the next piece."""
         self._asked.release()
 
-    def close(self) -> None:
-        """Send nothing more."""
-        self._closed.set()
-        self._asked.release()
+    async def run(self) -> None:
+        """Read to the end of input. When this is cancelled, a read from a terminal stays under way in its thread."""
+        data = b"some"
+        while data:
+            await self._asked.acquire()
+            data = await in_thread(self._read)
+            self._send(data)
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            self._asked.acquire()
-            if self._closed.is_set():
-                return
-            try:
-                data = os.read(self._descriptor, _PIECE_BYTES)
-            except OSError:  # a terminal that has gone, a closed descriptor: the end of input
-                data = b""
-            if self._closed.is_set():
-                return
-            self._loop.call_soon_threadsafe(self._send, data)
-            if not data:
-                return
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._descriptor, _PIECE_BYTES)
+        except OSError:  # a terminal that has gone, a closed descriptor: the end of input
+            return b""

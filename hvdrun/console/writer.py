@@ -51,16 +51,23 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
         self._on_failure: Callable[[int, OSError], None] | None = None
+        self._fault: BaseException | None = None  # which has ended the thread
+        self._fail: Callable[[BaseException], None] | None = None
 
-    def call_when_failing(self, callback: Callable[[int, OSError], None]) -> None:
+    def call_when_failing(
+        self, callback: Callable[[int, OSError], None], fail: Callable[[BaseException], None]
+    ) -> None:
         """Ask to be told, in the running event loop, of each descriptor that cannot be written.
 
         The error says why; BrokenPipeError: the reader has gone, as with `| head`. A full disk is told once more
-        when it has taken something in between.
+        when it has taken something in between. `fail` is told of an unexpected error, after which nothing is taken.
         """
         with self._changed:
             self._loop = asyncio.get_running_loop()
             self._on_failure = callback
+            self._fail = fail
+            if self._fault is not None:
+                fail(self._fault)
             full = {descriptor: error for descriptor, (_, error) in self._full.items()}
             for descriptor, error in (self._lost | full).items():
                 self._call_in_loop(callback, descriptor, error)
@@ -117,8 +124,11 @@ class Writer:
                 self._waiting.discard(event)
 
     async def close(self, limit_seconds: float | None) -> bool:
-        """As `end`, without stopping the event loop."""
-        return await asyncio.to_thread(self.end, limit_seconds)
+        """As `end`, without stopping the event loop; raises the unexpected error that has ended the thread."""
+        is_complete = await asyncio.to_thread(self.end, limit_seconds)
+        if self._fault is not None:
+            raise self._fault
+        return is_complete
 
     def end(self, limit_seconds: float | None) -> bool:
         """Write what is queued, and end the thread; whether nothing was ever dropped.
@@ -145,6 +155,12 @@ class Writer:
                 for descriptor, data in batch:
                     if not self._write(descriptor, data, wake):
                         return
+        except BaseException as error:  # noqa: BLE001 - it is raised where the job waits
+            with self._changed:
+                self._fault = error
+                self._has_dropped = self._is_ending = True
+                if self._fail is not None:
+                    self._call_in_loop(self._fail, error)
         finally:
             with self._changed:
                 self._wake = None

@@ -23,6 +23,7 @@ ROOMS = ("job.py", "console", "hosts", "joining", "transport")
 FAILS = """
 import asyncio, sys
 from hvdrun.cli.program import main
+from hvdrun.console.writer import Writer
 from hvdrun.processes.background import BackgroundTasks
 
 async def fail():
@@ -37,6 +38,11 @@ def wrap(create):
         return create(*owner, coroutine, name=name, **named)
     return create_task
 
+def fail_in_thread(*_):
+    raise ZeroDivisionError("of a test")
+
+if sys.argv[1] == "output":
+    Writer._write = fail_in_thread
 BackgroundTasks.create_task = wrap(BackgroundTasks.create_task)
 asyncio.create_task = wrap(asyncio.create_task)
 sys.exit(main(sys.argv[2:] if sys.argv[2] == "-v" else sys.argv[5:]))  # python -m hvdrun
@@ -63,7 +69,9 @@ JOBS = {
     "look up a host": SCRIPT,
     "meet an agent": STATIC,
     "open the way to an agent": LONG,
+    "output": LONG,
     "poll the discovery script": SCRIPT,
+    "read standard input": ("--stdin", "0", *LONG),
     "report agents": STATIC,
     "start an agent": LONG,
     "start the discovery script": SCRIPT,
@@ -79,13 +87,12 @@ OVER_SSH = {"hvdrun-ssh-pump", "lead a connection of a tunnel"}  # see tests/hvd
 
 
 def find_tasks() -> Iterator[str]:
-    """The names of the launcher's tasks, and of the threads of its transports, as its rooms create them."""
+    """The names of the launcher's tasks and threads, as its rooms create them."""
     for name in ROOMS:
         room = Path(package.__file__).parent / name
-        creators = ("create_task", "Thread") if name == "transport" else ("create_task",)
         for path in room.rglob("*.py") if room.is_dir() else [room]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(creators):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("create_task", "Thread")):
                     names = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
                     yield ast.literal_eval(names[0]) if names else f"unnamed: {ast.unparse(node)}"
 

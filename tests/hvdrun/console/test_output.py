@@ -236,7 +236,7 @@ async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dic
         told.append((stream, type(error)))
         heard.set()
 
-    printer.call_when_failing(hear)
+    printer.call_when_failing(hear, lambda error: pytest.fail(str(error)))
     await printer.write(at(0), 0, STDOUT, b"one\n")
     async with asyncio.timeout(60):
         await heard.wait()

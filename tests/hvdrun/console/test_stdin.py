@@ -15,13 +15,11 @@ async def read_pieces(descriptor: int) -> list[bytes]:
     pieces: asyncio.Queue[bytes] = asyncio.Queue()
     reader = StdinReader(pieces.put_nowait, descriptor)
     found: list[bytes] = []
-    try:
+    async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as tasks:
+        tasks.create_task(reader.run())
         while not found or found[-1]:
             reader.ask()
-            async with asyncio.timeout(LIMIT_SECONDS):
-                found.append(await pieces.get())
-    finally:
-        reader.close()
+            found.append(await pieces.get())
     return found
 
 
@@ -49,8 +47,9 @@ async def test_nothing_is_read_before_it_is_asked_for() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"still here")
     pieces: asyncio.Queue[bytes] = asyncio.Queue()
-    stdin = StdinReader(pieces.put_nowait, reader)
-    stdin.close()
+    stdin = asyncio.create_task(StdinReader(pieces.put_nowait, reader).run())
+    await asyncio.sleep(0)
+    stdin.cancel()
     left = os.read(reader, 100)
     os.close(reader)
     os.close(writer)

@@ -158,7 +158,7 @@ async def test_a_full_disk_is_told_and_loses_nothing_when_there_is_room_again(
         disk.has_room = False
         writer.put(pipe.writing, b"x")
         await happen(lambda: disk.tries > 2)  # also with nobody to tell
-        writer.call_when_failing(lambda _, error: told.append(error.errno))
+        writer.call_when_failing(lambda _, error: told.append(error.errno), lambda error: pytest.fail(str(error)))
         await happen(lambda count=count: len(told) >= count)  # type: ignore[misc]  # mypy sees no default there
         disk.has_room = True
         await happen(lambda: not writer.is_behind)
@@ -185,7 +185,7 @@ def test_who_asks_late_is_still_told_that_the_reader_has_gone() -> None:
         writer.put(writing, b"x")
         await writer.close(LIMIT_SECONDS)
         heard: asyncio.Future[OSError] = asyncio.Future()
-        writer.call_when_failing(lambda _, error: heard.set_result(error))
+        writer.call_when_failing(lambda _, error: heard.set_result(error), heard.set_exception)
         async with asyncio.timeout(LIMIT_SECONDS):
             return await heard
 
@@ -208,3 +208,25 @@ def test_a_descriptor_that_was_made_non_blocking_loses_nothing(pipe: Screen) -> 
     pipe.writer.close()
     reader.join(LIMIT_SECONDS)
     assert received == [data]
+
+
+@in_loop
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_an_unexpected_error_is_told_and_raised_and_nothing_is_taken_any_more(
+    pipe: Screen, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Writer, "_write", fail)
+    writer, told = Writer(), asyncio.get_running_loop().create_future()
+    for step in (1, 2) if is_late else (2, 1):
+        if step == 1:
+            writer.put(pipe.writing, b"x")
+            await happen(lambda: not writer.put(pipe.writing, b""))
+        else:
+            writer.call_when_failing(lambda *failure: pytest.fail(str(failure)), told.set_result)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        assert isinstance(await told, ZeroDivisionError)
+        with pytest.raises(ZeroDivisionError):
+            await writer.close(LIMIT_SECONDS)
