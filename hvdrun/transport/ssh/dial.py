@@ -18,6 +18,7 @@ import paramiko
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
+from hvdrun.transport.ssh.commands import ProxyCommand
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - see there
@@ -27,8 +28,7 @@ from hvdrun.transport.ssh.failures import (
     UnreachableError,
 )
 from hvdrun.transport.ssh.handshake import DroppedError, shake_hands
-from hvdrun.transport.ssh.known_hosts import list_names
-from hvdrun.transport.ssh.proxy_command import ProxyCommand
+from hvdrun.transport.ssh.host_keys import list_names
 from hvdrun.transport.ssh.target import Target
 
 _FIRST_PAUSE_SECONDS = 0.2

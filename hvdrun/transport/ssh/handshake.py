@@ -12,7 +12,6 @@ from typing import Any
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from hvdrun.transport.ssh.certificate import SUFFIX, BadCertificateError, HostCertificate
 from hvdrun.transport.ssh.failures import (
     HostKeyChangedError,
     HostKeyRevokedError,
@@ -21,7 +20,17 @@ from hvdrun.transport.ssh.failures import (
     SshError,
     TimedOutError,
 )
-from hvdrun.transport.ssh.known_hosts import KnownHost, KnownKey, add_known, find_known, fingerprint, read_revoked
+from hvdrun.transport.ssh.host_keys import (
+    SUFFIX,
+    BadCertificateError,
+    HostCertificate,
+    KnownHost,
+    KnownKey,
+    add_known,
+    find_known,
+    fingerprint,
+    read_revoked,
+)
 from hvdrun.transport.ssh.login import Login
 from hvdrun.transport.ssh.target import Target
 
