@@ -15,6 +15,7 @@ from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, forward_inside
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
+from hvdrun.transport.transport import read_messages
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
@@ -202,13 +203,9 @@ class JoinedTransport:
         if self._channel is not None and not self._channel.transport.is_closing():
             self._channel.transport.write(codec.encode_order(order))
 
-    async def messages(self) -> AsyncIterator[AgentMessage]:
+    def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
-        frames = codec.FrameReader()
-        if self._channel is not None:
-            while chunk := await self._channel.reader.read(_CHUNK_BYTES):
-                for data in frames.feed(chunk):
-                    yield codec.decode_agent_message(data)
+        return read_messages(self._read)
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""
@@ -232,3 +229,6 @@ class JoinedTransport:
             self._channel.transport.close()
             await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)
             self._channel.abort()
+
+    async def _read(self) -> bytes:
+        return b"" if self._channel is None else await self._channel.reader.read(_CHUNK_BYTES)

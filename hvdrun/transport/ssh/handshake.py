@@ -107,9 +107,9 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
         return
     if time.monotonic() - started >= remaining * _ALMOST:
         stage = "it was connected to, but is silent" if not client.remote_version else "agreeing on keys"
-        raise TimedOutError(target.host, target.address, target.port, limit_seconds, stage) from failure
+        raise TimedOutError(*target.where, limit_seconds, stage) from failure
     if isinstance(failure, IncompatiblePeer) or "ndecipherable" in str(failure):
-        raise NotSshError(target.host, target.address, target.port, str(failure).rstrip(".")) from failure
+        raise NotSshError(*target.where, str(failure).rstrip(".")) from failure
     raise DroppedError(_describe_drop(client)) from failure
 
 

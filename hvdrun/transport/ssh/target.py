@@ -63,6 +63,11 @@ class Target:
     configured_names: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
+    def where(self) -> tuple[str, str, int]:
+        """Host, address and port, as the errors name them."""
+        return self.host, self.address, self.port
+
+    @property
     def known_names(self) -> tuple[str, ...]:
         """The names under which known_hosts files may have the host: with its port, then without."""
         return tuple(dict.fromkeys((self.known_as, self.principal)))

@@ -23,7 +23,7 @@ from hvdrun.transport.ssh.streams import Bridge, Pump, Stream
 from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.ssh.tunnel import Tunnels
 from hvdrun.transport.start import RemoteAgent, make_agent
-from hvdrun.transport.transport import MAX_AT_ONCE
+from hvdrun.transport.transport import MAX_AT_ONCE, read_messages
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
@@ -90,16 +90,9 @@ class SshTransport:
         if self._stream is not None:
             self._stream.write(codec.encode_order(order))
 
-    async def messages(self) -> AsyncIterator[AgentMessage]:
+    def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
-        if self._stream is None:
-            return
-        frames = codec.FrameReader()
-        chunk = self._first
-        while chunk:
-            for data in frames.feed(chunk):
-                yield codec.decode_agent_message(data)
-            chunk = await self._stream.read()
+        return read_messages(self._read, self._first)
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""
@@ -170,6 +163,9 @@ class SshTransport:
             return await in_thread(work)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
+
+    async def _read(self) -> bytes:
+        return b"" if self._stream is None else await self._stream.read()
 
     async def _end(self, stream: Stream, bridge: Bridge) -> None:
         """End the agent's input, and wait for its end."""
