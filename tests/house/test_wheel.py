@@ -9,6 +9,7 @@ from email.message import Message
 
 import pytest
 
+from hvdrun.version import __version__
 from tests.house.sources import PACKAGES, ROOT
 
 
@@ -61,6 +62,10 @@ def test_the_only_program_is_hvdrun_so_that_pip_overwrites_no_horovodrun(wheel: 
 def test_the_licence_is_in_the_wheel(wheel: dict[str, bytes]) -> None:
     (licence,) = (content for name, content in wheel.items() if name.endswith("/licenses/LICENSE"))
     assert licence == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_wheel_has_the_version_that_hvdrun_prints(wheel: dict[str, bytes]) -> None:
+    assert read_metadata(wheel)["Version"] == __version__
 
 
 def test_pip_installs_it_in_no_python_that_is_too_old(wheel: dict[str, bytes]) -> None:
