@@ -51,7 +51,7 @@ class SlowTransport:
         """See `Transport`."""
         return port
 
-    async def abandon(self) -> None:
+    async def kill(self) -> None:
         """See `Transport`."""
         self._closed.set()
 

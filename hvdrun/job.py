@@ -71,9 +71,9 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     async def run() -> Outcome:
         if spec.remote.joining is None:
             return await Job(spec, console, desk).run()
-        from hvdrun.joining.reception import receive  # noqa: PLC0415 - other jobs go to their hosts
+        from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
-        return await receive(
+        return await run_with_agents(
             spec, spec.remote.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run()
         )
 

@@ -69,12 +69,17 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
         HvdrunError: it is used wrongly, or cannot do its part.
         click.exceptions.Exit: it has printed what was asked for.
     """
-    from hvdrun.joining.programs import make_token, run_agent  # noqa: PLC0415 - a job does without them
-    from hvdrun.options.programs import read_agent, read_token  # noqa: PLC0415 - the same
+    from hvdrun.options.programs import read_agent, read_token  # noqa: PLC0415 - a job does without them
 
     if name == "token":
-        answer(make_token(read_token(words)))
-    return run_agent(read_agent(words), lambda sentence: print_error(sentence, with_time=False))
+        values = read_token(words)
+        from hvdrun.joining.keys import make_token  # noqa: PLC0415 - a wrong command line is answered at once
+
+        answer(make_token(values))
+    values = read_agent(words)
+    from hvdrun.joining.agent import run_agent  # noqa: PLC0415 - the same
+
+    return run_agent(values, lambda sentence: print_error(sentence, with_time=False))
 
 
 def end_by_interrupt() -> int:
@@ -156,7 +161,7 @@ def describe(spec: JobSpec) -> str:
     from hvdrun.cli.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
 
     if spec.remote.joining is not None:
-        from hvdrun.joining.reception import describe_joining  # noqa: PLC0415 - few jobs wait for agents
+        from hvdrun.joining.launcher import describe_joining  # noqa: PLC0415 - few jobs wait for agents
 
         return describe_joining(spec, spec.remote.joining)
     if spec.discovers:

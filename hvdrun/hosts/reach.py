@@ -14,7 +14,7 @@ from hvdrun.transport.transport import MAX_AT_ONCE, Transport
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
-    from hvdrun.transport.ssh.reach import SshTransports
+    from hvdrun.transport.ssh.transport import SshTransports
 
 
 _HOST = "{host}"
@@ -47,7 +47,7 @@ class Transports:
         ):
             return self._make_command(host, spec)
         if self._ssh is None:
-            from hvdrun.transport.ssh.reach import SshTransports  # noqa: PLC0415 - jobs on this machine need no paramiko
+            from hvdrun.transport.ssh.transport import SshTransports  # noqa: PLC0415 - jobs on this machine need no paramiko
 
             self._ssh = SshTransports()
         return self._ssh.make(host, spec)

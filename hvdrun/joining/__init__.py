@@ -1,1 +1,1 @@
-"""Agents that come by themselves: the token, the launcher's door, and the agent that knocks there."""
+"""Agents that join a job by themselves: the token, the launcher's listener, and the agent that connects to it."""

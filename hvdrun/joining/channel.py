@@ -104,7 +104,7 @@ class Channel(asyncio.StreamReaderProtocol):
 
 
 def make_server_context(credential: Credential) -> ssl.SSLContext:
-    """What a launcher shows at its door; the key goes through memory alone."""
+    """What a launcher proves itself with; the key goes through memory alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     descriptor = os.memfd_create("credential")
@@ -124,7 +124,7 @@ def make_client_context(authority: bytes) -> ssl.SSLContext:
 
 
 async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
-    """Connect to a launcher's door.
+    """Connect to a launcher.
 
     Raises:
         OSError: nobody listens there; an SSLCertVerificationError: it is not the launcher of the token.
@@ -148,12 +148,12 @@ _CHUNK_BYTES = 64 * 1024
 class TunnelEnd:
     """Where it begins; belongs to one event loop.
 
-    knock: opens a connection through the door; a number where that needs none.
+    connect: opens a connection to the launcher; a number where that needs none.
     tasks: lead the connections.
     """
 
-    def __init__(self, knock: Callable[[], Awaitable[Channel | int]], tasks: BackgroundTasks) -> None:
-        self._knock = knock
+    def __init__(self, connect: Callable[[], Awaitable[Channel | int]], tasks: BackgroundTasks) -> None:
+        self._connect = connect
         self._server: asyncio.Server | None = None
         self._tasks = tasks
         self._connections = 0
@@ -178,7 +178,7 @@ class TunnelEnd:
             writer.transport.abort()
             return
         self._connections += 1
-        task = self._tasks.create_task(self._lead(reader, writer), name="lead a call to the rendezvous")
+        task = self._tasks.create_task(self._forward_call(reader, writer), name="forward a call to the rendezvous")
 
         def note_end(_: asyncio.Task[None]) -> None:  # also of a task that was cancelled before it ran
             self._connections -= 1
@@ -186,39 +186,39 @@ class TunnelEnd:
 
         task.add_done_callback(note_end)
 
-    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection; where it cannot be led on it ends, and the caller tries again."""
         channel: Channel | int = 0
         with suppress(OSError, EOFError, RendezvousError, HvdrunError):
-            channel = await self._knock()
+            channel = await self._connect()
         if isinstance(channel, Channel):
-            await _join((reader, writer), channel)
+            await _forward((reader, writer), channel)
 
 
-async def lead_inside(channel: Channel, port: int) -> None:
+async def forward_inside(channel: Channel, port: int) -> None:
     """Lead what comes from a host to a port of this machine's loopback address, and back, until either end closes."""
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:
         channel.abort()
         return
-    await _join((reader, writer), channel)
+    await _forward((reader, writer), channel)
 
 
-async def _join(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], channel: Channel) -> None:
+async def _forward(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], channel: Channel) -> None:
     """Pass on what comes at either end, until one of them ends; then both do."""
     (reader, writer), outward = stream, channel.open_writer()
     try:
         async with BackgroundTasks() as tasks:
-            out = tasks.create_task(_pass(reader, outward), name="pass on what comes from inside")
-            back = tasks.create_task(_pass(channel.reader, writer), name="pass on what comes from outside")
+            out = tasks.create_task(_copy(reader, outward), name="forward what comes from inside")
+            back = tasks.create_task(_copy(channel.reader, writer), name="forward what comes from outside")
             await asyncio.wait({out, back}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         writer.transport.abort()
         channel.abort()
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(OSError):  # an end that was lost has ended
         while chunk := await reader.read(_CHUNK_BYTES):
             writer.write(chunk)

@@ -1,13 +1,14 @@
-"""The launcher's side of a token: the authority that vouches for its door, from files or made anew."""
+"""The launcher's side of a token: the authority that vouches for its listener, from files or made anew."""
 
 import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdrun.joining.token import (
     DEFAULT_LIFETIME_SECONDS,
@@ -49,6 +50,20 @@ def make_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS) -
     write_secret(key_path, keys.authority.key)  # first: who finds the token finds the key
     write_secret(path, keys.token.encode())
     return keys
+
+
+def make_token(values: Mapping[str, Any]) -> str:
+    """`hvdrun token` with the values of its command line; a sentence about the files.
+
+    Raises:
+        TokenFileError: they cannot be made.
+    """
+    path = Path.cwd() / values["file"]
+    keys = make_files(path, values["lifetime"])
+    return (
+        f"{values['file']} is for hvdrun and all agents, {name_key(path).name} for hvdrun alone; agents may join until "
+        f"{keys.token.describe_expiry()}."
+    )
 
 
 def load_files(path: Path) -> Keys:

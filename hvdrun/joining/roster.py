@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from hvdrun.errors import LaunchError
-from hvdrun.joining.channel import WAITING_SECONDS, Channel, lead_inside
+from hvdrun.joining.channel import WAITING_SECONDS, Channel, forward_inside
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
+from hvdrun.transport.transport import read_messages
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
@@ -27,14 +28,14 @@ _COUNTED_ON = "the job counts on another agent with the name {!r}: start this on
 
 
 @dataclass(slots=True)
-class _Arrival:
+class _JoinedAgent:
     """One agent; in use once the job has taken it. For `tunnel` see `AgentJoin`."""
 
     host: Host
     channel: Channel
     tunnel: int
     is_used: bool = False
-    led_to: int | None = None  # the port of this machine's loopback address, for connections through the door
+    tunnel_target: int | None = None  # the port of this machine's loopback address, for forwarded connections
 
 
 class Roster:
@@ -58,15 +59,15 @@ class Roster:
         self._tasks = tasks
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
-        self._arrivals: dict[str, _Arrival] = {}
-        self._full = ""  # why no more agents are needed
+        self._agents: dict[str, _JoinedAgent] = {}
+        self._refusal = ""  # why no more agents are needed
         self._exit_code: int | None = None  # the job's; None while it runs
         self._changed = asyncio.Event()
 
     @property
     def hosts(self) -> tuple[Host, ...]:
         """Those that have an agent, in the order in which they came."""
-        return tuple(arrival.host for arrival in self._arrivals.values())
+        return tuple(agent.host for agent in self._agents.values())
 
     async def other_than(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
         """The hosts, once they are not these any more."""
@@ -75,16 +76,16 @@ class Roster:
         return hosts
 
     async def receive(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
-        """Answer an agent that knows the secret; one whose name is taken waits for the answer (see `Door`)."""
+        """Answer an agent that knows the secret; one whose name is taken waits for the answer (see `JoinListener`)."""
         if not join.slots:
-            return self._lead(join.host, channel)
+            return self._forward(join.host, channel)
         if not is_host_name(join.host) or not 1 <= join.slots <= MAX_SLOTS_PER_HOST:
             return AgentAdmitted(
                 Admission.REFUSED,
                 f"{join.host!r} with {count_slots(join.slots)} is no host: give it a name of letters, digits, dots and "
                 f"dashes (--name), and 1 to {MAX_SLOTS_PER_HOST} slots (--slots).",
             )
-        while not self._full and (former := self._arrivals.get(join.host)) is not None:
+        while not self._refusal and (former := self._agents.get(join.host)) is not None:
             limit_seconds = self._limit(former)
             ends = {former.channel.closed, channel.closed}
             await asyncio.wait(ends, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -97,50 +98,51 @@ class Roster:
                     "(--name).",
                 )
             await asyncio.sleep(0)
-        if self._full:
-            if self._exit_code is None and join.host in self._arrivals:
+        if self._refusal:
+            if self._exit_code is None and join.host in self._agents:
                 return AgentAdmitted(Admission.NOT_NEEDED, _COUNTED_ON.format(join.host), TEMPORARY_FAILURE)
-            return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._exit_code or 0)
+            return AgentAdmitted(Admission.NOT_NEEDED, self._refusal, self._exit_code or 0)
         channel.keep_alive(self._proof_seconds)
-        self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel, join.tunnel)
+        self._agents[join.host] = _JoinedAgent(Host(join.host, join.slots), channel, join.tunnel)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
         self._note_change()
         return AgentAdmitted(Admission.ACCEPTED)
 
-    def take(self, host: str, patience_seconds: float) -> Channel | None:
-        """The way to a host's agent, which is the job's from now on; None where it has gone.
+    def take(self, host: str, patience_seconds: float) -> Channel:
+        """The way to a host's agent, which is the job's from now on.
 
         patience_seconds: how long the agent goes on without a word from the launcher, once the job has begun.
+
+        Raises:
+            LaunchError: it has gone, or has been taken before.
         """
-        arrival = self._arrivals.get(host)
-        if arrival is None or arrival.is_used:
-            return None
-        arrival.is_used = True
-        arrival.channel.keep_alive(max(patience_seconds, self._proof_seconds))
-        return arrival.channel
+        agent = self._find(host)
+        agent.is_used = True
+        agent.channel.keep_alive(max(patience_seconds, self._proof_seconds))
+        return agent.channel
 
-    def open_tunnel(self, host: str, port: int) -> int | None:
-        """The port of a host's loopback address that leads to this machine's `port` from now on; None without agent."""
-        arrival = self._arrivals.get(host)
-        if arrival is None:
-            return None
-        arrival.led_to = port
-        return arrival.tunnel
+    def open_tunnel(self, host: str, port: int) -> int:
+        """The port of a host's loopback address that leads to this machine's `port` from now on.
 
-    def shut(self, reason: str, exit_code: int | None = None) -> None:
+        Raises:
+            LaunchError: its agent has gone.
+        """
+        agent = self._find(host, also_used=True)
+        agent.tunnel_target = port
+        return agent.tunnel
+
+    def stop_admitting(self, reason: str, exit_code: int | None = None) -> None:
         """No more agents are needed than those that are in use, or about to be: let the others go.
 
         reason: for these, and for those that come later; a sentence.
         exit_code: the job's, once it has ended.
         """
-        self._full = reason
+        self._refusal = reason
         self._exit_code = exit_code
 
     async def release(self, keep: frozenset[str] = frozenset()) -> None:
         """Let go all agents that the job has not taken, but for these hosts'."""
-        leaving = [
-            arrival.channel for name, arrival in self._arrivals.items() if not arrival.is_used and name not in keep
-        ]
+        leaving = [agent.channel for name, agent in self._agents.items() if not agent.is_used and name not in keep]
         for channel in leaving:
             channel.transport.write(codec.encode_order(Release(self._exit_code or 0)))
         if leaving:
@@ -148,24 +150,30 @@ class Roster:
         for channel in leaving:
             channel.abort()
 
-    def _lead(self, host: str, channel: Channel) -> AgentAdmitted:
+    def _forward(self, host: str, channel: Channel) -> AgentAdmitted:
         """Answer a connection to the rendezvous; what it says after the answer is led there."""
-        arrival = self._arrivals.get(host)
-        if arrival is None or arrival.led_to is None:
-            return AgentAdmitted(Admission.REFUSED, "the rendezvous is not reached through this door.")
-        self._tasks.create_task(lead_inside(channel, arrival.led_to), name="lead an agent to the rendezvous")
+        agent = self._agents.get(host)
+        if agent is None or agent.tunnel_target is None:
+            return AgentAdmitted(Admission.REFUSED, "this agent reaches the rendezvous without the launcher.")
+        self._tasks.create_task(forward_inside(channel, agent.tunnel_target), name="forward an agent to the rendezvous")
         return AgentAdmitted(Admission.ACCEPTED)
 
-    def _limit(self, arrival: _Arrival) -> float:
+    def _limit(self, agent: _JoinedAgent) -> float:
         """How long the connection of an agent that is gone may stand."""
-        if not arrival.is_used:
+        if not agent.is_used:
             return self._proof_seconds + self._margin_seconds
         return max(limit_silence(self._lease_seconds), self._proof_seconds) + self._margin_seconds
 
+    def _find(self, host: str, *, also_used: bool = False) -> _JoinedAgent:
+        agent = self._agents.get(host)
+        if agent is None or (agent.is_used and not also_used):
+            raise LaunchError(f"the agent of the host {host!r} has gone: start it again there.")
+        return agent
+
     def _forget(self, host: str, channel: Channel) -> None:
-        arrival = self._arrivals.get(host)
-        if arrival is not None and arrival.channel is channel:
-            del self._arrivals[host]
+        agent = self._agents.get(host)
+        if agent is not None and agent.channel is channel:
+            del self._agents[host]
             self._note_change()
 
     def _note_change(self) -> None:
@@ -189,21 +197,15 @@ class JoinedTransport:
     async def open(self) -> None:
         """Take the agent, which runs; see `Transport`."""
         self._channel = self._roster.take(self.host, self._patience_seconds)
-        if self._channel is None:
-            raise LaunchError(f"the agent of the host {self.host!r} has gone: start it again there.")
 
     def send(self, order: Order) -> None:
         """Send an order; see `Transport`."""
         if self._channel is not None and not self._channel.transport.is_closing():
             self._channel.transport.write(codec.encode_order(order))
 
-    async def messages(self) -> AsyncIterator[AgentMessage]:
+    def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
-        frames = codec.FrameReader()
-        if self._channel is not None:
-            while chunk := await self._channel.reader.read(_CHUNK_BYTES):
-                for data in frames.feed(chunk):
-                    yield codec.decode_agent_message(data)
+        return read_messages(self._read)
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""
@@ -213,11 +215,8 @@ class JoinedTransport:
         return "the connection of its agent ended"
 
     async def tunnel(self, port: int) -> int:
-        """It begins where the agent listens, and leads through the launcher's door; see `Transport`."""
-        found = self._roster.open_tunnel(self.host, port)
-        if found is None:
-            raise LaunchError(f"the agent of the host {self.host!r} has gone: start it again there.")
-        return found
+        """The agent listens at its beginning, and the launcher forwards what comes; see `Transport`."""
+        return self._roster.open_tunnel(self.host, port)
 
     async def kill(self) -> None:
         """Close the connection; see `Transport`."""
@@ -230,3 +229,6 @@ class JoinedTransport:
             self._channel.transport.close()
             await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)
             self._channel.abort()
+
+    async def _read(self) -> bytes:
+        return b"" if self._channel is None else await self._channel.reader.read(_CHUNK_BYTES)

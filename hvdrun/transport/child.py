@@ -17,7 +17,7 @@ from hvdrun.processes.child import OutputFile
 from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.failures import AgentStartError, NoTunnelError
 from hvdrun.transport.start import RemoteAgent, add_last_words, find_mark, last_words
-from hvdrun.transport.transport import MAX_AT_ONCE
+from hvdrun.transport.transport import MAX_AT_ONCE, read_messages
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
@@ -44,14 +44,9 @@ class ChildTransport:
         """Send an order; see `Transport`."""
         self._write(codec.encode_order(order))
 
-    async def messages(self) -> AsyncIterator[AgentMessage]:
+    def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
-        frames = codec.FrameReader()
-        chunk = self._first or await self._read()
-        while chunk:
-            for data in frames.feed(chunk):
-                yield codec.decode_agent_message(data)
-            chunk = await self._read()
+        return read_messages(self._read, self._first)
 
     async def wait(self) -> str:
         """Wait for the child's end; see `Transport`."""

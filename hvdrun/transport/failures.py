@@ -24,8 +24,6 @@ class AgentStartError(TransportError):
     def __init__(self, host: str, how: str, said: str) -> None:
         words = f": {said}" if said else ""
         super().__init__(host, f"the agent on the host {host!r} did not start ({how}){words.rstrip('.')}.")
-        self.how = how
-        self.said = said
 
 
 class RemotePrefixError(TransportError):
@@ -42,7 +40,6 @@ class RemotePrefixError(TransportError):
             f"the remote prefix {prefix!r} failed on the host {host!r} with exit code {code}{words}: correct it, or "
             "end it with '; true' if that is no fault.",
         )
-        self.prefix = prefix
         self.code = code
         self.said = said
 
@@ -60,7 +57,6 @@ class DirectoryMissingError(TransportError):
             f"the directory {directory!r} does not exist on the host {host!r}: create it there, or name another with "
             "--wdir.",
         )
-        self.directory = directory
 
 
 class PythonMissingError(TransportError):
@@ -76,8 +72,6 @@ class PythonMissingError(TransportError):
             f"there is no Python {python!r} on the host {host!r} ({reason}): install it there, or name the host's own "
             "with --remote-python.",
         )
-        self.python = python
-        self.reason = reason
 
 
 class PythonTooOldError(TransportError):
@@ -93,7 +87,6 @@ class PythonTooOldError(TransportError):
             f"the Python {python!r} on the host {host!r} is older than 3.11, which hvdrun needs: name another with "
             "--remote-python.",
         )
-        self.python = python
 
 
 class HvdrunMissingError(TransportError):
@@ -110,8 +103,6 @@ class HvdrunMissingError(TransportError):
             f"{version} that is installed here ({python} -m pip install FILE), or name another interpreter with "
             "--remote-python.",
         )
-        self.python = python
-        self.version = version
 
 
 class VersionMismatchError(TransportError):
@@ -127,7 +118,6 @@ class VersionMismatchError(TransportError):
             f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install there the wheel or checkout "
             f"that is installed here ({python} -m pip install FILE).",
         )
-        self.python = python
         self.theirs = theirs
         self.ours = ours
 

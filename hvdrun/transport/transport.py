@@ -1,8 +1,9 @@
 """What the pool asks of a way to a host."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
+from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
 # Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
@@ -44,3 +45,16 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """End the agent, if it has not ended, by ending its order channel; it clears away what is its own."""
+
+
+async def read_messages(read: Callable[[], Awaitable[bytes]], first: bytes = b"") -> AsyncIterator[AgentMessage]:
+    """An agent's messages until its output ends.
+
+    read: the next bytes of its output. first: those that have been read before.
+    """
+    frames = codec.FrameReader()
+    chunk = first or await read()
+    while chunk:
+        for data in frames.feed(chunk):
+            yield codec.decode_agent_message(data)
+        chunk = await read()

@@ -18,7 +18,6 @@ RUN_BY = {
     "hvdrun/console/output_watch.py": "tests/system/test_output.py",
     "hvdrun/startup/early_notice.py": "tests/hvdrun/processes/test_signals.py",
     "hvdrun/startup/search_path.py": "tests/hvdrun/test_main.py",
-    "hvdrun/transport/ssh/reach.py": "tests/hvdrun/hosts/test_reach.py",
     "hvdrun/shim/modules/horovod/__init__.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "hvdrun/shim/modules/horovod/_offering.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "hvdrun/shim/modules/horovod/_unserved.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",

@@ -12,7 +12,7 @@ import pytest
 
 import hvdrun as package
 from hvdrun.processes.background import BackgroundTasks
-from tests.hvdrun.joining.test_door import Agent, opened, started, take
+from tests.hvdrun.joining.test_listener import Agent, opened, started, take
 from tests.system.launcher import Launcher
 from tests.system.terminal import Terminal
 from tests.waiting import in_loop
@@ -67,7 +67,7 @@ JOBS = {
     "keep waiting agents alive": ("--min-np", "1", "--host-discovery-script", "echo localhost:1", *LONG),
     "listen to an agent": LONG,
     "look up a host": SCRIPT,
-    "meet an agent": STATIC,
+    "authenticate an agent": STATIC,
     "open the way to an agent": LONG,
     "output": LONG,
     "poll the discovery script": SCRIPT,
@@ -80,9 +80,13 @@ JOBS = {
     "wait for a signal": SHORT,
     "wait for what a signal may cut short": SHORT,
 }
-AT_DOOR = {"lead an agent to the rendezvous", "pass on what comes from inside", "pass on what comes from outside"}
+AT_LISTENER = {
+    "forward an agent to the rendezvous",
+    "forward what comes from inside",
+    "forward what comes from outside",
+}
 AT_TERMINAL = {"show the start"}
-OF_AGENTS = {"join and serve", "lead a call to the rendezvous"}  # `hvdrun agent` ends by them
+OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
 OVER_SSH = {"hvdrun-ssh-pump", "lead a connection of a tunnel"}  # see tests/hvdrun/transport/ssh/test_faults.py
 
 
@@ -98,21 +102,21 @@ def find_tasks() -> Iterator[str]:
 
 
 def test_every_task_of_the_launcher_has_a_case() -> None:
-    assert sorted(find_tasks()) == sorted({*JOBS, *AT_DOOR, *AT_TERMINAL, *OF_AGENTS, *OVER_SSH})
+    assert sorted(find_tasks()) == sorted({*JOBS, *AT_LISTENER, *AT_TERMINAL, *OF_AGENTS, *OVER_SSH})
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_failing_task_ends_the_job(name: str, hvdrun: Launcher) -> None:
     program = hvdrun.write("fails.py", FAILS)
     job = hvdrun.start("-v", *JOBS[name], before=(sys.executable, str(program), name), forks=True)
-    if name == "meet an agent":
+    if name == "authenticate an agent":
         line = job.stderr.wait_for(r"on each host run: hvdrun (agent --join \S+ --token-file \S+)$", LIMIT_SECONDS)
         agent = hvdrun.start(*line[1].split(), "--join-timeout", "1s", forks=True)
     ended = job.wait(LIMIT_SECONDS)
     assert ended.returncode == 125
     assert ended.stderr.splitlines()[-1] == SENTENCE
     assert "Traceback" in ended.stderr
-    if name == "meet an agent":
+    if name == "authenticate an agent":
         assert agent.wait(LIMIT_SECONDS).returncode == 75
 
 
@@ -164,7 +168,7 @@ async def calling(path: Path) -> AsyncIterator[Agent]:
             writer.close()
 
 
-@pytest.mark.parametrize("name", sorted(AT_DOOR))
+@pytest.mark.parametrize("name", sorted(AT_LISTENER))
 def test_a_failing_task_at_the_door_ends_the_launcher_s_tasks(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +184,7 @@ def test_a_failing_task_at_the_door_ends_the_launcher_s_tasks(
 
 
 def test_a_failing_call_to_the_rendezvous_ends_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "lead a call to the rendezvous"
+    name = "forward a call to the rendezvous"
     fail_task(name, monkeypatch)
 
     @in_loop

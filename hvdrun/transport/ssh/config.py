@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hvdrun.transport.account import name_user
+from hvdrun.transport.ssh.commands import MatchCommands
 from hvdrun.transport.ssh.config_file import Statement, expand_tokens, fits_any, make_tokens, read_file
 from hvdrun.transport.ssh.failures import BadSshConfigError
-from hvdrun.transport.ssh.match_commands import MatchCommands
 
 DEFAULT_PORT = 22
 LAST_PORT = 65_535

@@ -18,6 +18,7 @@ import paramiko
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
+from hvdrun.transport.ssh.commands import ProxyCommand
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - see there
@@ -27,8 +28,7 @@ from hvdrun.transport.ssh.failures import (
     UnreachableError,
 )
 from hvdrun.transport.ssh.handshake import DroppedError, shake_hands
-from hvdrun.transport.ssh.known_hosts import list_names
-from hvdrun.transport.ssh.proxy_command import ProxyCommand
+from hvdrun.transport.ssh.host_keys import list_names
 from hvdrun.transport.ssh.target import Target
 
 _FIRST_PAUSE_SECONDS = 0.2
@@ -83,9 +83,7 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads attempts; nothing to guess
                 if loop.time() + wait >= deadline:
                     raise ConnectionDroppedError(
-                        target.host,
-                        target.address,
-                        target.port,
+                        *target.where,
                         attempts=attempts,
                         seconds=loop.time() - started,
                         reason=str(dropped),
@@ -169,9 +167,7 @@ async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
         async with asyncio.timeout(limit_seconds):
             found = await in_thread(work)
     except TimeoutError as error:
-        raise TimedOutError(
-            target.host, target.address, target.port, limit_seconds, "looking up its address"
-        ) from error
+        raise TimedOutError(*target.where, limit_seconds, "looking up its address") from error
     except (socket.gaierror, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no host name"
         raise UnknownHostError(target.host, target.address, str(reason).lower(), _suggest(target)) from error
@@ -187,16 +183,15 @@ def _suggest(target: Target) -> str | None:
 
 def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) -> Exception:
     """The failure that says most, of those of all addresses."""
-    where = (target.host, target.address, target.port)
     for failure in failures:
         if isinstance(failure, ConnectionResetError | ConnectionAbortedError):
             return DroppedError("it reset the connection")
     if any(failure.errno == errno.ECONNREFUSED for failure in failures):
-        return ConnectionRefusedError(*where)
+        return ConnectionRefusedError(*target.where)
     if any(isinstance(failure, TimeoutError) for failure in failures):
-        return TimedOutError(*where, limit_seconds, "connecting")
+        return TimedOutError(*target.where, limit_seconds, "connecting")
     reason = failures[-1].strerror if failures else None
-    return UnreachableError(*where, (reason or "it has no address").lower())
+    return UnreachableError(*target.where, (reason or "it has no address").lower())
 
 
 async def _pass_through(target: Target, via: Connection, deadline: float) -> paramiko.Channel:

@@ -19,7 +19,6 @@ class BadSshConfigError(SshError):
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(host, f"the ssh configuration for the host {host!r} cannot be read: {reason}.")
-        self.reason = reason
 
 
 class UnknownHostError(SshError):
@@ -33,9 +32,6 @@ class UnknownHostError(SshError):
         name = repr(host) if address == host else f"{host!r} ({address} by the ssh configuration)"
         remedy = f"did you mean {suggestion}?" if suggestion else "check its spelling, or give its address."
         super().__init__(host, f"the host {name} cannot be found ({reason}): {remedy}")
-        self.address = address
-        self.reason = reason
-        self.suggestion = suggestion
 
 
 class ConnectionRefusedError(SshError):  # noqa: A001 - says what it is; the builtin one is an OSError, and never meant here
@@ -51,8 +47,6 @@ class ConnectionRefusedError(SshError):  # noqa: A001 - says what it is; the bui
             f"the host {host!r} refused the ssh connection to {address} port {port}: start an ssh server there, or "
             "give the port that it listens on with --ssh-port.",
         )
-        self.address = address
-        self.port = port
 
 
 class UnreachableError(SshError):
@@ -68,9 +62,6 @@ class UnreachableError(SshError):
             f"the host {host!r} cannot be reached at {address} port {port} ({reason}): check that it is up, and the "
             "network and firewalls on the way.",
         )
-        self.address = address
-        self.port = port
-        self.reason = reason
 
 
 class TimedOutError(SshError):
@@ -86,10 +77,6 @@ class TimedOutError(SshError):
             f"the host {host!r} at {address} port {port} gave no answer within {seconds:g} s ({stage}): check that it "
             "is up, that this is its ssh port, and the firewalls on the way.",
         )
-        self.address = address
-        self.port = port
-        self.seconds = seconds
-        self.stage = stage
 
 
 class ConnectionDroppedError(SshError):
@@ -107,10 +94,7 @@ class ConnectionDroppedError(SshError):
             f"{times} in {seconds:.0f} s ({reason}): see its log; with many logins at once, raise MaxStartups in its "
             "sshd_config.",
         )
-        self.address = address
-        self.port = port
         self.attempts = attempts
-        self.reason = reason
 
 
 class NotSshError(SshError):
@@ -126,9 +110,6 @@ class NotSshError(SshError):
             f"no ssh connection to the host {host!r} at {address} port {port} could be agreed on ({reason}): check "
             "that this is the port of its ssh server.",
         )
-        self.address = address
-        self.port = port
-        self.reason = reason
 
 
 class JumpFailedError(SshError):
@@ -157,7 +138,6 @@ class TunnelRefusedError(SshError):
             f"the ssh server of the host {host!r} opens no port for the rendezvous ({reason}): set AllowTcpForwarding "
             "to yes in its sshd_config, or let the host reach the launcher directly.",
         )
-        self.reason = reason
 
 
 class AuthenticationFailedError(SshError):
@@ -215,9 +195,6 @@ class HostKeyUnknownError(SshError):
             "and log in once with ssh, or accept the keys of unknown hosts with --ssh-accept-new.",
         )
         self.name = name
-        self.kind = kind
-        self.fingerprint = fingerprint
-        self.certificate = certificate
 
 
 class HostKeyChangedError(SshError):
@@ -234,9 +211,6 @@ class HostKeyChangedError(SshError):
             f"{file} has another for {name}. Somebody may be listening in, or the host was installed anew: if you are "
             f"sure of the latter, remove that line (ssh-keygen -f {file} -R '{name}').",
         )
-        self.name = name
-        self.kind = kind
-        self.fingerprint = fingerprint
         self.file = file
         self.line = line
 
@@ -254,9 +228,6 @@ class HostKeyRevokedError(SshError):
             f"the host {host!r} shows a key that line {line} of {file} marks as revoked, or that such a key has "
             f"certified ({kind} {fingerprint}): give the host a new key or certificate.",
         )
-        self.kind = kind
-        self.fingerprint = fingerprint
-        self.file = file
         self.line = line
 
 

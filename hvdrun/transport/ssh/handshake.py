@@ -12,7 +12,6 @@ from typing import Any
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from hvdrun.transport.ssh.certificate import SUFFIX, BadCertificateError, HostCertificate
 from hvdrun.transport.ssh.failures import (
     HostKeyChangedError,
     HostKeyRevokedError,
@@ -21,7 +20,17 @@ from hvdrun.transport.ssh.failures import (
     SshError,
     TimedOutError,
 )
-from hvdrun.transport.ssh.known_hosts import KnownHost, KnownKey, add_known, find_known, fingerprint, read_revoked
+from hvdrun.transport.ssh.host_keys import (
+    SUFFIX,
+    BadCertificateError,
+    HostCertificate,
+    KnownHost,
+    KnownKey,
+    add_known,
+    find_known,
+    fingerprint,
+    read_revoked,
+)
 from hvdrun.transport.ssh.login import Login
 from hvdrun.transport.ssh.target import Target
 
@@ -98,9 +107,9 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
         return
     if time.monotonic() - started >= remaining * _ALMOST:
         stage = "it was connected to, but is silent" if not client.remote_version else "agreeing on keys"
-        raise TimedOutError(target.host, target.address, target.port, limit_seconds, stage) from failure
+        raise TimedOutError(*target.where, limit_seconds, stage) from failure
     if isinstance(failure, IncompatiblePeer) or "ndecipherable" in str(failure):
-        raise NotSshError(target.host, target.address, target.port, str(failure).rstrip(".")) from failure
+        raise NotSshError(*target.where, str(failure).rstrip(".")) from failure
     raise DroppedError(_describe_drop(client)) from failure
 
 

@@ -11,7 +11,7 @@ from hvdrun.transport.account import name_user
 from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig
 from hvdrun.transport.ssh.config_file import expand_path, expand_tokens, make_tokens
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
-from hvdrun.transport.ssh.known_hosts import name_host
+from hvdrun.transport.ssh.host_keys import name_host
 
 _MAX_JUMPS = 8  # a jump host that is reached through itself would never end
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -61,6 +61,11 @@ class Target:
     accept_new: bool = False
     connect_timeout_seconds: float | None = None
     configured_names: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def where(self) -> tuple[str, str, int]:
+        """Host, address and port, as the errors name them."""
+        return self.host, self.address, self.port
 
     @property
     def known_names(self) -> tuple[str, ...]:

@@ -3,21 +3,27 @@
 import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import paramiko
 
 from hvdrun.processes.background import in_thread
+from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport import start
+from hvdrun.transport.account import find_home
 from hvdrun.transport.failures import AgentStartError
+from hvdrun.transport.ssh.commands import MatchCommands
+from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import Connection, dial
-from hvdrun.transport.ssh.failures import TunnelRefusedError
+from hvdrun.transport.ssh.failures import BadSshConfigError, TunnelRefusedError
 from hvdrun.transport.ssh.streams import Bridge, Pump, Stream
-from hvdrun.transport.ssh.target import Target
+from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.ssh.tunnel import Tunnels
-from hvdrun.transport.start import RemoteAgent
-from hvdrun.transport.transport import MAX_AT_ONCE
+from hvdrun.transport.start import RemoteAgent, make_agent
+from hvdrun.transport.transport import MAX_AT_ONCE, read_messages
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
@@ -84,16 +90,9 @@ class SshTransport:
         if self._stream is not None:
             self._stream.write(codec.encode_order(order))
 
-    async def messages(self) -> AsyncIterator[AgentMessage]:
+    def messages(self) -> AsyncIterator[AgentMessage]:
         """What the agent tells; see `Transport`."""
-        if self._stream is None:
-            return
-        frames = codec.FrameReader()
-        chunk = self._first
-        while chunk:
-            for data in frames.feed(chunk):
-                yield codec.decode_agent_message(data)
-            chunk = await self._stream.read()
+        return read_messages(self._read, self._first)
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""
@@ -165,6 +164,9 @@ class SshTransport:
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
 
+    async def _read(self) -> bytes:
+        return b"" if self._stream is None else await self._stream.read()
+
     async def _end(self, stream: Stream, bridge: Bridge) -> None:
         """End the agent's input, and wait for its end."""
         stream.end_writing()
@@ -185,3 +187,41 @@ def _disconnect(connection: Connection, pump: Pump | None) -> None:
     connection.close()
     if pump is not None:
         pump.stop()
+
+
+class SshTransports:
+    """Makes the transports of one job; its ssh configuration is read once, when the first of them is opened."""
+
+    def __init__(self) -> None:
+        self._gate = asyncio.Semaphore(MAX_AT_ONCE)
+        self._commands = MatchCommands()
+        self._config: SshConfig | None = None
+        self._reading = threading.Lock()
+
+    def make(self, host: str, spec: JobSpec) -> SshTransport:
+        """The transport to a host; it is not open, and nothing is known of where the host's name leads."""
+        return SshTransport(host, partial(self._resolve, host, spec), make_agent(spec), self._gate)
+
+    def close(self) -> None:
+        """End the commands of the ssh configuration that still run."""
+        self._commands.close()
+
+    def _resolve(self, host: str, spec: JobSpec) -> Target:
+        """Blocks while files are read and commands of `Match exec` run."""
+        return resolve_target(
+            host,
+            config=self._read_config(host),
+            user=spec.remote.users.get(host),
+            port=spec.remote.ssh_port,
+            identity_file=spec.remote.ssh_identity_file,
+            accept_new=spec.remote.ssh_accept_new,
+        )
+
+    def _read_config(self, host: str) -> SshConfig:
+        with self._reading:
+            if self._config is None:
+                try:
+                    self._config = SshConfig.read(find_home(), commands=self._commands)
+                except ValueError as error:
+                    raise BadSshConfigError(host, str(error)) from error
+            return self._config

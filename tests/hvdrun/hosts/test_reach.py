@@ -14,9 +14,8 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Remote
 from hvdrun.transport.child import LocalTransport
 from hvdrun.transport.ssh.failures import BadSshConfigError, ConnectionRefusedError  # noqa: A004 - see there
-from hvdrun.transport.ssh.reach import SshTransports
 from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.transport import SshTransport
+from hvdrun.transport.ssh.transport import SshTransport, SshTransports
 from rendezvous.core.model import Host
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.specs import build_spec, with_fields

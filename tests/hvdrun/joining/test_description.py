@@ -8,9 +8,10 @@ import pytest
 from hvdrun.cli.program import main
 from hvdrun.console import Console
 from hvdrun.errors import UsageError
-from hvdrun.joining import reception
-from hvdrun.joining.programs import make_token, run_agent
-from hvdrun.joining.reception import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
+from hvdrun.joining import launcher
+from hvdrun.joining.agent import run_agent
+from hvdrun.joining.keys import make_token
+from hvdrun.joining.launcher import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
 from hvdrun.joining.token import Token
 from hvdrun.network.addresses import InterfaceAddress
 from hvdrun.options.conflicts import choose_joining
@@ -88,14 +89,14 @@ def test_a_dry_run_shows_what_agents_would_be_given(capsys: pytest.CaptureFixtur
 
 
 def test_the_default_address_is_the_way_out_and_never_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "find_own_outward", lambda: frozenset({"2001:db8::5", "10.0.0.5"}))
+    monkeypatch.setattr(launcher, "find_own_outward", lambda: frozenset({"2001:db8::5", "10.0.0.5"}))
     assert choose_place(Joining()) == Endpoint("10.0.0.5", 0)
     assert find_reachable("::") == "10.0.0.5"
     assert choose_place(Joining(Endpoint("::", 7))) == Endpoint("::", 7)
-    monkeypatch.setattr(reception, "find_own_outward", frozenset)
-    monkeypatch.setattr(reception, "list_addresses", lambda: (InterfaceAddress("eth1", "10.7.7.7", 24, 0),))
+    monkeypatch.setattr(launcher, "find_own_outward", frozenset)
+    monkeypatch.setattr(launcher, "list_addresses", lambda: (InterfaceAddress("eth1", "10.7.7.7", 24, 0),))
     assert choose_place(Joining()) == Endpoint("10.7.7.7", 0)
-    monkeypatch.setattr(reception, "list_addresses", tuple)
+    monkeypatch.setattr(launcher, "list_addresses", tuple)
     assert choose_place(Joining()) == Endpoint("127.0.0.1", 0)
 
 

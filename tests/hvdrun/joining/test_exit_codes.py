@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
-from hvdrun.joining.applicant import Applicant, Application
+from hvdrun.joining.agent import JoiningAgent, JoinOptions
 from hvdrun.joining.keys import make_files
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.wire.orders import Hello, Release
-from tests.hvdrun.joining.test_door import Launcher, opened, started, take
+from tests.hvdrun.joining.test_listener import Launcher, opened, started, take
 from tests.waiting import happen, in_loop
 
 MAY_BE_STARTED_AGAIN = 75
@@ -45,10 +45,10 @@ async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_d
         assert await launcher.roster.other_than(()) == (Host("a", 2),)
         transport = take(launcher)
         await transport.open()
-        launcher.roster.shut("the job has all its hosts.")
+        launcher.roster.stop_admitting("the job has all its hosts.")
         assert await leave(launcher, path, "b") == 0
         assert await leave(launcher, path, "a") == MAY_BE_STARTED_AGAIN  # the job cannot go on without host a
-        launcher.roster.shut("the job has ended.", 3)
+        launcher.roster.stop_admitting("the job has ended.", 3)
         assert await leave(launcher, path, "b") == 3
         await transport.close()
 
@@ -98,9 +98,9 @@ async def test_an_agent_whose_token_ran_out_does_not_wait_where_nobody_listens(t
 @in_loop
 async def test_an_agent_gives_up_when_nobody_is_there_for_too_long(tmp_path: Path) -> None:
     said: list[str] = []
-    application = Application(Endpoint(LOOPBACK, 1), tmp_path / "job.token", "a", 1, limit_seconds=0.01)
+    application = JoinOptions(Endpoint(LOOPBACK, 1), tmp_path / "job.token", "a", 1, limit_seconds=0.01)
     async with asyncio.timeout(30):
-        assert await Applicant(application, said.append).run() == MAY_BE_STARTED_AGAIN
+        assert await JoiningAgent(application, said.append).run() == MAY_BE_STARTED_AGAIN
     assert said[-1] == "nobody was there for 0.01 s (--join-timeout): start this agent again later."
 
 

@@ -1,12 +1,13 @@
 """Tasks beside their owner: none outlives its block, and an error in one ends the block."""
 
 import asyncio
+import threading
 
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.processes.background import BackgroundTasks
-from tests.waiting import in_loop
+from hvdrun.processes.background import BackgroundTasks, in_thread
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 
 async def fail(error: Exception) -> None:
@@ -56,3 +57,38 @@ async def test_of_several_errors_the_unexpected_one_is_raised_and_the_others_are
         await run_beside(LaunchError("no host"), ZeroDivisionError())
     (note,) = caught.value.__notes__
     assert "LaunchError: no host" in note
+
+
+@in_loop
+async def test_a_call_returns_or_raises_where_it_is_waited_for() -> None:
+    assert await in_thread(lambda: threading.current_thread().daemon)
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
+
+
+@in_loop
+async def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
+    released = threading.Event()
+    ended = threading.Event()
+
+    def work() -> None:
+        released.wait()
+        ended.set()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await in_thread(work, abort=released.set)
+    assert ended.wait(LIMIT_SECONDS)
+
+
+def test_a_call_that_never_ends_does_not_hold_up_the_loop_s_end() -> None:
+    stuck = threading.Event()
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(in_thread(stuck.wait))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+    asyncio.run(scenario())
+    stuck.set()  # its result comes to a loop that has closed

@@ -25,6 +25,7 @@ def test_a_child_leads_a_session_and_its_last_line_can_be_read(tmp_path: Path) -
         os.close(writing)
         assert os.waitpid(pid, 0)[1] == 0
         assert output.read_last_line() == f"in {tmp_path}"
+    assert output.read_last_line() == f"in {tmp_path}"  # closed
     assert not kill_child(pid)
 
 

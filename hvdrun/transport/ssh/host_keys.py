@@ -1,6 +1,7 @@
-"""Reads known_hosts files and adds to them: which keys a host may show.
+"""Which keys a host may show: those of known_hosts files, and those that a certificate vouches for.
 
-Read here and not by paramiko, which knows neither wildcards nor markers, and could not name the line that is at odds.
+hvdrun reads known_hosts files by itself, because paramiko knows neither wildcards nor markers, and cannot name the line
+that differs.
 """
 
 import base64
@@ -12,12 +13,113 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, SSHCertPublicKeyTypes
+from cryptography.hazmat.primitives.serialization.ssh import (
+    SSHCertificate,
+    SSHCertificateType,
+    load_ssh_public_identity,
+)
+
+from hvdrun.transport.ssh.config import DEFAULT_PORT
 from hvdrun.transport.ssh.config_file import fits_any
 
-_DEFAULT_PORT = 22
+SUFFIX = "-cert-v01@openssh.com"
+_SHA1 = b"\0\0\0\x07ssh-rsa"  # how a signature begins that an RSA key has made with SHA-1
+_LENGTH_BYTES = 4
+
+
+class BadCertificateError(Exception):
+    """A certificate does not hold; half a sentence."""
+
+
+class HostCertificate:
+    """A certificate that a host shows.
+
+    authority: the key that has signed it, as it is on the wire.
+    """
+
+    def __init__(self, kind: str, blob: bytes) -> None:
+        """Read it.
+
+        Raises:
+            BadCertificateError: it is none that can be read.
+        """
+        self._blob = blob
+        self._certificate = _read_certificate(kind, blob)
+        try:
+            self._signer = self._certificate.signature_key()
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise BadCertificateError(f"the key that signed it cannot be read ({error})") from error
+        self.authority = _encode(self._signer)
+
+    def check(self, name: str, now: float) -> None:
+        """Make sure that it lets its key speak for the host of this name.
+
+        Raises:
+            BadCertificateError: it does not.
+        """
+        if self._is_signed_with_sha1():
+            raise BadCertificateError("it is signed with SHA-1")
+        try:
+            self._certificate.verify_cert_signature()
+        except (InvalidSignature, ValueError) as error:
+            raise BadCertificateError("its signature is wrong") from error
+        if self._certificate.type is not SSHCertificateType.HOST:
+            raise BadCertificateError("it is a user's")
+        if now < self._certificate.valid_after:
+            raise BadCertificateError(f"it is not valid before {_show_time(self._certificate.valid_after)}")
+        if now >= self._certificate.valid_before:
+            raise BadCertificateError(f"it has expired at {_show_time(self._certificate.valid_before)}")
+        if self._certificate.critical_options:
+            raise BadCertificateError("it has critical options, which nobody knows of hosts")
+        principals = [principal.decode(errors="replace") for principal in self._certificate.valid_principals]
+        if principals and name not in principals:
+            raise BadCertificateError(f"it is for {', '.join(principals)}, not for {name}")
+
+    def _is_signed_with_sha1(self) -> bool:
+        """The signature, as long as the key and behind its length, ends the certificate; before it stands its kind."""
+        if not isinstance(self._signer, RSAPublicKey):
+            return False
+        size = _LENGTH_BYTES + (self._signer.key_size + 7) // 8
+        return self._blob[:-size].endswith(_SHA1)
+
+
+def read_subject(kind: str, blob: bytes) -> bytes:
+    """The key that a certificate is for, as it is on the wire.
+
+    Raises:
+        BadCertificateError: it is none that can be read.
+    """
+    return _encode(_read_certificate(kind, blob).public_key())
+
+
+def _read_certificate(kind: str, blob: bytes) -> SSHCertificate:
+    try:
+        read = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadCertificateError(f"it cannot be read ({error})") from error
+    if not isinstance(read, SSHCertificate):
+        raise BadCertificateError("it is a plain key")
+    return read
+
+
+def _encode(key: SSHCertPublicKeyTypes) -> bytes:
+    return base64.b64decode(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1])
+
+
+def _show_time(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):  # the end of time, or beyond
+        return f"{seconds} s after 1970"
+
+
 _FIELDS = 3  # names, kind of key, key
 _HASHED_FIELDS = 4  # an empty one, 1, salt, hash
 _REVOCATION_LIST = b"SSHKRL\n\0"
@@ -64,7 +166,7 @@ class KnownHost:
 
 def name_host(address: str, port: int) -> str:
     """The name under which known_hosts files have a host."""
-    return address.lower() if port == _DEFAULT_PORT else f"[{address.lower()}]:{port}"
+    return address.lower() if port == DEFAULT_PORT else f"[{address.lower()}]:{port}"
 
 
 def find_known(files: Iterable[Path], name: str) -> KnownHost:

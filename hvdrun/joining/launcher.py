@@ -1,4 +1,4 @@
-"""Opens the launcher's door, gathers the hosts of a static job, and runs the job with the agents that come."""
+"""Listens for agents, gathers the hosts of a static job, and runs the job with the agents that join."""
 
 import asyncio
 import os
@@ -13,8 +13,8 @@ from typing import Any
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
-from hvdrun.joining.door import Door
 from hvdrun.joining.keys import open_keys
+from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import Roster
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.choice import find_own_outward
@@ -50,7 +50,7 @@ class CannotListenError(LaunchError):
         self.place = place
 
 
-async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob) -> Outcome:
+async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run: RunJob) -> Outcome:
     """Run a job with the agents that come by themselves; how it has ended.
 
     Raises:
@@ -62,11 +62,11 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
     roster = Roster(spec.limits.lease_seconds, tasks)
     with ExitStack() as stack:
         keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
-        door = Door(keys.token, keys.authority.issue_server(), roster.receive, tasks)
-        stack.callback(door.close)
+        listener = JoinListener(keys.token, keys.authority.issue_server(), roster.receive, tasks)
+        stack.callback(listener.close)
         async with tasks:
             try:
-                port = door.open(place.address, place.port)
+                port = listener.open(place.address, place.port)
             except OSError as error:
                 raise CannotListenError(place, error.strerror or str(error)) from error
             at = Endpoint(find_reachable(place.address), port)
@@ -77,7 +77,7 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
                 outcome = await run(found, roster) if isinstance(found, JobSpec) else found
                 exit_code = outcome.exit_code
             finally:
-                roster.shut(_OVER, exit_code)
+                roster.stop_admitting(_OVER, exit_code)
                 await roster.release()
     return outcome
 
@@ -107,7 +107,7 @@ async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
     while (found := choose_hosts(hosts, spec.workers.size)) is None:
         hosts = await roster.other_than(hosts)
     names = frozenset(host.name for host in found)
-    roster.shut(FULL)
+    roster.stop_admitting(FULL)
     await roster.release(names)
     used = map_workers(found, spec.workers.size, joining.map_by, oversubscribe=False)
     workers, remote = replace(spec.workers, hosts=used), replace(spec.remote, hosts=names)

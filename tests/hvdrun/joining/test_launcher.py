@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 import hvdrun.console
-from hvdrun.joining import reception
+from hvdrun.joining import launcher
 from hvdrun.joining.roster import Roster
 from hvdrun.options.option import parse_endpoint
 from hvdrun.spec.jobspec import JobSpec
@@ -17,7 +17,7 @@ from hvdrun.spec.remote import Joining
 from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.core.outcome import Outcome
 from tests.hvdrun.joining.test_description import read
-from tests.hvdrun.joining.test_door import started
+from tests.hvdrun.joining.test_listener import started
 from tests.waiting import happen, in_loop
 
 
@@ -48,7 +48,7 @@ def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome
     spec = read("-np", "1", "--wait-for-agents", "--bind", LOOPBACK, "--token-file", str(folder / "token"), *words)
     assert isinstance(spec.remote.joining, Joining)
     return asyncio.create_task(
-        reception.receive(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait)
+        launcher.run_with_agents(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait)
     )
 
 

@@ -1,4 +1,4 @@
-"""Agents that come by themselves, at a launcher's door: real connections, certificates and files."""
+"""Agents that come by themselves, at a launcher's listener: real connections, certificates and files."""
 
 import asyncio
 import logging
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.joining import applicant as applicant_module
-from hvdrun.joining import door as door_module
-from hvdrun.joining.applicant import Applicant, Application, JoinRefusedError, WrongLauncherError
+from hvdrun.joining import agent as agent_module
+from hvdrun.joining import listener as listener_module
+from hvdrun.joining.agent import JoiningAgent, JoinOptions, JoinRefusedError, WrongLauncherError
 from hvdrun.joining.channel import Channel
-from hvdrun.joining.door import Door
 from hvdrun.joining.keys import Keys, make_files
+from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import JoinedTransport, Roster
 from hvdrun.joining.token import find_expiry
 from hvdrun.processes.background import BackgroundTasks
@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 60.0
 
 @dataclass
 class Launcher:
-    """A launcher's door, and who has come there."""
+    """A launcher's listener, and the agents that came."""
 
     keys: Keys
     roster: Roster
@@ -60,7 +60,7 @@ class Agent:
 async def opened(
     path: Path, *, keys: Keys | None = None, port: int = 0, limit_seconds: float = 60.0
 ) -> AsyncIterator[Launcher]:
-    """Open a door; the token is in the file at `path`."""
+    """Listen; the token is in the file at `path`."""
     keys = keys or make_files(path)
     tasks = BackgroundTasks()
     roster = Roster(0.1, tasks, proof_seconds=0.1, margin_seconds=0.2)
@@ -70,20 +70,20 @@ async def opened(
         received.append(join)
         return await roster.receive(join, channel)
 
-    door = Door(keys.token, keys.authority.issue_server(), receive, tasks, limit_seconds=limit_seconds)
+    listener = JoinListener(keys.token, keys.authority.issue_server(), receive, tasks, limit_seconds=limit_seconds)
     try:
         async with tasks:
-            yield Launcher(keys, roster, Endpoint(LOOPBACK, door.open(LOOPBACK, port)), received)
+            yield Launcher(keys, roster, Endpoint(LOOPBACK, listener.open(LOOPBACK, port)), received)
             await roster.release()
     finally:
-        door.close()
+        listener.close()
 
 
 @asynccontextmanager
 async def started(place: Endpoint, path: Path, host: str = "a", slots: int = 2) -> AsyncIterator[Agent]:
     """An agent that wants to join there."""
     agent = Agent()
-    running = asyncio.create_task(Applicant(Application(place, path, host, slots), agent.said.append).run())
+    running = asyncio.create_task(JoiningAgent(JoinOptions(place, path, host, slots), agent.said.append).run())
     agent.running = running
     try:
         yield agent
@@ -146,7 +146,7 @@ def test_an_agent_that_may_not_join_is_told_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if version:
-        monkeypatch.setattr(applicant_module, "__version__", version)
+        monkeypatch.setattr(agent_module, "__version__", version)
 
     @in_loop
     async def run() -> None:
@@ -225,7 +225,7 @@ async def test_an_agent_that_is_not_needed_ends_well(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as early:
         await launcher.roster.other_than(())
-        launcher.roster.shut("enough.")
+        launcher.roster.stop_admitting("enough.")
         await launcher.roster.release()
         async with started(launcher.place, path, "b") as late:
             assert (await early.end(), await late.end()) == (0, 0)
@@ -236,7 +236,7 @@ async def test_an_agent_that_is_not_needed_ends_well(tmp_path: Path) -> None:
 def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(
     *, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applicant_module, "_ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(agent_module, "_ANSWER_SECONDS", 0.0)
 
     @in_loop
     async def run() -> None:
@@ -282,12 +282,12 @@ async def test_a_stranger_gets_a_connection_for_a_short_time_and_no_line(
 
 def test_strangers_leave_files_for_a_hundred_agents_where_few_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 1024))
-    assert 2 * count_connections() + door_module.count_strangers() + 100 + 50 < 1024  # and 50 of the launcher's own
+    assert 2 * count_connections() + listener_module.count_strangers() + 100 + 50 < 1024  # and 50 of the launcher's own
 
 
 @in_loop
 async def test_many_silent_strangers_keep_no_agent_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "MAX_STRANGERS", 2)
+    monkeypatch.setattr(listener_module, "MAX_STRANGERS", 2)
     path = tmp_path / "job.token"
     async with opened(path) as launcher:
         strangers = [await asyncio.open_connection(launcher.place.address, launcher.place.port) for _ in range(3)]

@@ -1,27 +1,28 @@
-"""An agent that comes by itself: it dials the launcher until that takes it, serves one job, and ends.
+"""`hvdrun agent`: an agent that connects to the launcher by itself, serves one job, and ends.
 
-It waits until the token's file is there and somebody listens, for as long as it was told to; then until the job begins,
-for as long as that takes. What is wrong and does not mend itself ends it: another token, another version, a name that
-is taken.
+It waits until the token's file exists and the launcher listens, up to a limit, and then without a limit until the job
+begins. It ends when waiting cannot help: another token, another version, a name that is taken.
 """
 
 import asyncio
 import random
 import signal
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hvdrun.agent.agent import Ending, Orders, serve
 from hvdrun.agent.streams import OutputForwarder
-from hvdrun.errors import LaunchError
+from hvdrun.errors import LaunchError, UsageError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, TunnelEnd, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
+from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.processes.signals import answer_notice
-from hvdrun.spec.hosts import count_slots
+from hvdrun.spec.hosts import count_slots, is_host_name
 from hvdrun.version import __version__
 from rendezvous.core.model import Endpoint
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
@@ -79,7 +80,7 @@ class TokenExpiredError(LaunchError):
 
 
 @dataclass(frozen=True, slots=True)
-class Application:
+class JoinOptions:
     """Where an agent is to join, and as what.
 
     limit_seconds: how long it looks for the launcher; None: without a limit.
@@ -92,14 +93,14 @@ class Application:
     limit_seconds: float | None = None
 
 
-class Applicant:
+class JoiningAgent:
     """One agent, from its start to its end.
 
     say: takes a sentence for whoever reads this agent's own output.
     """
 
-    def __init__(self, application: Application, say: Callable[[str], None]) -> None:
-        self._application = application
+    def __init__(self, options: JoinOptions, say: Callable[[str], None]) -> None:
+        self._options = options
         self._say = say
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._said = ""
@@ -107,7 +108,7 @@ class Applicant:
         self._has_begun = False
         self._stopped: asyncio.Future[int]  # by a signal; the exit code
         self._tasks = BackgroundTasks()
-        self._tunnel = TunnelEnd(lambda: self._knock(slots=0), self._tasks)
+        self._tunnel = TunnelEnd(lambda: self._connect(slots=0), self._tasks)
 
     async def run(self) -> int:
         """Join and serve; the exit code.
@@ -142,23 +143,23 @@ class Applicant:
 
     async def _work(self) -> int:
         now = asyncio.get_running_loop().time
-        began, limit_seconds = now(), self._application.limit_seconds
+        began, limit_seconds = now(), self._options.limit_seconds
         while True:
             try:
                 channel = await self._join()
             except TokenFileError:
                 raise
             except FileNotFoundError:
-                self._wait_for(f"the token file {str(self._application.token_file)!r}, which does not exist yet")
+                self._wait_for(f"the token file {str(self._options.token_file)!r}, which does not exist yet")
             except (OSError, EOFError, RendezvousError) as error:
                 reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                self._wait_for(f"hvdrun at {self._application.place} ({reason})")
+                self._wait_for(f"hvdrun at {self._options.place} ({reason})")
             else:
                 ended = channel if isinstance(channel, int) else await self._serve(channel)
                 if ended is not None:
                     return ended
                 began = now()
-                self._wait_for(f"hvdrun at {self._application.place} (its connection ended before the job began)")
+                self._wait_for(f"hvdrun at {self._options.place} (its connection ended before the job began)")
             if limit_seconds is not None and now() - began >= limit_seconds:
                 self._say(f"nobody was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
                 return TEMPORARY_FAILURE
@@ -166,16 +167,16 @@ class Applicant:
             self._pause_seconds = min(LONGEST_PAUSE_SECONDS, self._pause_seconds * _PAUSE_GROWTH)
 
     async def _join(self) -> Channel | int:
-        """The way to a launcher that has taken this agent; from one that needs no more, the exit code; see `_knock`."""
-        wish = self._application
-        channel = await self._knock(wish.slots)
+        """The connection to a launcher that has admitted this agent; or an exit code, see `_connect`."""
+        options = self._options
+        channel = await self._connect(options.slots)
         if isinstance(channel, Channel):
             self._pause_seconds = FIRST_PAUSE_SECONDS
-            self._tell(f"joined the job at {wish.place} as {wish.host} with {count_slots(wish.slots)}.")
+            self._tell(f"joined the job at {options.place} as {options.host} with {count_slots(options.slots)}.")
         return channel
 
-    async def _knock(self, slots: int) -> Channel | int:
-        """The way to a launcher that has let this in, be it the agent or a connection to the rendezvous (0 slots).
+    async def _connect(self, slots: int) -> Channel | int:
+        """The connection to a launcher that has admitted it, for the agent or for a call to the rendezvous (0 slots).
 
         The exit code where no more agents are needed.
 
@@ -183,23 +184,23 @@ class Applicant:
             LaunchError: it refuses this agent, is another launcher, or is not there and the token has run out.
             OSError, EOFError, RendezvousError: nobody is there yet.
         """
-        wish = self._application
-        token = Token.read(wish.token_file)
+        options = self._options
+        token = Token.read(options.token_file)
         try:
-            channel = await dial(wish.place.address, wish.place.port, make_client_context(token.authority))
+            channel = await dial(options.place.address, options.place.port, make_client_context(token.authority))
         except ssl.SSLCertVerificationError as error:
-            raise WrongLauncherError(wish.place, wish.token_file, error.verify_message) from error
+            raise WrongLauncherError(options.place, options.token_file, error.verify_message) from error
         except OSError as error:
             if slots and token.has_expired():
-                raise TokenExpiredError(wish.place, wish.token_file, token) from error
+                raise TokenExpiredError(options.place, options.token_file, token) from error
             raise
         taken = False
-        late = f"the answer of hvdrun at {wish.place}: another agent may have the name {wish.host!r}"
+        late = f"the answer of hvdrun at {options.place}: another agent may have the name {options.host!r}"
         waiting = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._wait_for, late)
         try:
             channel.keep_alive(WAITING_SECONDS)
             channel.transport.write(
-                codec.encode_frame(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
+                codec.encode_frame(AgentJoin(__version__, token.secret, options.host, slots, self._tunnel.port))
             )
             match codec.decode_frame(AgentAdmitted, await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
@@ -209,7 +210,7 @@ class Applicant:
                     self._say(reason)
                     return exit_code
                 case AgentAdmitted(_, reason):
-                    raise JoinRefusedError(wish.place, reason)
+                    raise JoinRefusedError(options.place, reason)
         finally:
             waiting.cancel()
             if not taken:
@@ -262,3 +263,21 @@ class Applicant:
         if sentence != self._said or now - self._said_at >= _REMINDER_SECONDS:
             self._said, self._said_at = sentence, now
             self._say(sentence)
+
+
+def run_agent(values: Mapping[str, Any], say: Callable[[str], None]) -> int:
+    """`hvdrun agent` with the values of its command line; the exit code.
+
+    Raises:
+        HvdrunError: the job cannot be joined.
+    """
+    if not is_host_name(values["name"]):
+        raise UsageError(f"a host cannot be called {values['name']!r}: give another name, as in --name node1.")
+    slots = values["slots"] or max(1, count_accelerators())
+    token_file = Path.cwd() / values["token_file"]
+    options = JoinOptions(values["place"], token_file, values["name"], slots, values["join_timeout"])
+
+    async def run() -> int:
+        return await JoiningAgent(options, say).run()
+
+    return asyncio.run(run())

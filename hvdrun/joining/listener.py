@@ -1,8 +1,7 @@
-"""The launcher's door: whoever knows the token comes in, and is handed on.
+"""The launcher's listener: an agent that knows the token is handed on.
 
-Whoever can reach a port may knock. A stranger gets no further than the handshake, for which he has a limited time; he
-costs a connection, and not a line on anybody's terminal. While there are too many, others wait outside; when none of
-them gets further, the oldest goes.
+A client without the token, a stranger, can only begin the handshake. Its time is limited, and nothing is printed about
+it. While there are too many strangers, no connection is accepted; when none of them proceeds, the oldest is closed.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Credenti
 MAX_STRANGERS = 256  # at the same time, unless few files may be open
 _SHARE = 3  # of the connections that an address of the rendezvous may have
 _STANDSTILL_SECONDS = 1.0
-_BACKLOG = 1024  # agents of a large job knock in the same moment
+_BACKLOG = 1024  # agents of a large job connect in the same moment
 _RETRY_SECONDS = 1.0  # when this process has no room for another file
 _LAST_WORDS_SECONDS = 5.0  # for an answer to leave
 
@@ -31,11 +30,11 @@ Receive = Callable[[AgentJoin, Channel], Awaitable[AgentAdmitted]]
 
 
 def count_strangers() -> int:
-    """How many may be at the door, so that files are left for the rendezvous and for the agents that come in."""
+    """How many there may be, so that files are left for the rendezvous and for the agents that join."""
     return min(MAX_STRANGERS, count_connections() // _SHARE)
 
 
-class Door:
+class JoinListener:
     """Listens at one address; belongs to one event loop.
 
     credential: what the token's authority has issued.
@@ -84,7 +83,7 @@ class Door:
             except OSError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            task = self._tasks.create_task(self._meet(connection), name="meet an agent")
+            task = self._tasks.create_task(self._authenticate(connection), name="authenticate an agent")
             self._strangers[task] = None
             task.add_done_callback(self._forget_stranger)
             while len(self._strangers) >= count_strangers():
@@ -97,8 +96,8 @@ class Door:
     def _forget_stranger(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
 
-    async def _meet(self, connection: socket.socket) -> None:
-        """One visitor, from the first byte to the answer."""
+    async def _authenticate(self, connection: socket.socket) -> None:
+        """One connection, from the first byte to the answer."""
         channel: Channel | None = None
         admitted = False
         try:

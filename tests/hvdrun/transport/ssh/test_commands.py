@@ -1,0 +1,72 @@
+"""The commands of the ssh configuration as processes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from hvdrun.transport.ssh import commands as match_commands
+from hvdrun.transport.ssh.commands import MatchCommands, ProxyCommand
+from tests.hvdrun.agent.sleepers import files_left, is_alive
+from tests.waiting import wait_until
+
+
+def test_many_that_ask_at_once_hear_of_one_run(tmp_path: Path) -> None:
+    commands = MatchCommands()
+    with ThreadPoolExecutor(20) as pool:
+        command = f"echo >> {tmp_path}/runs; ! cat | grep ."  # nothing of our own standard input is for it
+        assert all(pool.map(lambda number: commands.succeeds(f"host{number % 2}", command), range(20)))
+    assert (tmp_path / "runs").read_text(encoding="utf-8") == "\n\n"
+
+
+def test_a_command_that_does_not_end_is_ended_as_a_whole_and_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(match_commands, "LIMIT_SECONDS", 1.0)
+    assert not MatchCommands().succeeds("a", f"echo $$ > {tmp_path}/pid; sleep 600; true")
+    assert not is_alive(int((tmp_path / "pid").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("shell", ["/no/such/shell", ""])
+def test_a_shell_that_is_not_there_is_no_success(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    monkeypatch.setenv("SHELL", shell)
+    assert MatchCommands().succeeds("a", "true") is (shell == "")
+
+
+def test_nothing_is_started_after_the_end() -> None:
+    commands = MatchCommands()
+    commands.close()
+    assert not commands.succeeds("a", "true")
+
+
+def test_its_input_and_output_are_the_socket() -> None:
+    proxy = ProxyCommand("a", "tr a-z A-Z")
+    proxy.socket.sendall(b"hello")
+    proxy.socket.shutdown(1)
+    assert proxy.socket.recv(100) == b"HELLO"
+    proxy.close()
+    assert not proxy.has_failed
+
+
+def test_what_it_said_at_last_is_kept() -> None:
+    proxy = ProxyCommand("a", "sh -c 'echo first >&2; echo last >&2; exit 3'")
+    assert proxy.socket.recv(1) == b""
+    assert proxy.close() == "last"
+    assert proxy.has_failed
+    assert proxy.close() == "last"
+
+
+def test_one_that_goes_on_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    proxy = ProxyCommand("a", f"sh -c 'sleep 600 & echo $! $$ >{pids}; echo up; wait'")
+    assert proxy.socket.recv(3) == b"up\n"
+    proxy.close()
+    assert not proxy.has_failed
+    started = [int(pid) for pid in pids.read_text(encoding="utf-8").split()]
+    wait_until(lambda: not any(map(is_alive, started)))  # a signal takes its time on a busy machine
+
+
+@pytest.mark.parametrize("count", range(3))
+def test_where_files_run_out_none_is_left_open(count: int) -> None:
+    with files_left(count), pytest.raises(OSError, match="Too many"):
+        ProxyCommand("a", "true")
