@@ -74,7 +74,7 @@ async def test_a_signal_ends_the_wait_for_agents_with_a_sentence(
 
 @pytest.mark.parametrize("words", [(), ("--min-np", "1")], ids=["static", "elastic"])
 @in_loop
-async def test_a_fault_at_the_door_ends_the_job(
+async def test_a_fault_of_the_listener_ends_the_job(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = ZeroDivisionError("of ours")

@@ -197,7 +197,7 @@ async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: P
 
 
 @in_loop
-async def test_an_agent_reaches_the_rendezvous_through_the_door(tmp_path: Path) -> None:
+async def test_an_agent_reaches_the_rendezvous_through_the_launcher(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
