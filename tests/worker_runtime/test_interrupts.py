@@ -3,6 +3,9 @@
 import random
 import re
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +27,19 @@ def go(tmp_path: Path) -> Path:
 
 
 def interrupt(wait: Callable[[], object], handler: Callable[..., object] = signal.default_int_handler) -> object:
-    """Have a handler called while this thread waits."""
+    """Have a handler called while this thread waits for other ranks."""
     signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    thread = threading.get_ident()
+
+    def look() -> None:
+        looks = 0
+        while looks < 3:  # once, it may not be about to wait
+            time.sleep(0.05)
+            is_waiting = sys._current_frames()[thread].f_code.co_name in {"receive", "_await_turn"}
+            looks = looks + 1 if is_waiting else 0
+        signal.pthread_kill(thread, signal.SIGALRM)
+
+    threading.Thread(target=look, daemon=True).start()
     return wait()
 
 
