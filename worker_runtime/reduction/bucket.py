@@ -4,8 +4,9 @@ A bucket lasts as long as its plan. A step begins empty and is thrown away whole
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -65,10 +66,10 @@ class Step:
     """One step of an optimizer.
 
     passes_left: of parameters that have made some of their backward passes: how many are to come.
-    ready: complete gradients, in the order of readiness, with their version at that time; what is done in place, by
-        autograd too, counts it up.
-    local: the local gradients that were copied in; None, or absent, where there was none.
-    missing: of buckets that have got gradients: how many are to come.
+    ready: complete gradients that have no bucket, or were taken, with their version at that time; what is done in
+        place, by autograd too, counts it up. Without buckets, in the order of readiness.
+    local: of buckets that have got gradients: the local ones; None, or absent, where there was none.
+    open: of these, what belongs to buckets that only wait for the rest of their gradients, of one backward pass each.
     handles: of the buckets' operations that were submitted.
     latest: the one that was submitted last, during backward.
     asked: the negotiation of a step that asks nothing during backward, once it was submitted.
@@ -79,13 +80,12 @@ class Step:
     contexts: what buckets keep from making the operation to its results: a compressor's contexts, packed gradients.
     has_begun: a backward pass has reached one of the parameters.
     follows_reduced: the step before it was reduced.
-    is_installed: the results are in the gradients' place.
     """
 
     passes_left: dict[Entry, int] = field(default_factory=dict)
     ready: dict[Entry, int] = field(default_factory=dict)
-    local: dict[Entry, torch.Tensor | None] = field(default_factory=dict)
-    missing: dict["Bucket", int] = field(default_factory=dict)
+    local: dict["Bucket", dict[Entry, torch.Tensor | None]] = field(default_factory=dict)
+    open: dict["Bucket", dict[Entry, torch.Tensor | None]] = field(default_factory=dict)
     handles: dict["Bucket", Handle[Any]] = field(default_factory=dict)
     latest: Handle[Any] | None = None
     asked: Handle[Any] | None = None
@@ -96,24 +96,31 @@ class Step:
     contexts: dict["Bucket", list[Any]] = field(default_factory=dict)
     has_begun: bool = False
     follows_reduced: bool = False
-    is_installed: bool = False
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a gradient is complete."""
+        return bool(self.ready or self.local)
+
+    def list_ready(self) -> Iterator[Entry]:
+        """Those whose gradients are complete; some of them twice."""
+        return chain(self.ready, *self.local.values())
+
+    def find_local(self, entry: Entry) -> torch.Tensor | None:
+        """The local gradient that a bucket has got; None where it has none."""
+        return None if entry.bucket is None else self.local.get(entry.bucket, {}).get(entry)
 
     def restart(self) -> "Step":
         """The same step with nothing submitted: the local gradients are reduced again."""
-        return Step(self.passes_left, self.ready, self.local, has_begun=self.has_begun)
-
-    def has_changed(self, entry: Entry) -> bool:
-        """Whether a gradient that was copied in is another one now, or was written to."""
-        gradient = entry.parameter.grad
-        return gradient is not self.local.get(entry) or (
-            gradient is not None and gradient._version != self.ready[entry]  # noqa: SLF001 - torch's only way to tell
-        )
+        for entry in list(self.list_ready()):
+            self.ready.setdefault(entry, entry.find_version())
+        return Step(self.passes_left, self.ready, has_begun=self.has_begun)
 
 
 class Bucket(ABC):
     """Entries whose gradients travel together.
 
-    In each step the gradients are copied in, the operation is submitted and waited for, and the results are installed.
+    In each step the gradients are taken, the operation is submitted and waited for, and the results are installed.
 
     Args:
         entries: at least one.
@@ -122,6 +129,7 @@ class Bucket(ABC):
     """
 
     kind = "allreduce"  # of the operation's name
+    copies_each = False  # a gradient is taken as soon as it is complete, and not with the others
 
     def __init__(self, entries: Sequence[Entry], number: int, note: str) -> None:
         self.entries = tuple(entries)
@@ -136,7 +144,7 @@ class Bucket(ABC):
         return f"{self.kind}.{{}}.bucket.{self._number}"
 
     def submit(self, comm: Communicator, step: Step, *, at_once: bool = False, is_awaited: bool = False) -> None:
-        """Submit the operation; all gradients have been copied in.
+        """Submit the operation; all gradients have been taken.
 
         Args:
             comm: among whom.
@@ -166,18 +174,27 @@ class Bucket(ABC):
         step.results[self] = comm.engine.wait(step.handles[self])
 
     def refuse_changes(self, step: Step) -> None:
-        """Make sure that the gradients that were copied in during backward are still the same.
+        """Make sure that the gradients that were taken during backward are still the same.
 
         Raises:
             ChangedGradientError: the program has changed one, which travels as it was.
         """
-        for entry in self.entries:
-            if entry.bucket is self and entry in step.ready and step.has_changed(entry):
+        for entry, gradient in step.local.get(self, {}).items() if self.copies_each or self in step.handles else ():
+            if entry.parameter.grad is not gradient or (
+                gradient is not None and gradient._version != step.ready[entry]  # noqa: SLF001 - torch's only way to tell
+            ):
                 raise ChangedGradientError(entry.name)
 
+    def take(self, step: Step) -> None:
+        """All gradients that will be there are complete: those that were not taken yet travel as they are now."""
+        local = step.local[self] = {entry: entry.parameter.grad for entry in self.entries}
+        step.ready.update(
+            {entry: gradient._version for entry, gradient in local.items() if gradient is not None}  # noqa: SLF001 - as above
+        )
+
     def copy_in(self, step: Step, entry: Entry) -> None:
-        """The entry's gradient is complete: make it ready to travel; unless a subclass says so, it does as it is."""
-        step.local[entry] = entry.parameter.grad
+        """Take one gradient, which is complete; only where `copies_each`."""
+        raise NotImplementedError
 
     @abstractmethod
     def install(self, step: Step) -> None:

@@ -22,9 +22,10 @@ through memory in order. All ranks must have it so: it is part of the descriptio
 Long because a bucket and its memory share one story.
 """
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -181,32 +182,41 @@ class DenseBucket(Bucket):
         self._keeps = comm.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
-        self._packs = _are_small(self._parts)
+        self.copies_each = not _are_small(self._parts)
+        self._forms = [(part.dtype, part.parameter.shape) for part in self._parts]
         self._sparse_dims = tuple(sparse_dims)
         self._memory: Memory | None = None
         self._spare: Memory | None = None
 
+    def take(self, step: Step) -> None:
+        """See `Bucket`; for those that are missing there are zeros."""
+        if not self.copies_each:
+            super().take(step)
+            return
+        local = step.local.setdefault(self, {})
+        for entry in self.entries:
+            if entry not in local:
+                self.copy_in(step, entry)
+
     def copy_in(self, step: Step, entry: Entry) -> None:
-        """Bring its gradient, or zeros, into the flat tensor; a small one travels when all are there.
+        """Bring its gradient, or zeros, into the flat tensor.
 
         Raises:
             GradientShapeError: the gradient is not of the shape that its parameter had when the bucket was planned.
         """
-        if self._packs:
-            step.local[entry] = entry.parameter.grad
-        else:
-            self._bring(step, entry, self._before)
+        self._bring(step, entry, self._before)
+        step.ready[entry] = entry.find_version()
 
     def _bring(self, step: Step, entry: Entry, factor: torch.Tensor | None) -> None:
         """Bring a gradient, multiplied by a factor, into the flat tensor; see `copy_in`."""
-        memory = self._open(step)
+        memory, local = self._open(step), step.local.setdefault(self, {})
         place = self._places[entry]
         parameter = entry.parameter
         view, gradient = memory.views[place], parameter.grad
+        local[entry] = gradient
         if gradient is None:
             view.zero_()
             return
-        step.local[entry] = gradient
         if lies_in(gradient, view):  # autograd has added to the result of an earlier step
             if factor is not None:
                 view.mul_(factor)
@@ -224,35 +234,45 @@ class DenseBucket(Bucket):
         else:
             torch.mul(source, factor, out=view)
         if is_strided and not (self._keeps or has_graph or view.dtype is not parameter.dtype):
-            step.local[entry] = parameter.grad = memory.show(place)
+            local[entry] = parameter.grad = memory.show(place)
 
     def _pack(self, step: Step, memory: Memory) -> None:
-        """Bring all gradients that were copied in into the flat tensors, and zeros for those that are missing."""
-        packed: list[tuple[Entry, torch.Tensor, torch.Tensor]] = []  # with gradient and view
-        for entry, view in zip(self.entries, memory.views, strict=True):
-            gradient = step.local.get(entry)
-            if gradient is None:
-                view.zero_()
-            elif _may_be_overwritten(gradient, view):
-                packed.append((entry, gradient, view))
-            else:
-                self._bring(step, entry, None)
-        if packed:
-            _, gradients, views = zip(*packed, strict=True)
-            torch._foreach_copy_(views, gradients)
+        """Bring all gradients that were taken into the flat tensors, and zeros for those that are missing."""
+        local = step.local.get(self, {})
+        gradients = [local.get(entry) for entry in self.entries]
+        packed: list[Any] = [
+            gradient if gradient is not None and _may_be_overwritten(gradient, *form) else None
+            for gradient, form in zip(gradients, self._forms, strict=True)
+        ]
+        if all(gradient is not None for gradient in packed):
+            torch._foreach_copy_(memory.views, packed)
+        else:
+            for entry, gradient, mine, view in zip(self.entries, gradients, packed, memory.views, strict=True):
+                if mine is not None:
+                    view.copy_(mine)
+                elif gradient is None:
+                    view.zero_()
+                else:
+                    self._bring(step, entry, None)
         if self._before is not None:
             for flat in memory.flats:
                 flat.mul_(self._before)
         step.contexts[self] = packed
 
-    def _unpack(self, step: Step) -> Collection[Entry]:
-        """Bring results to the gradients that were packed, and are still there; to which."""
-        packed = [found for found in step.contexts.get(self, ()) if found[0].parameter.grad is found[1]]
-        if self._keeps or not packed:
-            return ()
-        entries, gradients, views = zip(*packed, strict=True)
-        torch._foreach_copy_(gradients, views)
-        return frozenset(entries)
+    def _unpack(self, step: Step) -> list[int]:
+        """Bring results to the gradients that were packed, and are still there; the places of the others."""
+        gradients, views = step.contexts[self], step.memories[self].views
+        others = [
+            place
+            for place, (entry, gradient) in enumerate(zip(self.entries, gradients, strict=True))
+            if gradient is None or entry.parameter.grad is not gradient
+        ]
+        if others:
+            left = sorted({*range(len(views))}.difference(others))
+            gradients, views = [gradients[place] for place in left], [views[place] for place in left]
+        if gradients:
+            torch._foreach_copy_(gradients, views)
+        return others
 
     def install(self, step: Step) -> None:
         """Let each gradient be its part of the flat tensor, or have its values.
@@ -261,11 +281,9 @@ class DenseBucket(Bucket):
             GradientShapeError: the parameter has got another shape in the meantime.
         """
         memory: Memory = step.memories[self]
-        unpacked = self._unpack(step)
-        for place, entry in enumerate(self.entries) if len(unpacked) < len(self.entries) else ():
-            if entry in unpacked:
-                continue
-            parameter, view = entry.parameter, memory.views[place]
+        for place in range(len(self.entries)) if self.copies_each else self._unpack(step):
+            entry, view = self.entries[place], memory.views[place]
+            parameter = entry.parameter
             gradient = parameter.grad
             if gradient is None and not parameter.requires_grad:
                 continue  # frozen in the meantime
@@ -277,7 +295,7 @@ class DenseBucket(Bucket):
                 parameter.grad = view.to(parameter.dtype).to_sparse(sparse_dims)
             elif view.dtype is parameter.dtype and view.device == parameter.device:
                 parameter.grad = memory.show(place)
-            elif self._keeps or gradient is None or not _may_be_overwritten(gradient, parameter):
+            elif gradient is None or not _may_be_overwritten(gradient, parameter.dtype, parameter.shape):
                 parameter.grad = view.to(parameter.device, parameter.dtype)
             else:
                 gradient.copy_(view)
@@ -291,7 +309,7 @@ class DenseBucket(Bucket):
 
     def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
         memory = self._open(step)
-        if self._packs:
+        if not self.copies_each:
             self._pack(step, memory)
         flats = memory.flats
         return Allreduce(flats, self._how, comm.members, name, flats)
@@ -323,12 +341,12 @@ def _are_small(parts: Sequence[Part]) -> bool:
     return size < PACKED_BYTES * len(parts) and all(part.dtype is part.parameter.dtype for part in parts)
 
 
-def _may_be_overwritten(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
+def _may_be_overwritten(gradient: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> bool:
     """Whether a gradient's own memory can have the result: it has the parameter's form, and no graph."""
     return (
         gradient.layout is torch.strided
         and not gradient.requires_grad
-        and gradient.dtype is parameter.dtype
-        and gradient.shape == parameter.shape
+        and gradient.dtype is dtype
+        and gradient.shape == shape
         and is_dense(gradient)
     )

@@ -133,7 +133,7 @@ class GradientReducer:
     def completes_bucket(self, entry: Entry) -> bool:
         """Whether the gradient of `entry` is the last one that its bucket lacks."""
         bucket = entry.bucket
-        return bucket is not None and self._step.missing.get(bucket, len(bucket.entries)) == 1
+        return bucket is not None and len(self._step.local.get(bucket, ())) == len(bucket.entries) - 1
 
     @property
     def is_reduced(self) -> bool:
@@ -179,8 +179,9 @@ class GradientReducer:
                 then undefined.
         """
         with self._lock, torch.no_grad():
-            ready = self._step.ready
-            if self._is_overlapped and ready and all(entry.parameter.grad is None for entry in ready):
+            step = self._step
+            is_asked = self._is_overlapped and step.has_ready
+            if is_asked and all(entry.parameter.grad is None for entry in step.list_ready()):
                 self.discard()  # what was taken during backward the program has thrown away, and made nothing since
             while (comm := self._enter()) is not None:
                 try:
@@ -206,7 +207,7 @@ class GradientReducer:
             # there before have something to throw away, or a state to restore.
             is_over = self._get_engine() is not self._engine
             comm = None if is_over else self._enter()
-            if comm is not None and self._step.ready:
+            if comm is not None and self._step.has_ready:
                 if self._is_overlapped:
                     try:
                         with self._completing(comm):
@@ -275,7 +276,7 @@ class GradientReducer:
             if self._superseded is None:
                 for entry in self._tracked.entries:
                     gradient = entry.parameter.grad
-                    if gradient is not None and gradient is self._step.local.get(entry) and gradient.count_nonzero():
+                    if gradient is not None and gradient is self._step.find_local(entry) and gradient.count_nonzero():
                         raise UnfinishedStepError(entry.name)
                 with suppress(HorovodInternalError):
                     self.discard()
@@ -289,31 +290,56 @@ class GradientReducer:
         Raises:
             ExcessBackwardError: there were more passes than one step has.
         """
+        step, bucket = self._step, entry.bucket
+        gradients = None if bucket is None else step.open.get(bucket)
+        if bucket is None or gradients is None or entry in gradients or self.passes > 1:
+            self._record(entry)
+            return
+        gradients[entry] = entry.parameter.grad  # most come here, and no further; so nothing is locked
+        latest = step.latest
+        if len(gradients) == len(bucket.entries) or (latest is not None and latest.terms is None):
+            self._go_on(step, bucket)
+
+    def _record(self, entry: Entry) -> None:
+        """Any gradient; see `record_gradient`."""
         with self._lock:
             comm = self._enter()
             if comm is None:
                 return
             if not self._step.has_begun:
                 self._begin(comm)
-            if entry in self._step.ready:
+            bucket = entry.bucket
+            if entry in self._step.ready or (bucket is not None and entry in self._step.local.get(bucket, ())):
                 self._restart(entry)
             step, bucket = self._step, entry.bucket
-            if self.passes > 1 or step.passes_left:
+            is_single = self.passes == 1 and not step.passes_left
+            if not is_single:
                 passes_left = step.passes_left[entry] = step.passes_left.get(entry, self.passes) - 1
                 if passes_left > 0:
                     return
-            step.ready[entry] = entry.find_version()
             if bucket is None:
+                step.ready[entry] = entry.find_version()
                 return
-            if torch.is_grad_enabled():
+            if bucket.copies_each:
                 with torch.no_grad():
                     bucket.copy_in(step, entry)
             else:
-                bucket.copy_in(step, entry)
-            step.ready[entry] = entry.find_version()
-            missing = step.missing[bucket] = step.missing.get(bucket, len(bucket.entries)) - 1
+                gradients = step.local.setdefault(bucket, {})
+                gradients[entry] = entry.parameter.grad
+                if is_single:
+                    step.open[bucket] = gradients
+            self._go_on(step, bucket)
+
+    def _go_on(self, step: Step, bucket: Bucket) -> None:
+        """A bucket has got a gradient: ask for it if that was the last one, else run what was released."""
+        with self._lock:
+            comm = self._enter()
+            if comm is None or self._step is not step:
+                return
             is_last = bucket is self._buckets[-1]
-            if not (missing or (is_last and self._preparations)):
+            is_full = len(step.local[bucket]) == len(bucket.entries) and bucket not in step.handles
+            if is_full and not (is_last and self._preparations):
+                bucket.take(step)
                 with suppress(StepRevokedError):  # whatever comes next enters the new generation
                     bucket.submit(comm, step, at_once=True, is_awaited=is_last)  # the step is near; no thread wakes
                 step.latest = step.handles.get(bucket)
@@ -338,9 +364,6 @@ class GradientReducer:
         elif self._generation != engine.generation:
             self._generation = engine.generation
             self._communicator = None if self._communicator is None else self._communicator.rebind()
-            if self._step.is_installed:  # the results do not count
-                for entry in (entry for bucket in self._buckets for entry in bucket.entries):
-                    entry.parameter.grad = self._step.local.get(entry)
             self._step = self._step.restart()
             if self._check is not None:
                 self._check.withdraw()
@@ -365,11 +388,10 @@ class GradientReducer:
             if self._check is not None:
                 self._check.finish(comm)
             step = self._step
+            indices = (-1 if handle.terms is None else handle.terms.index for handle in step.handles.values())
+            comm.commit(max(indices, default=-1))  # until then the local gradients may be needed again
             for bucket in self._buckets:
                 bucket.install(step)
-            step.is_installed = True
-            indices = (-1 if handle.terms is None else handle.terms.index for handle in step.handles.values())
-            comm.commit(max(indices, default=-1))
         negotiation: Negotiation | None = step.negotiation
         has_changed = self._has_changed
         self._has_changed = False
@@ -404,7 +426,7 @@ class GradientReducer:
 
     def _is_under_way(self) -> bool:
         """Whether gradients were asked for, or have been brought where they travel."""
-        return (self._is_overlapped and bool(self._step.ready)) or bool(self._step.handles)
+        return (self._is_overlapped and self._step.has_ready) or bool(self._step.handles)
 
     @contextmanager
     def _completing(self, comm: Communicator) -> Iterator[None]:
@@ -493,9 +515,8 @@ class GradientReducer:
         step = self._step
         for bucket in self._buckets:
             if bucket not in step.handles:
-                for entry in bucket.entries if takes else ():
-                    if entry.bucket is None or entry not in step.ready:
-                        bucket.copy_in(step, entry)
+                if takes:
+                    bucket.take(step)
                 bucket.submit(comm, step, is_awaited=bucket is self._buckets[-1])
 
     def _restart(self, entry: Entry) -> None:
@@ -505,7 +526,7 @@ class GradientReducer:
             # Autograd adds to a gradient in place, so that its version grows; that of a new one begins at 0.
             is_new = gradient is None or gradient._version <= self._step.ready[entry]  # noqa: SLF001 - as above
         else:
-            is_new = gradient is not self._step.local.get(entry)
+            is_new = gradient is not self._step.find_local(entry)
         if not is_new:
             raise ExcessBackwardError(entry.name, self.passes)
         self.discard()

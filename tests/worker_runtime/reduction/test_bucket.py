@@ -119,8 +119,7 @@ def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_ag
         comm, bucket = make_bucket(engine)
         for _ in range(2):
             step = Step()
-            for entry in bucket.entries:
-                bucket.copy_in(step, entry)
+            bucket.take(step)
             bucket.submit(comm, step)
             bucket.finish(comm, step)
             bucket.install(step)

@@ -145,3 +145,22 @@ def test_a_variable_that_is_left_over_from_a_loop_costs_one_more_buffer_and_no_a
         return len(set(places)), len(set(places[::2]))
 
     assert world.run(body) == [(2, 1)] * 2
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["zeroed", "forgotten"])
+def test_after_a_step_there_is_at_most_one_copy_beside_the_gradients(world: World, *, forgets: bool) -> None:
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 4, is_warm=True, bounds=(1000, 1000))
+        for _ in range(4):
+            for parameter in parameters if forgets else ():
+                parameter.grad = None
+            sum(parameter.sum() for parameter in parameters).backward()
+            reducer.synchronize()
+        memories = [memory for bucket in reducer.buckets for memory in (bucket._memory, bucket._spare) if memory]
+        kept = [flat for memory in memories for flat in memory.flats] + [parameter.grad for parameter in parameters]
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}
+        return sum(storages.values()) <= 2 * sum(parameter.nbytes for parameter in parameters), bool(
+            reducer._step.local or reducer._step.memories
+        )
+
+    assert world.run(body) == [(True, False)] * 2
