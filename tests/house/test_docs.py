@@ -1,6 +1,7 @@
 """README and docs: short enough, no dead link, what is generated is current, and hvdrun takes each command line."""
 
 import ast
+import importlib
 import inspect
 import re
 import shlex
@@ -157,6 +158,15 @@ def list_options_of_torchrun() -> list[str]:
 def test_the_pages_about_moving_leave_nothing_out(page: Path, names: Iterable[str]) -> None:
     text = page.read_text(encoding="utf-8")
     assert sorted(name for name in names if f"`{name}`" not in text) == []
+
+
+@pytest.mark.parametrize("framework", ["torch", "mxnet"])
+def test_every_name_of_hvd_stands_on_the_pages_of_the_api(framework: str) -> None:
+    pytest.importorskip(framework)
+    names = importlib.import_module(f"worker_runtime.{framework}").__all__
+    pages = [ROOT / "docs" / "reference" / f"api-{name}.md" for name in dict.fromkeys([framework, "torch", "elastic"])]
+    words = set(re.findall(r"\w+", read(pages)))
+    assert sorted(set(names) - words) == []
 
 
 def test_every_variable_in_the_text_exists_and_every_one_for_users_is_in_the_text() -> None:
