@@ -134,7 +134,8 @@ class Watchdog:
         if self._process is not None:
             if self._process.stdin is not None:
                 self._process.stdin.close()
-            self._process.returncode = 0 if self._has_agent else self._process.returncode  # an agent reaps all itself
+            if self._has_agent:
+                self._process.returncode = 0  # known to Popen as ended, since an agent reaps all its children itself
             self._process = None
 
 

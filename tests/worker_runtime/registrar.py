@@ -11,14 +11,14 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS
 from worker_runtime.rendezvous import (
     Assignment,
     Decision,
-    Departed,
-    Interrupted,
+    Depart,
+    Interrupt,
     Membership,
+    OfferResize,
     RendezvousError,
-    ResizeOffered,
 )
 
-Notice: TypeAlias = Interrupted | ResizeOffered | Departed
+Notice: TypeAlias = Interrupt | OfferResize | Depart
 
 
 @dataclass

@@ -15,7 +15,7 @@ from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.groups.torch_groups import Cancellation
-from worker_runtime.rendezvous import Interrupted, Membership, RendezvousError, Report, ResizeOffered
+from worker_runtime.rendezvous import Interrupt, Membership, OfferResize, RendezvousError, Report
 
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
@@ -62,7 +62,7 @@ class Closed:
 
 
 FormationEvent: TypeAlias = Joined | Connected | Failed
-Event: TypeAlias = GenerationFailed | Interrupted | ResizeOffered | FormationEvent | Closed
+Event: TypeAlias = GenerationFailed | Interrupt | OfferResize | FormationEvent | Closed
 
 
 class Formation:

@@ -46,13 +46,13 @@ from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
     Decision,
-    Departed,
-    Interrupted,
+    Depart,
+    Interrupt,
     JoinReason,
     Membership,
+    OfferResize,
     RendezvousError,
     Report,
-    ResizeOffered,
     Verdict,
 )
 
@@ -88,7 +88,7 @@ class Recovery:
         choice: Choice,
         after: int,
         note_assignment: Callable[[Assignment], None],
-        note_offer: Callable[[ResizeOffered], None],
+        note_offer: Callable[[OfferResize], None],
     ) -> None:
         self._address = bootstrap.address
         self._lease_seconds = bootstrap.lease_seconds
@@ -97,11 +97,11 @@ class Recovery:
         self._note_offer = note_offer
         self._generation = after  # the newest that this worker knows to be a member of
         self._left = after  # the newest that it does not continue with
-        self._interrupted = Interrupted(0, "")  # the newest that was
+        self._interrupted = Interrupt(0, "")  # the newest that was
         self._succession: Succession | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
         self._formations: list[Formation] = []  # whose threads have not ended, as far as is known
-        self._departed: list[Departed] = []  # members that have ended well
+        self._departed: list[Depart] = []  # members that have ended well
         self._is_ready = False  # the formation waits to be taken: all its events have been handled
         self._end: Exception | None = None
         self._is_blank = bootstrap.is_late  # until it has the others' state
@@ -212,12 +212,12 @@ class Recovery:
         try:
             for notice in self._client.follow():
                 match notice:
-                    case Departed():
+                    case Depart():
                         self._note_departed(notice)
-                    case Interrupted(generation, reason) if (succession := self._succession) is not None:
+                    case Interrupt(generation, reason) if (succession := self._succession) is not None:
                         self._events.put(notice)
                         succession.note_interrupted(generation, reason)
-                    case Interrupted() | ResizeOffered():
+                    case Interrupt() | OfferResize():
                         self._events.put(notice)
         except RendezvousError as error:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
@@ -225,7 +225,7 @@ class Recovery:
             self._give_up(InitializationError(f"this worker hears nothing more of the job ({error!r})"))
             raise
 
-    def _note_departed(self, notice: Departed) -> None:
+    def _note_departed(self, notice: Depart) -> None:
         with self._changed:
             self._departed = [each for each in self._departed if each.generation >= self._generation] + [notice]
             succession = self._succession
@@ -247,10 +247,10 @@ class Recovery:
             case Joined(formation) | Connected(formation) | Failed(formation):
                 if formation is self._formation:  # else it was abandoned meanwhile
                     self._handle_formation(event)
-            case ResizeOffered(generation):
+            case OfferResize(generation):
                 if generation > self._left:  # else it was made to members that have gone
                     self._note_offer(event)
-            case Interrupted(generation, reason):
+            case Interrupt(generation, reason):
                 self._interrupted = max(self._interrupted, event, key=lambda each: each.generation)
                 self._leave(generation, reason)
             case GenerationFailed(generation, reason):

@@ -29,8 +29,8 @@ from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
     JoinReason,
+    OfferResize,
     RendezvousError,
-    ResizeOffered,
     Verdict,
     connect,
     read_backend,
@@ -272,7 +272,7 @@ class Runtime:
         if self.world is not None:
             self.world.assignment = assignment
 
-    def _note_offer(self, offer: ResizeOffered) -> None:
+    def _note_offer(self, offer: OfferResize) -> None:
         """Hosts have come or gone."""
         self.notifications.handle_hosts_updated(offer.number, HOSTS_ADDED * offer.adds | HOSTS_REMOVED * offer.removes)
 

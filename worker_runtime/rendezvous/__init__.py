@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 with own_packages():
     from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, Bootstrap, name_stop_file, read_backend
-    from rendezvous.core.messages import Depart as Departed
-    from rendezvous.core.messages import Interrupt as Interrupted
-    from rendezvous.core.messages import OfferResize as ResizeOffered
+    from rendezvous.core.messages import Depart, Interrupt, OfferResize
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
     from rendezvous.errors import RendezvousError, SequencerStartError
@@ -53,19 +51,19 @@ __all__ = [
     "Bootstrap",
     "CompletedOperation",
     "Decision",
-    "Departed",
+    "Depart",
     "Endpoint",
     "ForkRequest",
     "Forked",
-    "Interrupted",
+    "Interrupt",
     "JoinReason",
     "Membership",
     "Message",
+    "OfferResize",
     "PendingOperation",
     "Ready",
     "RendezvousError",
     "Report",
-    "ResizeOffered",
     "SequencerStartError",
     "Slot",
     "Verdict",

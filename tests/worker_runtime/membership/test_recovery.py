@@ -35,21 +35,21 @@ from worker_runtime.rendezvous import (
     Bootstrap,
     CompletedOperation,
     Decision,
-    Departed,
-    Interrupted,
+    Depart,
+    Interrupt,
     JoinReason,
     Membership,
+    OfferResize,
     RendezvousError,
     Report,
-    ResizeOffered,
 )
 
 LOST = "rank 1 was lost"
 ALONE = Assignment(0, 1, 0, 1, 0, 1)
 
 
-def make_offer(generation: int, number: int = 1) -> ResizeOffered:
-    return ResizeOffered(generation, number, adds=True, removes=False)
+def make_offer(generation: int, number: int = 1) -> OfferResize:
+    return OfferResize(generation, number, adds=True, removes=False)
 
 
 class Stage:
@@ -63,7 +63,7 @@ class Stage:
     def __init__(self, pool: ThreadPoolExecutor, *, late: bool = False) -> None:
         self.registrar = Registrar()
         self.generations = {5: PlayedGeneration(5, size=3), 6: PlayedGeneration(6), 7: PlayedGeneration(7)}
-        self.heard = SimpleQueue[Assignment | ResizeOffered]()
+        self.heard = SimpleQueue[Assignment | OfferResize]()
         self.may_hear = threading.Event()
         self.may_hear.set()
         self.pool = pool
@@ -91,10 +91,10 @@ class Stage:
 
     def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
         """Tell that a generation cannot go on; what the worker asks for then."""
-        self.registrar.tell(Interrupted(generation, reason))
+        self.registrar.tell(Interrupt(generation, reason))
         return self.registrar.read()
 
-    def read_heard(self) -> Assignment | ResizeOffered:
+    def read_heard(self) -> Assignment | OfferResize:
         """What it is told next."""
         return self.heard.get(timeout=LIMIT_SECONDS)
 
@@ -112,7 +112,7 @@ class Stage:
             generation.close()
             generation.link.close()
 
-    def _hear(self, news: Assignment | ResizeOffered) -> None:
+    def _hear(self, news: Assignment | OfferResize) -> None:
         assert self.may_hear.wait(LIMIT_SECONDS)
         self.heard.put(news)
 
@@ -178,7 +178,7 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
-    departed = Departed(5, Worker(Slot("localhost", 1), 1), 1)
+    departed = Depart(5, Worker(Slot("localhost", 1), 1), 1)
     if is_early:  # before the program has taken the generation, or after
         stage.registrar.tell(departed)
     stage.begin(size=3)
@@ -193,7 +193,7 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
     stage.recovery.note_trouble(5, "allreduce 'x' failed")
     call = stage.registrar.read()
     assert (call.after, call.report.error) == (5, "the sequencer has ended")
-    stage.registrar.tell(Interrupted(5, "the sequencer has ended"))
+    stage.registrar.tell(Interrupt(5, "the sequencer has ended"))
     call.answer(publish(6, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
     assert stage.registrar.calls.empty()
@@ -201,13 +201,13 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
 
 def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
     stage.begin()
-    stage.registrar.tell(Interrupted(4, "long ago"))
+    stage.registrar.tell(Interrupt(4, "long ago"))
     stage.recovery.note_trouble(4, "long ago")
     stage.registrar.tell(make_offer(5))
     assert stage.read_heard() == make_offer(5)
     call = stage.interrupt()
     stage.registrar.tell(make_offer(5, 2))  # to ranks that are not there any more
-    stage.registrar.tell(Interrupted(5, LOST))
+    stage.registrar.tell(Interrupt(5, LOST))
     call.answer(publish(6, Decision.RETRY, (0,)))
     stage.registrar.tell(make_offer(6, 3))
     assert {stage.read_heard(), stage.read_heard()} == {ALONE, make_offer(6, 3)}
@@ -217,7 +217,7 @@ def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
 def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(stage: Stage) -> None:
     stage.begin(size=3)
     call = stage.interrupt()
-    stage.registrar.tell(Interrupted(6, "rank 2 was lost"))  # by another way, and so too early
+    stage.registrar.tell(Interrupt(6, "rank 2 was lost"))  # by another way, and so too early
     stage.registrar.tell(make_offer(9))
     stage.read_heard()  # it has been heard
     call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
@@ -350,7 +350,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     if is_own:
         entering = stage.enter(JoinReason.RESTORE, "it broke")
     else:
-        stage.registrar.tell(Interrupted(5, LOST))
+        stage.registrar.tell(Interrupt(5, LOST))
     assert codes.get(timeout=LIMIT_SECONDS) == 1
     assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
     if is_own:  # the test goes on where the process would not
