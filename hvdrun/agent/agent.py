@@ -184,7 +184,7 @@ class Agent:
             self._input.close()
             self._folder.remove()
             remove_orphans(os.environ)
-            self._watchdog.dismiss()
+            self._watchdog.end()
             if self._port is not None:
                 self._port.close()
         return ending

@@ -90,18 +90,12 @@ class Watchdog:
         for pid, started in self._sessions.items():
             self._send(f"session {pid} {started}")
 
-    def dismiss(self) -> None:
-        """End the watchdog: nothing is left that it would have to end."""
-        self._send("done")
-        self._forget()
-
     def end(self) -> None:
-        """As `dismiss`, and wait for its end; for a parent that does not reap all its children itself."""
-        process = self._process
-        self.dismiss()
-        if process is not None:
-            process.kill()  # it has nothing more to do, and may be stopped
-            process.wait()
+        """End the watchdog, and wait for its end: nothing is left that it would have to end."""
+        if self._process is not None:
+            self._process.kill()  # it may be stopped
+            self._process.wait()
+        self._forget()
 
     def _start(self) -> None:
         self._starts_left -= 1

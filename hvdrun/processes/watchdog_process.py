@@ -1,9 +1,10 @@
 """`python -m hvdrun.processes.watchdog_process ORIGIN [FOLDER...]`: outlives the agent, to end what the agent leaves.
 
 Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
-for each worker that it starts and `end PID` for each that has ended. The end of the pipe without the word `done` means
-that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
-or was seen below the agent, are killed, and the job's folders are removed. hvdrun has one for its discovery script.
+for each worker that it starts and `end PID` for each that has ended. An agent that ends kills its watchdog, so the end
+of the pipe means that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever
+descends from these or was seen below the agent, are killed, and the job's folders are removed. hvdrun has one for its
+discovery script.
 
 After a line `lease SECONDS` the watchdog also kills an agent that is stopped (SIGSTOP) for longer than that. A stopped
 agent sends no reports, so the server counts its host as lost. It cannot end its workers either, which would train on,
@@ -60,8 +61,6 @@ def main() -> None:
                 tree.sessions[int(pid)] = int(started)
             case ["end", pid]:
                 tree.sessions.pop(int(pid), None)
-            case ["done"]:
-                return
             case _:
                 pass
     clear(tree)

@@ -113,7 +113,7 @@ async def checking(
             await checked.close()
             assert spawner.is_closed
             await happen(lambda: count_descriptors() <= descriptors, "the close of what was opened")
-            watchdog.dismiss()
+            watchdog.end()
 
 
 @alone

@@ -134,7 +134,7 @@ async def owning(
             await sequencing.close()
             await watch.close()
             left = find_ours()
-            watchdog.dismiss()
+            watchdog.end()
         assert left == []
         assert count_descriptors() <= descriptors
 

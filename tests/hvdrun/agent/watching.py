@@ -95,7 +95,7 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noq
         finally:
             await watch.close()
             left = find_ours()
-            watchdog.dismiss()
+            watchdog.end()
         assert left == []
 
 

@@ -79,10 +79,7 @@ def test_an_agent_that_lives_has_only_let_its_watchdog_go(program: subprocess.Po
 def client(folder: Path) -> Iterator[Watchdog]:
     client = Watchdog(ORIGIN, folder)
     yield client
-    process = client._process
-    client.dismiss()
-    if process is not None:
-        os.waitpid(process.pid, 0)
+    client.end()
 
 
 def find_watchdog(client: Watchdog) -> int:
@@ -129,13 +126,13 @@ def test_a_killed_watchdog_is_replaced_by_one_that_knows_as_much(client: Watchdo
     assert not folder.exists()
 
 
-def test_a_dismissed_watchdog_goes_and_touches_nothing(folder: Path) -> None:
+def test_a_watchdog_that_is_ended_is_gone_and_touches_nothing(folder: Path) -> None:
     client = Watchdog(ORIGIN, folder)
     with sleeping() as worker:
         client.add(worker.pid)
         pid = find_watchdog(client)
-        client.dismiss()
-        assert os.waitpid(pid, 0)[1] == 0
+        client.end()
+        assert not Path(f"/proc/{pid}").exists()
         assert is_alive(worker.pid)
     assert folder.exists()
 
