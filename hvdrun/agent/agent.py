@@ -84,7 +84,7 @@ class Ending(StrEnum):
     SIGNALLED = "a signal asked it to end"
 
 
-class Orders:
+class OrderReader:
     """The launcher's orders, one after the other; None at their end.
 
     exit_code: what an agent that has come by itself ends with, once it was released, or a signal has ended it.
@@ -153,7 +153,7 @@ class Agent:
         watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
         self._standstill = Standstill(watched, begin.lease_seconds)
 
-    async def run(self, orders: Orders) -> Ending:
+    async def run(self, orders: OrderReader) -> Ending:
         """Carry out orders until one of the endings; then clear everything away."""
         if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
@@ -193,7 +193,7 @@ class Agent:
         """A stop notice has come: the job drains this host, or stops."""
         self._watch.note_notice()
 
-    async def _await_signal(self, orders: Orders) -> Ending:
+    async def _await_signal(self, orders: OrderReader) -> Ending:
         signalled = asyncio.Event()
         is_patient = self._is_joined
 
@@ -221,7 +221,7 @@ class Agent:
         await signalled.wait()
         return Ending.SIGNALLED
 
-    async def _obey(self, orders: Orders) -> Ending:  # noqa: C901 - one case for each kind of order
+    async def _obey(self, orders: OrderReader) -> Ending:  # noqa: C901 - one case for each kind of order
         while True:
             match await orders.next():
                 case Launch() as launch:
@@ -272,7 +272,7 @@ class Agent:
             self._output.tell(Alert(text))
 
     async def _unless_left(
-        self, orders: Orders, attending: asyncio.Task[NoReturn], waiting: Coroutine[Any, Any, None]
+        self, orders: OrderReader, attending: asyncio.Task[NoReturn], waiting: Coroutine[Any, Any, None]
     ) -> None:
         """Wait for what is left (failed workers, output to be taken) while the launcher is there: the lease goes on."""
         parts = {asyncio.create_task(waiting), asyncio.create_task(orders.skip())}
@@ -292,11 +292,11 @@ async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     output = OutputForwarder()
     await output.open(output_descriptor)
-    return await serve(Orders(reader), output)
+    return await serve(OrderReader(reader), output)
 
 
 async def serve(
-    orders: Orders,
+    orders: OrderReader,
     output: OutputForwarder,
     note_begin: Callable[[Begin], None] = lambda _: None,
     *,
@@ -324,7 +324,7 @@ async def serve(
     return await agent.run(orders)
 
 
-async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
+async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Ending:
     """Take part in a connectivity check, if there is one, until the job begins, or it is clear that it will not."""
     participant: Participant | None = None
     limit_seconds: float | None = None

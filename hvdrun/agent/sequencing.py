@@ -101,7 +101,7 @@ class Sequencing:
             self.prepare("")
 
     def prepare(self, interpreter: str) -> None:
-        """Start the process if rank 0 is to be here and none is there; see `rendezvous.server.relay.Sequencing`."""
+        """Start the process if rank 0 is to be here and none is there; see `SequencerProvider`."""
         self._interpreter = self._interpreter or interpreter
         if self._is_expected and not self._is_closing:
             if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
@@ -109,7 +109,7 @@ class Sequencing:
             self._ensure_opening()
 
     def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
-        """Serve this generation if its rank 0 is here; see `rendezvous.server.relay.Sequencing`."""
+        """Serve this generation if its rank 0 is here; see `SequencerProvider`."""
         sizes = [numbers.size for _, numbers in published.members if numbers.rank == 0 and numbers.size > 1]
         if not sizes or published.generation == self._generation or self._is_closing:
             return

@@ -13,7 +13,7 @@ from rendezvous.client import AgentClient
 from rendezvous.core.messages import Exited
 from rendezvous.core.model import REPORTS_PER_LEASE
 from rendezvous.errors import UnreachableError
-from rendezvous.server.relay import Relay, Sequencing
+from rendezvous.server.relay import Relay, SequencerProvider
 from rendezvous.wire.orders import Begin
 
 # Each report names every worker, and thousands change one by one: their reports must not be all that both sides do.
@@ -21,7 +21,7 @@ SECONDS_PER_WORKER = 0.0001
 MAX_ERROR_CHARACTERS = 1_000_000  # in a report, which has a largest size
 
 
-async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequencing: Sequencing) -> None:
+async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequencing: SequencerProvider) -> None:
     """Serve and report, until cancelled.
 
     Raises:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hvdrun.agent.agent import Ending, Orders, serve
+from hvdrun.agent.agent import Ending, OrderReader, serve
 from hvdrun.agent.streams import OutputForwarder
 from hvdrun.errors import LaunchError, UsageError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, TunnelEnd, dial, make_client_context
@@ -229,7 +229,7 @@ class JoiningAgent:
         output = OutputForwarder()
         output.attach(channel.transport)
         channel.follow(output)
-        orders = Orders(channel.reader)
+        orders = OrderReader(channel.reader)
         try:
             ending = await serve(orders, output, note_begin, is_joined=True)
         except RendezvousError as error:

@@ -13,12 +13,12 @@ import pytest
 
 if TYPE_CHECKING:
     from hvdrun.testing.session import (
+        GroupResult,  # noqa: F401 - named by a key
         RankedSession,
-        Verdict,  # noqa: F401 - named by a key
     )
 
 _SESSION = pytest.StashKey["RankedSession"]()
-_VERDICT = pytest.StashKey["Verdict"]()
+_VERDICT = pytest.StashKey["GroupResult"]()
 _TERMINAL = pytest.StashKey[str | None]()
 
 

@@ -26,7 +26,7 @@ class DebuggedError(BdbQuit):
 
 
 @dataclass(slots=True)
-class Verdict:
+class GroupResult:
     """What pytest is told.
 
     reports: of the ranks, in the order in which they came.
@@ -165,7 +165,7 @@ class RankedSession:
         )
         self._clusters: dict[str, Cluster] = {}
 
-    def run(self, item: pytest.Function, marker: pytest.Mark) -> Verdict:
+    def run(self, item: pytest.Function, marker: pytest.Mark) -> GroupResult:
         """Run a test on its ranks.
 
         Raises:
@@ -255,7 +255,7 @@ def name_culprit(item: pytest.Function, arguments: dict[str, Any]) -> str | None
     return None
 
 
-def judge(answers: Answers, size: int) -> Verdict:
+def judge(answers: Answers, size: int) -> GroupResult:
     """What has come back of a test, as one result; the answers can be read once."""
     reports: list[RankReport] = []
     causes: list[RankReport] = []
@@ -276,4 +276,4 @@ def judge(answers: Answers, size: int) -> Verdict:
         error = error or answers.explain_end()  # a worker that has died comes before what follows from that
     if error is None and first is None:
         first = decide(reports, size)
-    return Verdict(reports, first, error)
+    return GroupResult(reports, first, error)

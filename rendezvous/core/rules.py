@@ -24,7 +24,7 @@ from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_t
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
 from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, staff, stop_workers
 from rendezvous.core.state import Offer, Phase, State
-from rendezvous.core.verdict import STATE_LOST, End, Situation, Wait, decide
+from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, decide
 
 Step: TypeAlias = tuple[State, tuple[Effect, ...]]
 Rule: TypeAlias = Callable[[State], Step]
@@ -210,9 +210,9 @@ def _judge(state: State) -> Step:
     match decide(situation):
         case End(reason, is_state_lost):
             return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()
-        case Wait(reason) if not state.may_form_anew:
+        case AwaitWorkers(reason) if not state.may_form_anew:
             return replace(state, outcome=exhaust_resets(state.resets, reason, state.cause)), ()
-        case Wait():
+        case AwaitWorkers():
             since = state.clock if state.short_since is None else state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
         case Verdict() as verdict:

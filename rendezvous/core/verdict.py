@@ -136,7 +136,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class AwaitWorkers:
     """There are too few workers; newcomers may change that."""
 
     reason: str
@@ -153,7 +153,7 @@ class End:
     is_state_lost: bool = False
 
 
-Answer: TypeAlias = Verdict | Wait | End
+Answer: TypeAlias = Verdict | AwaitWorkers | End
 
 
 def decide(situation: Situation) -> Answer:
@@ -226,7 +226,7 @@ def _take_in(situation: Situation, verdict: Verdict) -> Answer:
     if not any(report.has_state and not report.is_blank for report in situation.reports.values()):
         return End(_join_sentences(situation.cause, STATE_LOST), is_state_lost=True)
     if len(situation.reports) + situation.newcomers < situation.min_size:
-        return Wait(_explain_shortage(situation))
+        return AwaitWorkers(_explain_shortage(situation))
     return verdict
 
 

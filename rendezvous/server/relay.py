@@ -27,7 +27,7 @@ from rendezvous.wire.notifications import Notification, Published, Topic
 _GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
 
 
-class Sequencing(Protocol):
+class SequencerProvider(Protocol):
     """Who provides the workers of a host with a sequencer."""
 
     def prepare(self, interpreter: str) -> None:
@@ -51,7 +51,7 @@ class Relay(pb_grpc.RendezvousServicer):
         self,
         host: str,
         client: AgentClient,
-        sequencing: Sequencing,
+        sequencing: SequencerProvider,
         note_failure: Callable[[Worker, int], None] = lambda _worker, _returncode: None,
         note_outcome: Callable[[Worker, int], None] = lambda _worker, _number: None,
     ) -> None:

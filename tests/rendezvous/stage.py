@@ -116,11 +116,11 @@ class Sequencing:
     posting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def prepare(self, interpreter: str) -> None:
-        """See `rendezvous.server.relay.Sequencing`."""
+        """See `rendezvous.server.relay.SequencerProvider`."""
         self.interpreters.append(interpreter)
 
     def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
-        """See `rendezvous.server.relay.Sequencing`."""
+        """See `rendezvous.server.relay.SequencerProvider`."""
         self.published.append(published)
         if self.is_slow or all(assignment.rank for _, assignment in published.members):
             return  # it is not there yet, or another host's

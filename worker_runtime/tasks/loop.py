@@ -125,7 +125,7 @@ def _pickle(error: BaseException) -> bytes | None:
     return pickled
 
 
-class Orders(NamedTuple):
+class TaskHead(NamedTuple):
     """What stands before each function; the program writes it as a plain tuple.
 
     paths: where the program finds its modules.
@@ -183,7 +183,7 @@ def run(file: IO[bytes], place: Path) -> Answer:
 
     place: a folder for the program's modules, which goes with the job.
     """
-    orders = Orders(*pickle.load(file))  # noqa: S301 - from the program that has started this worker
+    orders = TaskHead(*pickle.load(file))  # noqa: S301 - from the program that has started this worker
     if orders.begins_anew:
         leave_job()
     answer = make_file()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun import __version__
-from hvdrun.agent.agent import Orders
+from hvdrun.agent.agent import OrderReader
 from hvdrun.network.probe import probe
 from rendezvous.core.messages import Terminate
 from rendezvous.core.model import Endpoint
@@ -235,7 +235,7 @@ def read_orders(*chunks: bytes) -> list[Order | None]:
         for chunk in chunks:
             reader.feed_data(chunk)
         reader.feed_eof()
-        orders = Orders(reader)
+        orders = OrderReader(reader)
         found = [await orders.next()]
         while found[-1] is not None:
             found.append(await orders.next())

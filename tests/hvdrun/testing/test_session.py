@@ -3,7 +3,7 @@
 import pytest
 
 from hvdrun.testing.rank import Place, RankFailedError, RankOutcome, RankReport, Style, run_test
-from hvdrun.testing.session import DebuggedError, Verdict, decide, make_cluster, make_error, read_style, tell
+from hvdrun.testing.session import DebuggedError, GroupResult, decide, make_cluster, make_error, read_style, tell
 
 
 def test_a_marker_names_the_options_of_a_cluster() -> None:
@@ -56,7 +56,7 @@ def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch
     error = make_error(report)
     assert isinstance(error, ValueError)
     with pytest.raises(ValueError, match="bad"):
-        Verdict([report], report).announce()
+        GroupResult([report], report).announce()
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_a_rank_that_skips_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -
     report = run_test(pytest.skip, {"reason": "no GPU"}, STYLE)
     assert (report.outcome, report.summary) == (S, "no GPU")
     with pytest.raises(pytest.skip.Exception, match="no GPU"):
-        Verdict([report], report).announce()
+        GroupResult([report], report).announce()

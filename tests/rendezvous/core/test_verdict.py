@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
-from rendezvous.core.verdict import Answer, End, Situation, Wait, decide, may_begin_again
+from rendezvous.core.verdict import Answer, AwaitWorkers, End, Situation, decide, may_begin_again
 from tests.rendezvous.core.commands import parse_report
 from tests.rendezvous.core.judgement import check_retry
 from tests.rendezvous.core.truth import Loss, losses
@@ -36,7 +36,7 @@ TABLE = [
     (["form state", "form", ""], {"former": RESTORED}, Decision.RESTORE),
     (["form", "form", ""], {"former": RESTORED}, End),
     (["form state", "form state blank", ""], {"former": RESIZED}, Decision.RESIZE),
-    (["form state", "", ""], {"former": RESTORED, "min_size": 2}, Wait),
+    (["form state", "", ""], {"former": RESTORED, "min_size": 2}, AwaitWorkers),
     (["form", "form", ""], {"former": Verdict(Decision.RETRY)}, Decision.RETRY),
     # they can go on where they stand
     (["continue", "continue", ""], {}, Decision.RETRY),
@@ -68,7 +68,7 @@ TABLE = [
     # somebody has returned to the last commit
     (["restore state", "continue state", "continue state"], {}, Decision.RESTORE),
     (["restore state", "continue pending=allreduce.x", ""], {}, End),
-    (["restore state", "", ""], {"min_size": 2}, Wait),
+    (["restore state", "", ""], {"min_size": 2}, AwaitWorkers),
     (["restore state", "", ""], {"min_size": 2, "newcomers": 1}, Decision.RESTORE),
     # a resize
     (["resize state", "resize state", "resize state"], {}, Decision.RESIZE),
@@ -76,9 +76,9 @@ TABLE = [
     (["resize state done=check.c@4 seen=4", "continue state pending=check.c seen=3", ""], {}, Decision.RESIZE),
     (["resize state done=x.y@3 done=check.c@4 seen=4", "continue state pending=x.y seen=2", ""], {}, Decision.RESTORE),
     (["resize state", "restore state", ""], {}, Decision.RESTORE),
-    (["resize state", "", ""], {"min_size": 2}, Wait),
+    (["resize state", "", ""], {"min_size": 2}, AwaitWorkers),
     # too few
-    (["continue state", "", ""], {"min_size": 2}, Wait),
+    (["continue state", "", ""], {"min_size": 2}, AwaitWorkers),
     (["continue state", "", ""], {"min_size": 2, "newcomers": 1}, Decision.RESTORE),
     (["continue pending=allreduce.x", "", ""], {"min_size": 2, "newcomers": 1}, End),
     (["continue", "", ""], {"min_size": 2, "newcomers": 1}, End),

@@ -18,7 +18,7 @@ Packed: TypeAlias = tuple[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], .
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SharedRows:
     """Rows that the same ranks have processed.
 
     rows: how many.
@@ -48,7 +48,7 @@ class Deal:
     """
 
     num_replicas: int
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SharedRows, ...] = ()
 
     def __post_init__(self) -> None:
         if self.num_replicas < 1:
@@ -73,10 +73,10 @@ class Deal:
 
     def record(self, rows: int, absent: Iterable[int] = ()) -> Self:
         """The deal with the next rows processed by all ranks but the absent ones."""
-        run = Run(rows, tuple(sorted(absent)))
+        run = SharedRows(rows, tuple(sorted(absent)))
         former = self.runs
         if former and former[-1].absent == run.absent:
-            former, run = former[:-1], Run(former[-1].rows + rows, run.absent)
+            former, run = former[:-1], SharedRows(former[-1].rows + rows, run.absent)
         return type(self)(self.num_replicas, (*former, run))
 
     def list_left(self, samples: Sequence[SampleT]) -> list[SampleT]:
@@ -108,7 +108,7 @@ class Ledger:
     @classmethod
     def skip(cls, count: int) -> Self:
         """The first samples are processed."""
-        return cls((Deal(1, (Run(count),)),)) if count > 0 else cls()
+        return cls((Deal(1, (SharedRows(count),)),)) if count > 0 else cls()
 
     def deal(self, num_replicas: int) -> Self:
         """The ledger with what is left dealt out again; a deal of which nothing was processed is forgotten.
@@ -159,7 +159,7 @@ class Ledger:
         """
         return cls(
             tuple(
-                Deal(num_replicas, tuple(Run(rows, tuple(absent)) for rows, absent in runs))
+                Deal(num_replicas, tuple(SharedRows(rows, tuple(absent)) for rows, absent in runs))
                 for num_replicas, runs in packed
             )
         )

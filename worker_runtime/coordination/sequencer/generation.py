@@ -19,7 +19,7 @@ from functools import partial
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
-from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, Run, make_frames
+from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, ReleaseRange, make_frames
 from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.coordination.sequencer.stalls import StallClock, StallSettings, describe_stall, describe_stall_limit
@@ -274,13 +274,13 @@ class Generation:
         payloads = iter(combine(released))
         if released:
             self._released_at = time.monotonic()
-        run: Run | None = None
+        run: ReleaseRange | None = None
         for answer, asked in answers:
             if isinstance(answer, Release):
                 payload = next(payloads)
                 if run is None or not run.take(answer, asked, payload):
                     self._put_run(run, touched)
-                    run = Run(answer, asked, payload)
+                    run = ReleaseRange(answer, asked, payload)
             else:
                 self._put_run(run, touched)
                 run = None
@@ -291,7 +291,7 @@ class Generation:
         self._put_run(run, touched)
         return touched
 
-    def _put_run(self, run: Run | None, touched: set[int]) -> None:
+    def _put_run(self, run: ReleaseRange | None, touched: set[int]) -> None:
         if run is None:
             return
         members = self._members

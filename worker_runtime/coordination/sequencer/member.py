@@ -130,7 +130,7 @@ class Member:
 _FULL_BYTES = 1024 * 1024  # of payloads: more than that is sent in several
 
 
-class Run:
+class ReleaseRange:
     """Releases of consecutive indices, whose questions have consecutive numbers on every rank that asked them.
 
     Args:

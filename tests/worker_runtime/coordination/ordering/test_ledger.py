@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from worker_runtime.coordination.ordering.ledger import Deal, Ledger, Run
+from worker_runtime.coordination.ordering.ledger import Deal, Ledger, SharedRows
 
 chances = st.randoms(use_true_random=False, note_method_calls=False)
 
@@ -90,15 +90,15 @@ def test_nothing_can_be_recorded_that_was_not_dealt_out() -> None:
     with pytest.raises(ValueError, match=r"deal\(\)"):
         Ledger().record(1)
     assert ledger == Ledger((Deal(2),))
-    assert Deal(2, (Run(1),)).record(1).runs == (Run(2),)
+    assert Deal(2, (SharedRows(1),)).record(1).runs == (SharedRows(2),)
 
 
 @pytest.mark.parametrize(
     ("size", "absent", "expected"),
     [
-        (2, (), [Deal(2, (Run(2),))]),
-        (3, (), [Deal(2, (Run(2),)), Deal(3)]),
-        (2, (1,), [Deal(2, (Run(2, (1,)),)), Deal(2)]),
+        (2, (), [Deal(2, (SharedRows(2),))]),
+        (3, (), [Deal(2, (SharedRows(2),)), Deal(3)]),
+        (2, (1,), [Deal(2, (SharedRows(2, (1,)),)), Deal(2)]),
     ],
 )
 def test_a_deal_among_as_many_goes_on_where_all_are_as_far(

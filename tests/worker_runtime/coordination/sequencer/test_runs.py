@@ -7,7 +7,7 @@ import pytest
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.sequencer import member as member_module
-from worker_runtime.coordination.sequencer.member import Run
+from worker_runtime.coordination.sequencer.member import ReleaseRange
 from worker_runtime.coordination.sequencer.payloads import Entry
 
 QUESTION = Question(0, "allreduce.x", Signature(Kind.ALLREDUCE, reduction=Reduction.SUM))
@@ -22,7 +22,7 @@ def make_asked(*numbers: int) -> list[Entry]:
     return [(rank, number, b"", 0.0) for rank, number in enumerate(numbers)]
 
 
-def read(run: Run) -> dict[int, list[tuple[int, int, Sequence[int], bytes]]]:
+def read(run: ReleaseRange) -> dict[int, list[tuple[int, int, Sequence[int], bytes]]]:
     """What each rank is told: number, index, lengths and payload of each piece."""
     return {
         rank: [
@@ -34,20 +34,20 @@ def read(run: Run) -> dict[int, list[tuple[int, int, Sequence[int], bytes]]]:
 
 
 def test_a_burst_is_told_as_one_by_each_ranks_own_numbers() -> None:
-    run = Run(make_release(5), make_asked(0, 7), b"ab")
+    run = ReleaseRange(make_release(5), make_asked(0, 7), b"ab")
     assert run.take(make_release(6), make_asked(1, 8), b"")
     assert run.take(make_release(7), make_asked(2, 9), b"c")
     assert read(run) == {0: [(0, 5, (2, 0, 1), b"abc")], 1: [(7, 5, (2, 0, 1), b"abc")]}
 
 
 def test_ranks_that_have_asked_as_many_questions_are_told_the_same() -> None:
-    run = Run(make_release(5), make_asked(3, 3), b"ab")
+    run = ReleaseRange(make_release(5), make_asked(3, 3), b"ab")
     (_, first), (_, second) = run.encode()
     assert first is second
 
 
 def test_another_order_on_a_rank_ends_a_run() -> None:
-    run = Run(make_release(0), make_asked(0, 1), b"")
+    run = ReleaseRange(make_release(0), make_asked(0, 1), b"")
     assert not run.take(make_release(1), make_asked(1, 0), b"")
     assert read(run) == {0: [(0, 0, (0,), b"")], 1: [(1, 0, (0,), b"")]}
 
@@ -64,14 +64,14 @@ def test_another_order_on_a_rank_ends_a_run() -> None:
     ids=["joined", "another set", "value", "sizes", "a member that has left"],
 )
 def test_what_is_not_plain_stands_alone(release: Release, asked: list[Entry]) -> None:
-    plain = Run(make_release(0), make_asked(0, 0), b"")
+    plain = ReleaseRange(make_release(0), make_asked(0, 0), b"")
     assert not plain.take(release, asked, b"")
-    odd = Run(release, asked, b"")
+    odd = ReleaseRange(release, asked, b"")
     assert not odd.take(make_release(2), make_asked(2, 2), b"")
 
 
 def test_a_run_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(member_module, "_FULL_BYTES", 10)
-    run = Run(make_release(0), make_asked(0, 0), bytes(8))
+    run = ReleaseRange(make_release(0), make_asked(0, 0), bytes(8))
     assert run.take(make_release(1), make_asked(1, 1), bytes(8))
     assert not run.take(make_release(2), make_asked(2, 2), b"")
