@@ -155,21 +155,3 @@ def test_the_programs_of_mxnets_guide_to_horovod_train(hvdrun: Launcher, program
 
 
 @pytest.mark.nightly
-def test_the_guides_lines_for_gluon_train(hvdrun: Launcher) -> None:
-    page = (ROOT / "docs" / "guides" / "mxnet.md").read_text(encoding="utf-8")
-    lines = textwrap.dedent(re.findall(r"^    ```py\n(.*?)^    ```$", page, re.MULTILINE | re.DOTALL)[0])
-    before = "import mxnet as mx\nnet = mx.gluon.nn.Dense(2)\nmx.random.seed(id(net))\n"
-    after = """
-for step in range(2):
-    with mx.autograd.record():
-        loss = net(mx.nd.ones((4, 3), ctx=context) * (hvd.rank() + 1)).square().sum()
-    loss.backward()
-    trainer.step(4)
-print("weights", net.weight.data().asnumpy().tolist())
-"""
-    hvdrun.write("train.py", f"import torch\n{before}{lines}{after}")
-    finished = hvdrun("-np", "2", "python", "train.py", environment=ENVIRONMENT)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    told = sorted(finished.stdout.splitlines())
-    assert [line[:11] for line in told] == ["[0] weights", "[1] weights"]
-    assert told[0][4:] == told[1][4:]
