@@ -1,7 +1,6 @@
 """The examples for MXNet train on real data; so do the two programs that MXNet's own guide to Horovod shows."""
 
 import re
-import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -152,6 +151,3 @@ def test_the_programs_of_mxnets_guide_to_horovod_train(hvdrun: Launcher, program
     found = re.search(r"right (\d\.\d{3}) of 4 weights", told[0])
     assert found is not None
     assert float(found[1]) >= 0.9
-
-
-@pytest.mark.nightly
