@@ -91,6 +91,10 @@ class Desk:
         self._held[head.worker, head.number] = Delivered(rank, head.number, head.failed, head.follows_another, body)
         self._pass_on(head.worker, head.number)
 
+    def is_done(self, worker: Worker) -> bool:
+        """See `TaskDesk`."""
+        return self._is_over and (self._task is None or (worker, self._task.number) in self._delivered)
+
     def note_written(self, worker: Worker, number: int) -> None:
         """All is printed that a worker has written up to this outcome."""
         self._written.add((worker, number))

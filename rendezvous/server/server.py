@@ -15,6 +15,7 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Self
 
 from rendezvous.server import serving  # before gRPC itself: see there
@@ -55,6 +56,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 # Calls that have come and are not begun. gRPC refuses some beyond 1,000 and all beyond 3,000, unless told otherwise; a
 # job's workers join at the same moment. Nobody without a certificate gets as far as a call.
 _MOST_PENDING_CALLS = 1_000_000
+_LEFT_ITS_TASK = "its process ended with exit code 0 before its function had returned, as after os._exit(0)"
 _KEEPALIVE_SECONDS = 10.0  # an agent that vanished holds its connection for twice this; its lease is counted elsewhere
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server could bind the same port unnoticed
@@ -149,6 +151,9 @@ class Server:
             IllegalEventError: the event contradicts the state; nothing has changed.
             Exception: what `carry_out` has raised first; all other effects have been carried out.
         """
+        match event:
+            case Exited(worker, 0) if self.tasks is not None and not self.tasks.is_done(worker):
+                event = replace(event, returncode=1, error=_LEFT_ITS_TASK)
         self.state, effects = membership.step(self.state, event)
         self._effects.extend(effects)
         if not self._is_performing:

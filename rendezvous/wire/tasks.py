@@ -57,6 +57,9 @@ class TaskDesk(Protocol):
     async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
         """Take an outcome; one that was taken before is ignored, one that breaks off was not taken."""
 
+    def is_done(self, worker: Worker) -> bool:
+        """Whether this worker may end: no task is to come, and the last one's outcome was taken."""
+
 
 _DEEPEST = 20
 

@@ -131,6 +131,20 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     assert set(get_pids(cluster)).isdisjoint(others)
 
 
+def test_a_worker_that_ends_with_zero_inside_the_function_has_not_returned(cluster: hvdrun.Cluster) -> None:
+    def leave(rank: str | None = None) -> None:
+        if rank in {None, os.environ["HOROVOD_RANK"]}:
+            os._exit(0)
+
+    with pytest.raises(JobEndedError, match=r"rank 1 .* exit code 0 before its function had returned"):
+        cluster.run(leave, ("1",))
+    assert cluster.run(os.getpid)
+    with pytest.raises(JobEndedError, match="exit code 0 before its function had returned"):
+        hvdrun.run(leave, num_proc=2, no_prefork=True)
+    with pytest.raises(JobEndedError, match="exit code 0 before its function had returned"):
+        hvdrun.run(leave, num_proc=1, min_num_proc=1, no_prefork=True)
+
+
 def test_a_cluster_ends_though_a_function_has_left_a_thread() -> None:
     def leave_a_thread() -> None:
         threading.Thread(target=time.sleep, args=(600,)).start()

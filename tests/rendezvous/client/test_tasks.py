@@ -52,6 +52,10 @@ class Desk:
         """See `TaskDesk`."""
         self.taken.append((head, b"".join([piece async for piece in pieces])))
 
+    def is_done(self, worker: Worker) -> bool:
+        """See `TaskDesk`."""
+        return any(head.worker == worker for head, _ in self.taken)
+
 
 def connect(path: Path, worker: Worker = A0) -> closing[TaskClient]:
     """A worker's client, to be closed."""
