@@ -16,7 +16,7 @@ _LOCK = ".hvdrun.lock"
 class CheckpointsInUseError(LaunchError):
     """Another job uses the folder; once that has ended, this one may begin.
 
-    Cause: Another job writes to the folder of `--checkpoint`, or a job that was killed has left its lock.
+    Cause: Another job writes to the folder of `--checkpoint`.
     Remedy: Wait for the other job, name another folder, or remove the lock where no job runs.
     """
 
