@@ -185,8 +185,16 @@ class NetworkPlan:
     def _admit_inside(self, spec: JobSpec, host: str) -> Answer:
         if not spec.remote.is_inside:
             return InsideOnlyError(host)
+        if spec.remote.joining is None and (same := self._find_other_name(host)) is not None:
+            from hvdrun.network.errors import SameMachineError  # noqa: PLC0415 - the same
+
+            return SameMachineError((same, host), LOOPBACK)
         self._settled[host] = LOOPBACK
         return Route(LOOPBACK, "", self._doors[LOOPBACK])
+
+    def _find_other_name(self, host: str) -> str | None:
+        """A host in use that is the same machine. Several loopback names may stand for several hosts, as in a trial."""
+        return next((other for other in self._settled if not (_means_itself(other) and _means_itself(host))), None)
 
     async def _open_door(self, address: str) -> Endpoint:
         if address not in self._doors:

@@ -91,6 +91,20 @@ async def test_on_this_machine_alone_everything_is_at_the_loopback_address() -> 
     assert site.said == [f"the rendezvous listens on {LOOPBACK}:1"]
 
 
+@in_loop
+async def test_this_machine_under_its_name_and_localhost_is_refused() -> None:
+    routes, _ = await find({"localhost": Machine(), "vm": Machine()}, remote=False)
+    assert isinstance(routes["localhost"], Route)
+    assert isinstance(refused := routes["vm"], SameMachineError)
+    assert str(refused).startswith("localhost and vm are one machine, the one at 127.0.0.1: ")
+
+
+@in_loop
+async def test_loopback_names_stand_for_several_hosts() -> None:
+    routes, _ = await find({"localhost": Machine(), "127.0.0.1": Machine(), "::1": Machine()}, remote=False)
+    assert all(isinstance(route, Route) for route in routes.values())
+
+
 @needs_network
 @in_loop
 async def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None:
