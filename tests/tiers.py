@@ -37,7 +37,7 @@ FILES = {
         "tests/hvdrun/network/test_choice.py",
         "tests/hvdrun/network/test_errors.py",
         "tests/hvdrun/options/test_table.py",
-        "tests/hvdrun/options/test_option.py",
+        "tests/hvdrun/options/test_kinds.py",
         "tests/hvdrun/spec/test_environment.py",
         "tests/hvdrun/test_errors.py",
         "tests/hvdrun/options/test_flags.py",

@@ -4,38 +4,36 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from hvdrun.errors import LaunchError
-from hvdrun.options.horovodrun.table import CHECK_BUILD, HELP, VERSION, WORDS, Word
-from hvdrun.options.horovodrun.words import read_words, translate
+from hvdrun.options.horovodrun import OPTIONS, parse, translate
+from hvdrun.options.pages import describe, render_help
 from hvdrun.options.request import make_job
-from hvdrun.options.table import BY_DEST
 from hvdrun.spec.command import Surroundings, pin_python
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
 
-NAME = "horovodrun"
-HOROVOD_VERSION = "0.28.1"  # what `import horovod` says it is; scripts compare it
+ABOUT = "hvdrun with the options of Horovod's launcher. You may shorten their long forms."
+HOROVOD_VERSION = "0.28.1"  # that of `import horovod`; scripts compare it
 
 
 def read_request(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> JobSpec | str:
-    """The job that horovodrun's command line asks for, or the text that answers it.
+    """The job that horovodrun's command line asks for, or the page that answers it.
 
     Raises:
-        HvdrunError: it is wrong, or names what does not exist.
+        HvdrunError: the command line is wrong, or names something that does not exist.
     """
-    typed, command = read_words(words)
-    asked = {word.flags for word, _, _ in typed}
-    if HELP in asked:
-        return render_help()
-    if VERSION in asked:
+    typed, command = parse(words)
+    pages = {each.option.dest for each in typed if each.option.acts}
+    if "help" in pages:
+        return render_help("horovodrun [options] COMMAND [arguments]", ABOUT, [("Options", describe(OPTIONS))])
+    if "version" in pages:
         return HOROVOD_VERSION
-    if CHECK_BUILD in asked:
+    if "check_build" in pages:
         around = Surroundings(Path.cwd(), environment.get("PATH"), sys.executable)
         (interpreter,) = pin_python(("python",), around)
         return render(ask(interpreter), f"hvdrun v{__version__}, in place of Horovod v{HOROVOD_VERSION}, {interpreter}")
@@ -86,46 +84,3 @@ def render(found: Mapping[str, bool], headline: str) -> str:
     for title, names in _SECTIONS.items():
         lines += ["", f"{title}:", *(f"    [{'X' if found.get(name) else ' '}] {name}" for name in names)]
     return "\n".join(lines)
-
-
-_WIDTH = 100
-_INDENT = 6
-
-
-def render_help() -> str:
-    """The page: each option with what it means here."""
-    return "\n".join(
-        [
-            "Usage: horovodrun [options] COMMAND [arguments]",
-            "",
-            fill("hvdrun with the options of Horovod's launcher. Their long forms may be shortened.", _WIDTH),
-            "",
-            *_list_options(),
-        ]
-    )
-
-
-def explain(word: Word) -> str:
-    """What an option means here, in a sentence."""
-    if word.instead:
-        return f"No effect: {word.instead}."
-    if word.variable:
-        return f"Sets {word.variable}={word.value or 'VALUE'} for the workers."
-    if word.means is not None and word.kind is not None:
-        return "INFO and below mean --verbose."
-    return f"As hvdrun's {BY_DEST[word.dest].flags[0]}." if word.dest else _OWN[word.flags[-1]]
-
-
-_OWN = {
-    "--version": "Print Horovod's version that hvdrun stands for.",
-    "--check-build": "Print what the workers' Python can do.",
-    "--help": "Print this page.",
-    "--disable-cache": "Nothing is cached.",
-    "--gloo": "The workers talk through gloo, and through NCCL for CUDA tensors.",
-}
-
-
-def _list_options() -> Iterator[str]:
-    for word in WORDS:
-        yield f"  {', '.join(word.flags)}{' VALUE' * word.words}"
-        yield fill(explain(word), _WIDTH, initial_indent=" " * _INDENT, subsequent_indent=" " * _INDENT)

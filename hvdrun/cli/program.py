@@ -1,7 +1,7 @@
 """The command line, from its words to the exit code.
 
-What is wrong with a request is said here in one sentence before anything starts. Everything heavier than click is
-imported only for a job that will run: --help and a mistyped flag answer at once.
+A wrong request gets one sentence here before anything starts. Only a job that will run imports gRPC, rich and other
+large packages: --help and a mistyped flag answer quickly.
 """
 
 import os
@@ -13,22 +13,23 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import click
-
-from hvdrun.cli.parsing import COMPLETION, answer, answer_shell, parse
-from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, UsageError
+from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import prepare, take_in
-from hvdrun.options.flags import find_command
+from hvdrun.options.flags import find_option, parse
 from hvdrun.options.request import complete, make_job
-from hvdrun.options.table import BY_FLAG
+from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
+from hvdrun.options.words import read_words
 from hvdrun.spec.command import Surroundings, reads_program
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.version import __version__
 
 if TYPE_CHECKING:
     from hvdrun.console import Console
 
+
+OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as shells report a program whose reader has closed the pipe
 INTERRUPTED = 130
-LAST_WORDS_SECONDS = 5.0  # for what a launch that raised has left to be written
+LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
 
 Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
 
@@ -38,48 +39,80 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
 
     Args:
         arguments: the words after the program's name; those of this process unless given.
-        launch: what runs the job; `hvdrun.job.launch` unless given.
+        launch: runs the job; `hvdrun.job.launch` unless given.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = words[words[:1] == ["horovodrun"] :]
     with_time = asks_for("marks_times", options)
     try:
         open_missing_descriptors()
-        if (instruction := os.environ.get(COMPLETION)) is not None and arguments is None:
+        if (instruction := os.environ.get(COMPLETION_VARIABLE)) is not None and arguments is None:
+            from hvdrun.cli.completion import answer_shell  # noqa: PLC0415 - only a shell asks
+
             return answer_shell(instruction)
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
-        return run(read_spec(words) if options == words else read_horovodrun(options), launch)
-    except click.exceptions.Exit as answered:
-        return answered.exit_code
+        asked = read_request(words) if options == words else read_horovodrun(options)
+        return print_text(asked) if isinstance(asked, str) else run(asked, launch)
     except HvdrunError as error:
         print_error(*error.lines, with_time=with_time)
         return error.exit_code
     except KeyboardInterrupt:
         return end_by_interrupt()
-    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - an error of hvdrun is reported as one
         with_traceback = words[:1] == ["agent"] or asks_for("verbose", options)  # hvdrun agent has no -v
         return report_internal_error(error, with_traceback=with_traceback, with_time=with_time)
 
 
 def run_own_program(name: str, words: Sequence[str]) -> int:
-    """Run `hvdrun agent` or `hvdrun token`; its exit code.
+    """Run `hvdrun agent` or `hvdrun token` and return its exit code.
 
     Raises:
-        HvdrunError: it is used wrongly, or cannot do its part.
-        click.exceptions.Exit: it has printed what was asked for.
+        HvdrunError: it is used wrongly, or fails.
     """
-    from hvdrun.options.programs import read_agent, read_token  # noqa: PLC0415 - a job does without them
+    from hvdrun.options.programs import AGENT, TOKEN, read_agent, read_token  # noqa: PLC0415 - a job does without them
 
-    if name == "token":
-        values = read_token(words)
-        from hvdrun.joining.keys import make_token  # noqa: PLC0415 - a wrong command line is answered at once
+    program = TOKEN if name == "token" else AGENT
+    given = program.parse(words)
+    if "help" in given:
+        from hvdrun.options.pages import render_program_help  # noqa: PLC0415 - few ask for it
 
-        answer(make_token(values))
-    values = read_agent(words)
+        return print_text(render_program_help(program))
+    if program is TOKEN:
+        values = read_token(given)
+        from hvdrun.joining.keys import make_token  # noqa: PLC0415 - a wrong command line does without it
+
+        return print_text(make_token(values))
+    values = read_agent(given)
     from hvdrun.joining.agent import run_agent  # noqa: PLC0415 - the same
 
     return run_agent(values, lambda sentence: print_error(sentence, with_time=False))
+
+
+def print_text(text: str) -> int:
+    """Print a page on standard output and return the exit code.
+
+    Raises:
+        OutputLostError: it cannot be written.
+    """
+    try:
+        if sys.stdout is not None:  # None when hvdrun was started with it closed
+            text = text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
+        print(text, flush=True)  # noqa: T201 - the command line prints
+    except BrokenPipeError:
+        discard_stdout()
+        return OUTPUT_CLOSED
+    except OSError as error:
+        discard_stdout()
+        raise OutputLostError(error.strerror or str(error)) from error
+    return 0
+
+
+def discard_stdout() -> None:
+    """Discard buffered output, or Python would report at its end that it cannot write it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def end_by_interrupt() -> int:
@@ -89,29 +122,55 @@ def end_by_interrupt() -> int:
     return INTERRUPTED
 
 
-def read_spec(words: Sequence[str]) -> JobSpec:
-    """Turn the command line, and the environment variables that stand for options, into a job.
+def read_request(words: Sequence[str]) -> JobSpec | str:
+    """The job that the command line asks for, or the page that answers it.
 
     Raises:
-        HvdrunError: it is wrong, or names what does not exist.
-        click.exceptions.Exit: --help or --version has been answered.
+        HvdrunError: the command line is wrong, or names something that does not exist.
     """
-    find_command(words)
+    typed, _ = read_words(words, find_option)
+    for option, _, values in typed:
+        if option.acts:
+            return render_page(option.dest, *values)
+    return read_spec(words)
+
+
+def read_spec(words: Sequence[str]) -> JobSpec:
+    """The job that the command line asks for, and the environment variables that give values to options.
+
+    Raises:
+        HvdrunError: the command line is wrong, or names something that does not exist.
+    """
     typed, command = parse(words)
     return make_job(typed, command, os.environ, lambda values: complete(words, values))
 
 
-def read_horovodrun(words: Sequence[str]) -> JobSpec:
-    """Turn horovodrun's command line into a job.
+def render_page(dest: str, *values: str) -> str:
+    """The page that an option prints.
 
     Raises:
-        HvdrunError: it is wrong, or names what does not exist.
-        click.exceptions.Exit: --help, --version or --check-build has been answered.
+        BadValueError: the option does not take this value.
     """
-    from hvdrun.cli.horovodrun import read_request  # noqa: PLC0415 - hvdrun itself does without it
+    if dest == "version":
+        return f"hvdrun {__version__}"
+    if dest == "completion":
+        from hvdrun.cli.completion import render_script  # noqa: PLC0415 - few ask for it
 
-    asked = read_request(words)
-    return answer(asked) if isinstance(asked, str) else asked
+        return render_script(*values)
+    from hvdrun.options.pages import render_hvdrun_help  # noqa: PLC0415 - the same
+
+    return render_hvdrun_help()
+
+
+def read_horovodrun(words: Sequence[str]) -> JobSpec | str:
+    """The same for horovodrun's command line.
+
+    Raises:
+        HvdrunError: as `read_request`.
+    """
+    from hvdrun.cli import horovodrun  # noqa: PLC0415 - hvdrun itself does without it
+
+    return horovodrun.read_request(words)
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
@@ -119,7 +178,6 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
     Raises:
         HvdrunError: it cannot be launched.
-        click.exceptions.Exit: --dry-run has been answered.
     """
     spec, details = prepare(spec, Surroundings(spec.workers.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
@@ -134,7 +192,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         for detail in details:
             console.verbose(detail)
         if display.dry_run:
-            answer(describe(spec))
+            return print_text(describe(spec))
         if display.output_folder is not None:
             most = size if elasticity is None else max(size, elasticity.max_size or 0)
             console.keep_output(display.output_folder, most, size)
@@ -196,7 +254,7 @@ def print_error(sentence: str, *details: str, with_time: bool) -> None:
 def asks_for(dest: str, words: Sequence[str]) -> bool:
     """Whether a switch is among the options; said of a command line that may not have been understood."""
     with suppress(UsageError):
-        words = words[: find_command(words)]
+        words = words[: read_words(words, find_option)[1]]
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 

@@ -5,12 +5,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
-from hvdrun.cli.parsing import parse
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.pickling import Unit, collect_modules
+from hvdrun.options.flags import parse
 from hvdrun.options.option import Option
-from hvdrun.options.request import choose_allocation, make_job, settle_request
+from hvdrun.options.request import choose_allocation, make_job, resolve_request
 from hvdrun.options.table import OPTIONS
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.spec.hosts import LOCALHOST, discover_hosts
@@ -97,8 +97,8 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
     """
     command = [interpreter or sys.executable, "-m", MODULE]
     typed, _ = parse([*words, *command])
-    settled, _, _ = settle_request(typed, os.environ)
-    values = settled.values
+    resolved, _, _ = resolve_request(typed, os.environ)
+    values = resolved.values
     if values["size"] is not None or choose_allocation(values, os.environ) is not None:
         return [*words, *command]
     return ["-np", str(_choose_size(values)), *words, *command]

@@ -1,20 +1,19 @@
-"""Tells from the options whether a job is elastic, and how its hosts come; refuses what contradicts that."""
+"""Options that a job takes only together, or not together; and whether it is elastic, and how its hosts come."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hvdrun.errors import UsageError
-from hvdrun.options.settling import choose
 from hvdrun.options.table import BY_DEST
+from hvdrun.options.values import fill
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining
 
 # By dest, in the order in which they are refused.
-_OF_OWN_SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
-_OF_NAMED_HOSTS = ("hosts", "hostfile", "script", *_OF_OWN_SSH, "prefix", "rsh", "agent_prefix")
-_OF_AGENTS = ("bind", "token_file")
+_SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
+_NAMED_HOSTS = ("hosts", "hostfile", "script", *_SSH, "prefix", "rsh", "agent_prefix")
+_JOINING = ("bind", "token_file")
 ELASTIC = (
     "max_size",
     "slots_per_host",
@@ -27,105 +26,84 @@ ELASTIC = (
 
 
 def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
-    """What the options' values, by dest, say of it; None for a static job.
+    """The bounds of an elastic job, from all options' values by dest; None for a static job.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the options contradict each other.
     """
     if values["min_size"] is None and values["script"] is None:
-        _refuse_alone(values)
+        _refuse(
+            values,
+            ELASTIC,
+            "{} means nothing to a job whose workers stay the same: let it continue with fewer with --min-np, or name "
+            "its hosts with --host-discovery-script.",
+        )
         return None
-    _refuse_what_stays(values)
-    _refuse_two_sources(values)
-    return choose(Elasticity, values, min_size=values["min_size"] or values["size"])
-
-
-def _refuse_alone(values: Mapping[str, Any]) -> None:
-    """A job that is not elastic has none of its limits."""
-    for dest in ELASTIC:
-        if dest in values["typed"]:
-            raise UsageError(
-                f"{_flag(dest)} means nothing to a job whose workers stay the same: let it go on with fewer with "
-                "--min-np, or name its hosts with --host-discovery-script."
-            )
-
-
-def _refuse_what_stays(values: Mapping[str, Any]) -> None:
-    """Some words speak of workers that stay where and what they are."""
     if values["map_by"] is MapBy.NODE:
         raise UsageError(
-            "-map-by node deals out a number of workers that stays the same, and that of an elastic job does not: "
+            "-map-by node divides a fixed number of workers among the hosts, and an elastic job has no fixed number: "
             "leave it out."
         )
-    if values["stdin_rank"] is not None:
-        raise UsageError(
-            "--stdin needs a worker that lasts as long as the job, and those of an elastic job may be replaced: let "
-            "the program read a file."
-        )
-
-
-def _refuse_two_sources(values: Mapping[str, Any]) -> None:
-    """Either a script names the hosts, or they are fixed."""
+    _refuse(
+        values,
+        ("stdin_rank",),
+        "{} needs a worker that lasts as long as the job, and an elastic job may replace its workers: let the program "
+        "read a file.",
+    )
     if values["script"] is None:
-        if "slots_per_host" in values["typed"]:
-            raise UsageError("--slots-per-host is for hosts that --host-discovery-script names, which is not given.")
-        return
-    for dest in ("hosts", "hostfile"):
-        if values[dest] is not None:
-            raise UsageError(
-                f"{_flag(dest)} and --host-discovery-script both say which hosts to use: give only one of them."
-            )
-    if values["oversubscribe"]:
-        raise UsageError(
-            "--oversubscribe adds slots to hosts that stay the same; with --host-discovery-script let the script name "
-            "more slots, or give --slots-per-host."
+        _refuse(values, ("slots_per_host",), "{} is for hosts that --host-discovery-script names, which is not given.")
+    else:
+        _refuse(
+            values,
+            ("hosts", "hostfile"),
+            "{} and --host-discovery-script both say which hosts to use: give only one of them.",
         )
+        _refuse(
+            values,
+            ("oversubscribe",),
+            "{} adds slots to hosts that stay the same; with --host-discovery-script let the script name more slots, "
+            "or give --slots-per-host.",
+        )
+    return fill(Elasticity, values, min_size=values["min_size"] or values["size"])
 
 
 def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
-    """The options that were given and mean nothing to such a job, by dest, with the flag of each."""
+    """The given options that have no effect in such a job, by dest, each with its flag."""
     if values["script"] is not None:
         return {}
     idle = ELASTIC if values["min_size"] is None else ("slots_per_host",)
     return {dest: _flag(dest) for dest in idle if dest in values["typed"]}
 
 
-def choose_joining(values: Mapping[str, Any], here: Path) -> Joining | None:
-    """What the options' values, by dest, say of it; None for a job whose hosts are named.
+def choose_joining(values: Mapping[str, Any]) -> Joining | None:
+    """How the job's hosts join it by themselves, from all options' values by dest; None where hvdrun goes to them.
 
     Raises:
-        UsageError: they contradict each other.
+        UsageError: the options contradict each other.
     """
     if not values["wait_for_agents"]:
-        for dest in _OF_AGENTS:
-            if values[dest] is not None:
-                raise UsageError(
-                    f"{_flag(dest)} is for a job that waits for its agents: give --wait-for-agents as well."
-                )
+        _refuse(values, _JOINING, "{} is for a job that waits for its agents: give --wait-for-agents as well.")
+        if values["rsh"]:
+            _refuse(values, _SSH, "{} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command.")
         return None
-    for dest in _OF_NAMED_HOSTS:
-        if values[dest]:
-            raise UsageError(
-                f"{_flag(dest)} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one "
-                "of them."
-            )
-    if values["oversubscribe"]:
-        raise UsageError("--oversubscribe is for named hosts; with --wait-for-agents give the agents more --slots.")
-    token_file = values["token_file"]
-    return Joining(values["bind"], None if token_file is None else here / token_file, values["map_by"])
+    _refuse(
+        values,
+        _NAMED_HOSTS,
+        "{} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one of them.",
+    )
+    _refuse(
+        values,
+        ("oversubscribe",),
+        "{} is for named hosts; with --wait-for-agents give the agents more --slots.",
+    )
+    return fill(Joining, values)
 
 
-def refuse_two_ways(values: Mapping[str, Any]) -> None:
-    """Options of hvdrun's own SSH mean nothing to another command.
-
-    Raises:
-        UsageError: both are given.
-    """
-    for dest in _OF_OWN_SSH:
-        if values["rsh"] and values[dest]:
-            raise UsageError(
-                f"{_flag(dest)} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command."
-            )
+def _refuse(values: Mapping[str, Any], dests: tuple[str, ...], sentence: str) -> None:
+    """Refuse the first of these options that is given; the sentence has `{}` for its flag."""
+    for dest in dests:
+        if dest in values["typed"] and values[dest] is not False:
+            raise UsageError(sentence.format(_flag(dest)))
 
 
 def _flag(dest: str) -> str:

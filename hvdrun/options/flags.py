@@ -1,63 +1,58 @@
-"""Checks the flags before the command as they were typed, and says what a mistyped one probably means.
-
-click is more lenient than is good here: it would read `-nproc 4` as `-n proc`, and `-Hosts a:1` as the host `osts` and
-the command `a:1`. Here a flag is only what the table has.
-"""
+"""The flags of hvdrun's own command line: which option each names, and what a mistyped one probably means."""
 
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.options.foreign import find_remedy
+from hvdrun.errors import UnknownOptionError
+from hvdrun.options.option import Given
 from hvdrun.options.table import BY_FLAG
+from hvdrun.options.words import Typed, find_remedy, gather, read_words, split_flag
 
-_RESEMBLES = 0.6  # as difflib counts likeness: 1 is equal
-_SHORT_LETTERS = 2  # of a flag like -v
+_MIN_LIKENESS = 0.6  # of difflib, where 1 means equal
+_SHORT_FLAG = 2  # characters of a flag like -v
 _VARIABLE_FLAG = "-x"
-_TELLING_LETTERS = 4  # a shorter flag begins too many words
+_MIN_PREFIX = 4  # a shorter flag is the beginning of too many words
 
 _OF_HOROVODRUN = "it is horovodrun's, and hvdrun horovodrun takes it."
 
 
-def find_command(arguments: Sequence[str]) -> int:
-    """Where the user's command begins: the number of words before it.
+def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """Read hvdrun's command line: the value of each option on it, by dest, and the user's command.
 
     Raises:
-        UnknownOptionError: a word before the command is no option.
-        UsageError: the last option lacks its value.
+        UsageError: an option does not exist, or is used wrongly.
     """
-    index = 0
-    while index < len(arguments):
-        word = arguments[index]
-        if word == "--":
-            return index + 1
-        if word == "-" or not word.startswith("-"):
-            return index
-        flag, equals, value = word.partition("=")
-        option = BY_FLAG.get(flag)
-        if option is None:
-            raise explain_unknown(flag)
-        if equals and len(flag) == _SHORT_LETTERS:  # click takes the sign for a part of the value
-            raise UnknownOptionError(word, f"{flag} {value}" if option.takes_value and value else flag)
-        index += 1
-        index += option.arity - bool(equals and option.takes_value)
-        if index > len(arguments):
-            raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
-    return index
+    typed, start = read_words(words, find_option)
+    return gather(typed), tuple(words[start:])
+
+
+def find_option(word: str) -> Typed:
+    """Return the option of hvdrun that a word names.
+
+    Raises:
+        UnknownOptionError: there is no such option, or `=` follows a short flag.
+    """
+    typed = split_flag(word, BY_FLAG)
+    if typed is None:
+        raise explain_unknown(word.partition("=")[0])
+    option, flag, values = typed
+    if values and len(flag) == _SHORT_FLAG:
+        raise UnknownOptionError(word, f"{flag} {values[0]}" if option.takes_value and values[0] else flag)
+    return typed
 
 
 def explain_unknown(flag: str) -> UnknownOptionError:
-    """What to do instead of a flag of torchrun or Python, or what a mistyped one probably means."""
+    """The error for a flag that hvdrun does not have: what replaces it, or which one was probably meant."""
     remedy = find_remedy(flag)
     if remedy is None and flag.startswith("--"):
-        from hvdrun.options.horovodrun.table import BY_WORD  # noqa: PLC0415 - only a wrong flag pays for it
+        from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN  # noqa: PLC0415 - only for an unknown flag
 
-        remedy = _OF_HOROVODRUN if flag in BY_WORD else None
+        remedy = _OF_HOROVODRUN if flag in OF_HOROVODRUN else None
     return UnknownOptionError(flag, suggest_option(flag)) if remedy is None else UnknownOptionError(flag, None, remedy)
 
 
 def suggest_option(word: str) -> str | None:
-    """What a mistyped flag probably means; None when it resembles nothing."""
+    """The flag that was probably meant by a mistyped one; None when it resembles no flag."""
     for flag in sorted((flag for flag, option in BY_FLAG.items() if option.takes_value), key=len, reverse=True):
         rest = word.removeprefix(flag)
         is_value = (
@@ -68,14 +63,14 @@ def suggest_option(word: str) -> str | None:
         if is_value and not flag.startswith("--"):
             return f"{flag} {rest}"
     score, flag = max((_measure_likeness(word, flag), flag) for flag in BY_FLAG)
-    return flag if score >= _RESEMBLES else None
+    return flag if score >= _MIN_LIKENESS else None
 
 
 def _measure_likeness(word: str, flag: str) -> float:
-    """From 0 to about 1; exchanged letters and an ending too few or too many count more than difflib gives them."""
+    """From 0 to about 1; exchanged letters and a missing or added ending count for more than in difflib."""
     typed, known = word.strip("-").lower(), flag.strip("-").lower()
     likeness = SequenceMatcher(None, typed, known).ratio()
-    is_longer = len(known) >= _TELLING_LETTERS and typed.startswith(known)
+    is_longer = len(known) >= _MIN_PREFIX and typed.startswith(known)
     if typed and (sorted(typed) == sorted(known) or known.startswith(typed) or is_longer):
         likeness = max(likeness, 0.9)
     same_dashes = word.startswith("--") == flag.startswith("--")

@@ -1,45 +1,21 @@
-"""What one option is, and the kinds of values that follow flags; what cannot be read is a ValueError."""
+"""An option of a command line: its flags, its value, and where that comes from."""
 
-import re
-import shlex
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
-from ipaddress import IPv6Address
-from pathlib import Path
 
 from hvdrun.errors import BadValueError
-from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
-from hvdrun.spec.limits import COOLDOWN_BOUNDS_SECONDS
-from rendezvous.core.model import Endpoint
 
-# What was given to an option, as typed: a switch, one word, several words; a tuple of these where it repeats.
-Given = bool | str | tuple[str | tuple[str, ...], ...]
-
-
-class Group(StrEnum):
-    """Under which heading an option stands."""
-
-    WORKERS = "Workers"
-    HOSTS = "Hosts"
-    ELASTIC = "Elastic jobs, which lose and gain workers"
-    REMOTE = "Hosts other than this one"
-    JOINING = "Hosts whose agents come by themselves"
-    OUTPUT = "Input and output"
-    TIME = "Time limits (30, 30s, 2m, 1.5h, 500ms)"
-    MPIRUN = "Words of mpirun without an effect here"
-    OTHER = "Other"
+Once = bool | str | tuple[str, ...]  # one value as text: True or False of a switch, a word, or several words
+Given = Once | tuple[str | tuple[str, ...], ...]  # the same; all values of an option that repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an option's value is.
+    """The kind of value that an option takes.
 
-    parse: reads one word, raising ValueError when it cannot.
-    metavar: what stands for the value, a word for each of its words.
-    wanted: what a value must be, for errors, in words that follow "takes".
+    parse: reads one word; raises ValueError for one that it cannot read.
+    metavar: the placeholder of the value in help pages, a word for each of its words.
+    wanted: a description of the values, for errors; it follows "takes".
     """
 
     parse: Callable[[str], object]
@@ -51,15 +27,15 @@ class Kind:
 class Option:
     """One option.
 
-    spellings: all flags, the one to show first, with blanks between them.
-    dest: the name of its value, and of the field of the job that it gives, if it gives one.
-    kind: None for a switch, which takes no value; example: of a value, for errors.
-    words: how many words follow the flag, for an option that takes a value.
-    repeats: it may be given several times, and its value is a tuple of what was given each time.
-    default: as it would be typed, words apart; None when there is none.
-    environment: a variable that stands for the option where it is not given.
-    acts: whether it is done at once, whatever else is asked for (--help).
-    switches_off: without it the value is True; of a switch.
+    spellings: all flags with blanks between them; errors and help show the first one first.
+    dest: the name of its value. The field of the job with this name gets the value.
+    kind: None for a switch, which takes no value. example: of a value, for errors.
+    words: how many words the value has.
+    repeats: it may be given several times; its value is a tuple of all values.
+    default: as on the command line; None for none.
+    environment: a variable that gives the value if neither the command line nor the file does.
+    acts: it prints a page and starts no job (--help).
+    switches_off: of a switch: its value is True without the flag.
     """
 
     spellings: str
@@ -86,12 +62,12 @@ class Option:
 
     @property
     def metavar(self) -> str:
-        """What stands for the value; "" for a switch."""
+        """The placeholder of the value in help pages; "" for a switch."""
         return "" if self.kind is None else self.kind.metavar
 
     @property
     def wanted(self) -> str:
-        """What a value must be, and an example."""
+        """A description of the values, with an example."""
         if self.kind is None:
             return ""
         return f"{self.kind.wanted}, as in {self.flags[0]} {self.example}" if self.example else self.kind.wanted
@@ -101,11 +77,17 @@ class Option:
         """How many words follow the flag."""
         return self.words if self.takes_value else 0
 
+    def give(self, values: tuple[str, ...]) -> Once | None:
+        """The value that the words after one flag give: True of a switch, else the word or the words."""
+        if not self.takes_value:
+            return True
+        return values[0] if self.words == 1 else values
+
     def read(self, text: str, source: str) -> object:
         """Read one word of the option's value.
 
         Raises:
-            BadValueError: it cannot be read; `source` says where it came from.
+            BadValueError: it cannot be read; `source` names where it came from.
         """
         if self.kind is None:
             raise TypeError(f"{self.flags[0]} takes no value")
@@ -113,158 +95,3 @@ class Option:
             return self.kind.parse(text)
         except ValueError as error:
             raise BadValueError(source, self.wanted, text) from error
-
-
-class Shell(StrEnum):
-    """A shell that completes words."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
-
-
-MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
-MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
-MAX_PORT = 65_535
-
-_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<unit>ms|s|m|h)?", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
-_PLACE = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
-_INTERFACE = re.compile(r"[^\s/,]{1,15}")  # what Linux takes for the name of a network interface
-
-
-def _parse_number(text: str, *, least: int = 1, most: int = MAX_WORKERS) -> int:
-    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
-        raise ValueError(text)
-    return int(text)
-
-
-parse_count = _parse_number
-parse_whole_number = partial(_parse_number, least=0)
-parse_slots = partial(_parse_number, most=MAX_SLOTS_PER_HOST)
-parse_port = partial(_parse_number, most=MAX_PORT)
-
-
-def parse_endpoint(text: str) -> Endpoint:
-    """Read `server1:29400` or `[2001:db8::1]:29400`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    endpoint = parse_bind(text)
-    if not endpoint.port:
-        raise ValueError(text)
-    return endpoint
-
-
-def parse_bind(text: str) -> Endpoint:
-    """Read the same, also without a port or with port 0, which are a free one.
-
-    Raises:
-        ValueError: it is none.
-    """
-    match = _PLACE.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    port = 0 if int(match["port"] or 0) == 0 else parse_port(match["port"])
-    address = match["name"]
-    if address is not None and address.isdecimal():  # a port alone, which would be taken for an address
-        raise ValueError(text)
-    return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
-
-
-def parse_duration(text: str, *, least: float = 0.0, most: float = MAX_DURATION_SECONDS) -> float:
-    """Read `30`, `30s`, `2m`, `1.5h` or `500ms` as seconds.
-
-    Raises:
-        ValueError: it is no duration, or shorter or longer than these seconds.
-    """
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    seconds = float(match["number"]) * _SECONDS[match["unit"]]
-    if not least <= seconds <= most:
-        raise ValueError(text)
-    return seconds
-
-
-parse_limit = partial(parse_duration, least=sys.float_info.min)  # longer than 0
-parse_cooldown = partial(parse_duration, least=COOLDOWN_BOUNDS_SECONDS[0], most=COOLDOWN_BOUNDS_SECONDS[1])
-
-
-def parse_path(text: str) -> Path:
-    """Read the name of a file or a folder; a leading `~`, which a shell leaves in `--flag=~/x`, is the home folder.
-
-    Raises:
-        ValueError: it is empty, or no path can have such a name.
-    """
-    if not text or "\0" in text:
-        raise ValueError(text)
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # no such user, or one without a home folder
-        raise ValueError(text) from error
-
-
-def parse_absolute_path(text: str) -> str:
-    """Read a path that means the same in every directory, and on every host.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not text.startswith("/") or "\0" in text:
-        raise ValueError(text)
-    return text
-
-
-def parse_shell_command(text: str) -> str:
-    """Read a command for a shell.
-
-    Raises:
-        ValueError: it is empty.
-    """
-    if not text.strip() or "\0" in text:
-        raise ValueError(text)
-    return text
-
-
-def parse_words(text: str) -> tuple[str, ...]:
-    """Split a program and its arguments as a shell does, without expanding anything.
-
-    Raises:
-        ValueError: it is empty, or a quotation does not end.
-    """
-    words = tuple(shlex.split(parse_shell_command(text)))
-    if not words:
-        raise ValueError(text)
-    return words
-
-
-def parse_interfaces(text: str) -> tuple[str, ...]:
-    """Read `eth0,ib*,10.0.0.0/8`: names of network interfaces, patterns of them, and subnets.
-
-    Raises:
-        ValueError: a piece between commas can be none of these.
-    """
-    from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - most jobs name none
-
-    try:
-        pieces = Restriction.parse(text).pieces
-    except BadValueError as error:
-        raise ValueError(text) from error
-    if not all("/" in piece or ":" in piece or _INTERFACE.fullmatch(piece) for piece in pieces):
-        raise ValueError(text)
-    return pieces
-
-
-COUNT = Kind(parse_count, "N", f"a number of workers from 1 to {MAX_WORKERS}")
-SLOTS = Kind(parse_slots, "N", f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}")
-TIME = Kind(parse_limit, "TIME", "a time longer than 0")
-COOLDOWN = Kind(
-    parse_cooldown, "MIN MAX", "two times from {:g} to {:g} s, the shorter first".format(*COOLDOWN_BOUNDS_SECONDS)
-)
-FILE_NAME, FOLDER_NAME = "FILE", "DIR"
-FILE = Kind(parse_path, FILE_NAME, "the name of a file")
-FOLDER = Kind(parse_path, FOLDER_NAME, "the name of a folder")
-PROGRAM = Kind(parse_words, "COMMAND", "a program with its arguments")
-INTERFACES = Kind(parse_interfaces, "A,B", "names of interfaces, patterns of them or subnets")

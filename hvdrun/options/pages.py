@@ -1,23 +1,61 @@
-"""The table of options for people: the lines of --help, and the table in the docs."""
+"""The pages about options: --help, the tables in docs/reference/options.md, and the manual page docs/hvdrun.1.
 
-from collections.abc import Iterator, Sequence
+`python -m hvdrun.options.pages` in the root of the repository writes the two files.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from hvdrun.options.option import Option
-from hvdrun.options.programs import AGENT, TOKEN
+from hvdrun.options.programs import AGENT, TOKEN, Program
 from hvdrun.options.table import OPTIONS, TABLE
 
-# By the name that stands in the markers of a page.
-TABLES = {"options": OPTIONS, "options of agent": AGENT, "options of token": TOKEN}
+Rows = Iterable[tuple[str, str]]
+
+# By the name in the markers of the page.
+TABLES = {"options": OPTIONS, "options of agent": AGENT.options, "options of token": TOKEN.options}
+REFERENCE = Path("docs", "reference", "options.md")
+MANUAL = Path("docs", "hvdrun.1")
+_WIDEST_TERM = 34  # columns; the text of a longer one begins on the next line
+
+ABOUT = """\
+Starts N workers of COMMAND, on this machine or over SSH on several hosts, connects them for training, and stops all of
+them when one fails. The exit code is that of the first worker that failed. An elastic job (--min-np,
+--host-discovery-script) continues without workers that fail, and grows. Options stand before COMMAND; COMMAND gets all
+words after it. hvdrun takes the usual options of mpirun; hvdrun horovodrun takes all options of horovodrun."""
+EXAMPLES = (
+    ("hvdrun -np 4 python train.py", "four workers on this machine"),
+    ("hvdrun -np 8 -H server1:4,server2:4 python train.py", "four on each of two hosts"),
+    ("hvdrun -np 8 --hostfile hosts.txt python train.py", "the hosts from a file"),
+    ("hvdrun -np 8 -H me@server1:4,server2:4 -p 2222 -x 'NCCL_*' python train.py", "another user, port, variables"),
+    ("hvdrun -np 8 --min-np 4 -H server1:4,server2:4 python train.py", "continues when a host is lost"),
+    ("hvdrun -np 2 --host-discovery-script ./hosts.sh python train.py", "hosts that come and go"),
+    ("hvdrun -np 2 -- ./program -v", "everything after -- is the command"),
+)
+EXIT_CODES = (
+    ("0", "all workers have finished, or an elastic job has finished without those that failed"),
+    ("1 to 255", "the exit code of the worker whose failure ended the job; 128+n after signal n"),
+    ("2", "hvdrun was used wrongly; nothing was started"),
+    ("74", "the output could not be written: the disk is full; all workers, if any, have finished"),
+    ("75", "start it again: after a stop notice or a lost host, with too few workers left, or --checkpoint in use"),
+    ("124", "the job did not start in time"),
+    ("125", "hvdrun itself could not launch"),
+    ("126, 127", "the command is not executable, was not found"),
+    ("129, 143", "stopped by SIGHUP, SIGTERM"),
+    ("130", "stopped by SIGINT (Ctrl-C); hvdrun itself dies of the signal"),
+    ("141", "the reader of the output has closed it, as with | head"),
+)
 
 
-def describe_options() -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """For each group its heading, and its options' spellings and meanings, for --help."""
-    for group, options in TABLE.items():
-        yield group.value, [(_spell(option), _explain(option)) for option in options]
+def describe(options: Sequence[Option]) -> Rows:
+    """Each option's flags, and its meaning."""
+    return [(f"{', '.join(option.flags)} {option.metavar}".rstrip(), _explain(option)) for option in options]
 
 
-def _spell(option: Option) -> str:
-    return f"{', '.join(option.flags)} {option.metavar}".rstrip()
+def describe_all() -> Iterator[tuple[str, Rows]]:
+    """The headings of hvdrun's options, each with its options."""
+    return ((heading, describe(options)) for heading, options in TABLE.items())
 
 
 def _explain(option: Option) -> str:
@@ -26,6 +64,31 @@ def _explain(option: Option) -> str:
     )
     text = ", ".join(sources)
     return f"{option.help} {text[0].upper()}{text[1:]}." if text else option.help
+
+
+def render_help(usage: str, about: str, sections: Iterable[tuple[str, Rows]]) -> str:
+    """A page of --help, as wide as the terminal, up to 80 columns."""
+    from click import HelpFormatter  # noqa: PLC0415 - a job does without click
+
+    formatter = HelpFormatter()
+    formatter.write_text(f"Usage: {usage}")
+    formatter.write_paragraph()
+    formatter.write_text(about)
+    for heading, rows in sections:
+        with formatter.section(heading):
+            formatter.write_dl(list(rows), col_max=_WIDEST_TERM)
+    return formatter.getvalue().rstrip("\n")
+
+
+def render_hvdrun_help() -> str:
+    """The page of `hvdrun --help`."""
+    usage = "hvdrun [options] COMMAND [arguments]"
+    return render_help(usage, ABOUT, (*describe_all(), ("Examples", EXAMPLES), ("Exit codes", EXIT_CODES)))
+
+
+def render_program_help(program: Program) -> str:
+    """The page of `hvdrun agent --help` or `hvdrun token --help`."""
+    return render_help(program.usage, program.about, [("Options", describe(program.options))])
 
 
 def render_table(options: Sequence[Option] = OPTIONS) -> str:
@@ -40,10 +103,10 @@ def render_table(options: Sequence[Option] = OPTIONS) -> str:
 
 
 def replace_tables(page: str) -> str:
-    """The page with the tables between their markers made anew.
+    """The page with new tables between its markers.
 
     Raises:
-        ValueError: some markers are not there, once and in order.
+        ValueError: a pair of markers is missing, or in the wrong order.
     """
     for name, options in TABLES.items():
         start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -53,3 +116,38 @@ def replace_tables(page: str) -> str:
             raise ValueError(f"the markers {start} and {end} are missing")
         page = f"{before}{start}\n{render_table(options)}{end}{after}"
     return page
+
+
+def render_manual() -> str:
+    """The page of `man hvdrun`, in the language of man(7)."""
+    parts = [
+        '.TH HVDRUN 1 "" hvdrun',
+        ".SH NAME",
+        r"hvdrun \- start the workers of a distributed training, and keep them running",
+        ".SH SYNOPSIS",
+        r".B hvdrun",
+        r"[\fIoptions\fR] \fICOMMAND\fR [\fIarguments\fR]",
+        ".SH DESCRIPTION",
+        _escape(ABOUT),
+        ".SH OPTIONS",
+    ]
+    for heading, rows in describe_all():
+        parts += [f".SS {_escape(heading)}", *_list_rows(rows)]
+    parts += [".SH EXAMPLES", *_list_rows(EXAMPLES), ".SH EXIT STATUS", *_list_rows(EXIT_CODES)]
+    return "\n".join(parts) + "\n"
+
+
+def _list_rows(rows: Rows) -> Iterator[str]:
+    for term, meaning in rows:
+        yield from (".TP", rf"\fB{_escape(term)}\fR", _escape(meaning))
+
+
+def _escape(text: str) -> str:
+    """The text for roff, which keeps each dash as typed and takes no line for a request."""
+    escaped = text.replace("\\", r"\e").replace("-", r"\-")
+    return re.sub(r"^([.'])", r"\\&\1", escaped, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(replace_tables(REFERENCE.read_text(encoding="utf-8")), encoding="utf-8")
+    MANUAL.write_text(render_manual(), encoding="utf-8")

@@ -1,82 +1,149 @@
-"""The command lines of hvdrun's own small programs: `hvdrun agent` and `hvdrun token`."""
+"""The command lines of hvdrun's other programs: `hvdrun agent` and `hvdrun token`."""
 
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
-import click
+from hvdrun.errors import UnknownOptionError, UsageError
+from hvdrun.options.kinds import FILE, FILE_NAME, SLOTS, TIME, parse_endpoint
+from hvdrun.options.option import Given, Kind, Option
+from hvdrun.options.words import Typed, gather, read_words, split_flag
 
-from hvdrun.errors import UsageError
-from hvdrun.options.option import FILE, SLOTS, TIME, Kind, Option, parse_endpoint, parse_path
+_HELP = Option("-h --help", "help", "Print this page.", acts=True)
 
-_FILE = Option("FILE", "file", "", Kind(parse_path, "FILE", "a file's name"))
-AGENT = (
-    Option(
-        "--join",
-        "place",
-        "Where hvdrun waits for agents, as it prints it.",
-        Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port"),
-        "10.0.0.1:29400",
-    ),
-    Option(
-        "--token-file",
-        "token_file",
-        "The file by which hvdrun and this agent know each other. It may come later.",
-        FILE,
-        "job.token",
-    ),
-    Option(
-        "--slots",
-        "slots",
-        "How many workers this host takes. Without it: one for each accelerator, or one.",
-        SLOTS,
-        "4",
-    ),
-    Option(
-        "--name",
-        "name",
-        "What the job calls this host. Without it: its own name.",
-        Kind(str, "NAME", "a host's name"),
-        "node1",
-    ),
-    Option(
-        "--join-timeout",
-        "join_timeout",
-        "How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
-        TIME,
-        "10m",
-    ),
-)
-TOKEN = (
-    Option(
-        "--lifetime",
-        "lifetime",
-        "For how long agents may join with it. Those that have joined stay.",
-        TIME,
-        "24h",
-        default="24h",
-    ),
-)
-ABOUT_AGENT = (
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program with options, and at most one argument.
+
+    argument: the option that the argument gives; None for a program without arguments.
+    """
+
+    name: str
+    about: str
+    options: tuple[Option, ...]
+    argument: Option | None = None
+
+    @property
+    def usage(self) -> str:
+        """The form of its command line."""
+        return f"{self.name} [OPTIONS]{f' {self.argument.metavar}' if self.argument else ''}"
+
+    def find_option(self, word: str) -> Typed:
+        """Return the option that a word names.
+
+        Raises:
+            UnknownOptionError: there is no such option.
+        """
+        known = {flag: option for option in self.options for flag in option.flags}
+        typed = split_flag(word, known)
+        if typed is None:
+            flag = word.partition("=")[0]
+            nearest = next(iter(get_close_matches(flag, known, 1)), None)
+            raise UnknownOptionError(flag, nearest, f"{self.name} --help lists its options.")
+        return typed
+
+    def parse(self, words: Sequence[str]) -> dict[str, Given]:
+        """Read the command line: the values of the options by dest. Options may follow the argument.
+
+        Raises:
+            UsageError: an option or the argument is wrong.
+        """
+        given: dict[str, Given] = {}
+        while words:
+            typed, start = read_words(words, self.find_option)
+            given |= gather(typed)
+            for word in words[start : start + 1]:
+                if self.argument is None or self.argument.dest in given:
+                    raise UsageError(f"{word!r} is one argument too many: {self.name} --help lists its options.")
+                given[self.argument.dest] = word
+            words = words[start + 1 :]
+        return given
+
+    def read(self, given: dict[str, Given]) -> dict[str, Any]:
+        """The values of all options and of the argument, by dest; None for those without a value.
+
+        Raises:
+            BadValueError: a value cannot be read.
+        """
+        rows = (*self.options, self.argument) if self.argument else self.options
+        texts = {row: given.get(row.dest, row.default) for row in rows if not row.acts}
+        return {row.dest: None if text is None else row.read(str(text), row.flags[0]) for row, text in texts.items()}
+
+
+AGENT = Program(
+    "hvdrun agent",
     "Join a job that was started with --wait-for-agents, and run its workers on this host until it ends. The agent "
-    "waits until hvdrun is there. Exit codes: the job's own when it has ended; 0 it needs no more agents; 2 wrong use; "
-    "75 after a stop notice (SIGTERM, SIGUSR2), or hvdrun has gone, or has given this agent up: start it again; "
-    "125 hvdrun has refused it; 130 ended by Ctrl-C; 143 ended by a second SIGTERM."
+    "waits until hvdrun listens. Exit codes: that of the job when it has ended; 0 the job needs no more agents; 2 "
+    "wrong use; 75 start the agent again: after a stop notice (SIGTERM, SIGUSR2), or hvdrun has stopped or no longer "
+    "waits for this agent; 125 hvdrun has refused it; 130 stopped by Ctrl-C; 143 stopped by a second SIGTERM.",
+    (
+        Option(
+            "--join",
+            "place",
+            "Where hvdrun waits for agents, as it prints it.",
+            Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port"),
+            "10.0.0.1:29400",
+        ),
+        Option(
+            "--token-file",
+            "token_file",
+            "The file with the token of the job. The agent waits until it exists.",
+            FILE,
+            "job.token",
+        ),
+        Option(
+            "--slots",
+            "slots",
+            "How many workers this host takes. Without it: one for each accelerator, or one.",
+            SLOTS,
+            "4",
+        ),
+        Option(
+            "--name",
+            "name",
+            "The name of this host in the job. Without it: its own name.",
+            Kind(str, "NAME", "a host's name"),
+            "node1",
+        ),
+        Option(
+            "--join-timeout",
+            "join_timeout",
+            "How long to look for hvdrun before the agent ends with exit code 75. Without it: without a limit.",
+            TIME,
+            "10m",
+        ),
+        _HELP,
+    ),
 )
-ABOUT_FILES = (
+TOKEN = Program(
+    "hvdrun token",
     "Make a token before the job that uses it: FILE for hvdrun and all agents, and FILE.key for hvdrun alone. Only "
-    "their owner can read them."
+    "their owner can read them.",
+    (
+        Option(
+            "--lifetime",
+            "lifetime",
+            "How long agents may join with it. Agents that have joined stay.",
+            TIME,
+            "24h",
+            default="24h",
+        ),
+        _HELP,
+    ),
+    Option("FILE", "file", "The file to write.", Kind(FILE.parse, FILE_NAME, FILE.wanted)),
 )
 
 
-def read_agent(words: Sequence[str]) -> dict[str, Any]:
+def read_agent(given: dict[str, Given]) -> dict[str, Any]:
     """The values of `hvdrun agent`, by dest.
 
     Raises:
-        UsageError: the words are wrong.
-        click.exceptions.Exit: --help has been answered.
+        UsageError: one is missing, or cannot be read.
     """
-    values = _read("hvdrun agent", ABOUT_AGENT, AGENT, words)
+    values = AGENT.read(given)
     for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
         if values[dest] is None:
             raise UsageError(
@@ -88,39 +155,13 @@ def read_agent(words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def read_token(words: Sequence[str]) -> dict[str, Any]:
+def read_token(given: dict[str, Given]) -> dict[str, Any]:
     """The values of `hvdrun token`, by dest.
 
     Raises:
-        UsageError: the words are wrong.
-        click.exceptions.Exit: --help has been answered.
+        UsageError: one is missing, or cannot be read.
     """
-    return _read("hvdrun token", ABOUT_FILES, TOKEN, words, _FILE)
-
-
-def _read(
-    name: str, about: str, options: Sequence[Option], words: Sequence[str], argument: Option | None = None
-) -> dict[str, Any]:
-    parameters: list[click.Parameter] = [
-        click.Option(
-            [*option.flags, option.dest],
-            metavar=option.metavar,
-            help=option.help,
-            default=option.default,
-            show_default=option.default is not None,
-        )
-        for option in options
-    ]
-    if argument is not None:
-        parameters.append(click.Argument([argument.dest], metavar=argument.flags[0]))
-    command = click.Command(
-        name, params=parameters, help=about, context_settings={"help_option_names": ["-h", "--help"]}
-    )
-    try:
-        context = command.make_context(name, list(words))
-    except click.UsageError as error:
-        raise UsageError(f"{error.format_message().rstrip('.')}: {name} --help lists its options.") from error
-    return {
-        option.dest: None if (text := context.params[option.dest]) is None else option.read(text, option.flags[0])
-        for option in (*options, *(() if argument is None else (argument,)))
-    }
+    values = TOKEN.read(given)
+    if values["file"] is None:
+        raise UsageError(f"hvdrun token lacks FILE, the file to write: {TOKEN.name} --help lists its options.")
+    return values

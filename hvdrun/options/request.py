@@ -1,31 +1,31 @@
-"""Makes a job of what the options say, and completes a request that lacks the number of workers."""
+"""Makes a job of the options' values, and completes a command line that lacks the number of workers."""
 
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdrun.errors import IdentityFileError, UsageError
-from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle, refuse_two_ways
-from hvdrun.options.flags import find_command
+from hvdrun.errors import UsageError
+from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle
+from hvdrun.options.flags import find_option
 from hvdrun.options.option import Given
-from hvdrun.options.settling import Settled, choose, settle
+from hvdrun.options.values import Resolved, fill, resolve
+from hvdrun.options.words import read_words
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
 from hvdrun.spec.jobspec import Display, JobSpec
-from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Elasticity, Limits
+from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Limits
 from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
-from hvdrun.spec.remote import Joining, Remote
+from hvdrun.spec.remote import Remote
 from hvdrun.spec.workers import Workers
 from rendezvous.bootstrap import JOB
 
 if TYPE_CHECKING:
     from hvdrun.spec.allocation import Allocation
 
-LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
+LONGEST_EXAMPLE = 120  # characters; an error does not repeat a longer command line
 
 _SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "K_MPI_JOB_ROLE")
 _NO_MPI = "-mca has no effect: there is no MPI underneath, the workers talk through gloo or NCCL"
@@ -45,76 +45,74 @@ def make_job(
     *,
     like_horovod: bool = False,
 ) -> JobSpec:
-    """Turn what was typed, and the configuration file that it names, into a job; write one where that is asked for.
+    """Make a job of the command line, and of the configuration file that it names; write a file if it asks for one.
 
     Args:
-        typed: what was given to options, by dest.
-        command: the user's; none where the file may have it.
+        typed: the values on the command line, by dest.
+        command: the user's; empty to take that of the file.
         environment: of hvdrun.
-        complete: the command line as it would be with -np.
-        like_horovod: what means nothing in the file, or in a job that is not elastic, is only remarked on.
+        complete: returns the command line with -np, for an error.
+        like_horovod: only remark on options and keys that have no effect, as Horovod does, instead of refusing them.
 
     Raises:
-        HvdrunError: the job is impossible, or names what does not exist.
+        HvdrunError: the job is impossible, or names something that does not exist.
     """
-    settled, filed_command, remarks = settle_request(typed, environment, like_horovod=like_horovod)
+    resolved, filed_command, remarks = resolve_request(typed, environment, like_horovod=like_horovod)
     command = command or filed_command
-    allocation = choose_allocation(settled.values, environment)
-    values = settled.values if allocation is None else fill_in(settled.values, allocation)
+    allocation = choose_allocation(resolved.values, environment)
+    values = resolved.values if allocation is None else fill_in(resolved.values, allocation)
     if values["size"] is None:
         raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(values)}")
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     spec = make_spec(values, command, own, allocation, remarks)
-    if settled.values["write_config"] is not None:
-        from hvdrun.options.configuration.file import write_configuration  # noqa: PLC0415 - the same
+    if values["write_config"] is not None:
+        from hvdrun.options.configuration import write_configuration  # noqa: PLC0415 - few jobs write one
 
-        of_others = set(ELASTIC) - settled.values["typed"] if spec.limits.elasticity is None else ()
-        write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
+        of_elastic_jobs = set(ELASTIC) - values["typed"] if spec.limits.elasticity is None else ()
+        write_configuration(values["write_config"], leave_out(of_elastic_jobs, resolved.given), command)
     return spec
 
 
-def settle_request(
+def resolve_request(
     typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
-) -> tuple[Settled, tuple[str, ...], tuple[str, ...]]:
-    """All options' values, the file's command, and what to say of all that; see `make_job`.
+) -> tuple[Resolved, tuple[str, ...], tuple[str, ...]]:
+    """All options' values, the command of the configuration file, and remarks for the user; see `make_job`.
 
     Raises:
-        HvdrunError: one cannot be read.
+        HvdrunError: a value or the file cannot be read.
     """
     remarks: list[str] = []
     command: tuple[str, ...] = ()
     filed: dict[str, Given] = {}
     sources: Mapping[str, str] = {}
     if "config_file" in typed:
-        from hvdrun.options.configuration.file import read_configuration  # noqa: PLC0415 - few jobs have a file
+        from hvdrun.options.configuration import read_configuration  # noqa: PLC0415 - few jobs have a file
 
         found = read_configuration(str(typed["config_file"]), ignores_unknown=like_horovod)
         filed, sources, command = found.given, found.sources, found.command
         remarks.extend(found.remarks)
-    settled = settle(typed, filed, environment, sources)
-    if like_horovod:
-        idle = find_idle(settled.values)
-        settled = settle(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
-        if idle:
-            verb = "has" if len(idle) == 1 else "have"
-            remarks.append(f"{', '.join(idle.values())} {verb} no effect: the workers of this job stay the same.")
-    return settled, command, tuple(remarks)
+    resolved = resolve(typed, filed, environment, sources)
+    if like_horovod and (idle := find_idle(resolved.values)):
+        resolved = resolve(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
+        verb = "has" if len(idle) == 1 else "have"
+        remarks.append(f"{', '.join(idle.values())} {verb} no effect: the workers of this job stay the same.")
+    return resolved, command, tuple(remarks)
 
 
 def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Given]:
-    """What was given, without some options."""
+    """The given values without those of some options."""
     return {dest: value for dest, value in given.items() if dest not in dests}
 
 
 def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> "Allocation | None":
-    """What a scheduler has given to the job; None where its hosts are named, or in a worker, whose job has it.
+    """The allocation of a scheduler that the job uses; None for named hosts, and within a worker of another job.
 
     Raises:
-        HvdrunError: what the scheduler says cannot be understood.
+        HvdrunError: the scheduler's variables or files cannot be read.
     """
     if values["wait_for_agents"] or any(values[dest] is not None for dest in ("hosts", "hostfile", "script")):
         return None
-    if JOB in environment or not any(mark in environment for mark in _SCHEDULERS):
+    if JOB in environment or not any(variable in environment for variable in _SCHEDULERS):
         return None
     from hvdrun.allocation.found import find_allocation  # noqa: PLC0415 - few jobs have a scheduler
 
@@ -123,7 +121,7 @@ def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str])
 
 
 def fill_in(values: Mapping[str, Any], allocation: "Allocation") -> dict[str, Any]:
-    """The options' values with what the allocation says where they say nothing."""
+    """The options' values, with those of the allocation where the options have none."""
     filled = {**values, "size": values["size"] or allocation.slots}
     if allocation.script is not None:
         filled["script"] = allocation.script
@@ -138,94 +136,58 @@ def make_spec(
     allocation: "Allocation | None" = None,
     remarks: tuple[str, ...] = (),
 ) -> JobSpec:
-    """Turn the options' values, by dest, into a job: an option gives the field that its dest names.
+    """Make a job of the options' values by dest: an option gives the field that its dest names.
 
     Args:
-        values: all of them, as `Option.read` reads them; "size" has one.
+        values: of all options, as `Option.read` returns them; "size" is not None.
         command: the user's.
         own: the environment of hvdrun.
-        allocation: what a scheduler has given to the job.
-        remarks: what the user should know of the request.
+        allocation: the hosts that a scheduler has given to the job.
+        remarks: what the user should know about the request.
 
     Raises:
-        HvdrunError: the job is impossible, or names what does not exist.
+        HvdrunError: the job is impossible, or names something that does not exist.
     """
-    refuse_two_ways(values)
-    elasticity = choose_elasticity(values)
-    here = find_directory()
-    joining = choose_joining(values, here)
-    listed = list_hosts(values, elasticity, joining, allocation)
+    elasticity, joining = choose_elasticity(values), choose_joining(values)
+    if joining is not None or (elasticity is not None and elasticity.script is not None):
+        listed = HostList((), {})  # they are not known yet
+    elif allocation is not None:
+        listed = HostList(allocation.hosts, {})
+    else:
+        listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
     lease_seconds = values["lease_seconds"] or (ELASTIC_LEASE_SECONDS if elasticity else DEFAULT_LEASE_SECONDS)
-    found = () if allocation is None else (allocation.describe(),)
+    interfaces = tuple(dict.fromkeys(name for names in values["interfaces"] for name in names))
+    described = () if allocation is None else (allocation.describe(),)
     return JobSpec(
-        _choose_workers(values, command, own, here, listed),
-        choose(Limits, values, lease_seconds=lease_seconds, elasticity=elasticity),
-        choose(
+        _make_workers(values, command, own, listed),
+        fill(Limits, values, lease_seconds=lease_seconds, elasticity=elasticity),
+        fill(
             Remote,
             values,
             hosts=frozenset(),
-            rsh=_anchor(values["rsh"] or (), here),
-            ssh_identity_file=find_identity_file(values["ssh_identity_file"], here),
             users=listed.users,
-            interfaces=tuple(dict.fromkeys(name for names in values["interfaces"] for name in names)),
+            interfaces=interfaces,
             allocation=allocation,
             joining=joining,
         ),
-        choose(
-            Display,
-            values,
-            output_folder=_locate(values["output_folder"], here),
-            remarks=(*explain_mca(values["mca"]), *found, *remarks),
-        ),
+        fill(Display, values, remarks=(*explain_mca(values["mca"]), *described, *remarks)),
     )
 
 
-def _choose_workers(
-    values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[bytes, bytes], here: Path, listed: HostList
+def _make_workers(
+    values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[bytes, bytes], listed: HostList
 ) -> Workers:
-    directory = here / (values["directory"] or "")
+    hosts = map_workers(listed.hosts, values["size"], values["map_by"], oversubscribe=values["oversubscribe"])
     forwarded = choose_forwarded(values["forwarded"], own)
     if values["directory"] is not None:
-        forwarded.setdefault(b"PWD", os.fsencode(directory))
-    return choose(
-        Workers,
-        values,
-        command=command,
-        hosts=map_workers(listed.hosts, values["size"], values["map_by"], oversubscribe=values["oversubscribe"]),
-        directory=directory,
-        forwarded=forwarded,
-        checkpoint=_locate(values["checkpoint"], here),
-    )
-
-
-def _locate(path: Path | None, here: Path) -> Path | None:
-    return None if path is None else here / path
-
-
-def _anchor(words: Sequence[str], here: Path) -> tuple[str, ...]:
-    """A program's words; they are run from another folder than this one, from which its path counts."""
-    program, *others = words or [""]
-    return (str(here / program) if "/" in program else program, *others) if words else ()
-
-
-def list_hosts(
-    values: Mapping[str, Any], elasticity: Elasticity | None, joining: Joining | None, allocation: "Allocation | None"
-) -> HostList:
-    """The hosts of the job, as far as they are known; none yet where a script names them, or they come by themselves.
-
-    Raises:
-        HvdrunError: they cannot be read.
-    """
-    if joining is not None or (elasticity is not None and elasticity.script is not None):
-        return HostList((), {})
-    if allocation is not None:
-        return HostList(allocation.hosts, {})
-    return discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
+        forwarded.setdefault(b"PWD", os.fsencode(values["directory"]))
+    directory = values["directory"] or find_directory()
+    return fill(Workers, values, command=command, hosts=hosts, directory=directory, forwarded=forwarded)
 
 
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The command line as it would be with -np: a bare number, all slots of the given hosts, or two workers."""
-    size, start = 2, find_command(words)
+    """The command line with -np: for a bare number, for all slots of the given hosts, or for two workers."""
+    size, start = 2, read_words(words, find_option)[1]
     if words[start : start + 1] and words[start].isdecimal():  # as in `hvdrun 4 python train.py`
         size, words = int(words[start]), [*words[:start], *words[start + 1 :]]
     elif values["hosts"] is not None or values["hostfile"] is not None:
@@ -237,24 +199,8 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
 
 
 def explain_mca(settings: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-    """What to say of -mca, once, and where hvdrun has a word of its own for what it sets."""
+    """A remark on -mca, which names the options of hvdrun that replace its settings; none without a setting."""
     if not settings:
         return ()
     remedies = dict.fromkeys(f"{_MCA_REMEDIES[name]} for {name}" for name, _ in settings if name in _MCA_REMEDIES)
     return (f"{_NO_MPI}{'; there is ' if remedies else ''}{', '.join(remedies)}.",)
-
-
-def find_identity_file(path: Path | None, here: Path) -> Path | None:
-    """The absolute path of a private key; None where none was given.
-
-    Raises:
-        IdentityFileError: it cannot be read.
-    """
-    if path is None:
-        return None
-    path = here / path
-    try:
-        with path.open("rb"):
-            return path
-    except OSError as error:
-        raise IdentityFileError(path, error.strerror or str(error)) from error

@@ -1,35 +1,36 @@
-"""All options, in the order in which they are shown. Long because each option has a row.
+"""All options of hvdrun, in the order of --help. Long because each option has a row.
 
-An option whose dest is a field of a part of `JobSpec` gives that field, and needs nothing between the two.
+An option gives its value to the field of `JobSpec` that has the name of its dest. So a new option needs three changes:
+its row here, a field in `hvdrun/spec`, and the code that uses the field.
 """
 
 import itertools
 from collections.abc import Mapping
 
-from hvdrun.options.option import (
+from hvdrun.options.kinds import (
     COOLDOWN,
     COUNT,
     FILE,
     FOLDER,
     INTERFACES,
+    LOCAL_FILE,
     MAX_PORT,
     MAX_WORKERS,
     PROGRAM,
     SLOTS,
     TIME,
-    Group,
-    Kind,
-    Option,
     Shell,
     parse_absolute_path,
     parse_bind,
-    parse_count,
     parse_duration,
-    parse_path,
+    parse_integer,
+    parse_local_program,
     parse_port,
+    parse_private_key,
     parse_shell_command,
     parse_whole_number,
 )
+from hvdrun.options.option import Kind, Option
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.limits import (
     DEFAULT_COOLDOWN_SECONDS,
@@ -46,8 +47,10 @@ from hvdrun.spec.mapping import BindTo, MapBy
 from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
 
-TABLE: Mapping[Group, tuple[Option, ...]] = {
-    Group.WORKERS: (
+COMPLETION_VARIABLE = "_HVDRUN_COMPLETE"  # the script of --completion sets it to ask for the words that may follow
+
+TABLE: Mapping[str, tuple[Option, ...]] = {
+    "Workers": (
         Option("-np --num-proc -n --np", "size", "How many workers to start.", COUNT, "2"),
         Option(
             "-map-by --map-by",
@@ -123,7 +126,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             default=ShimMode.AUTO.value,
         ),
     ),
-    Group.HOSTS: (
+    "Hosts": (
         Option(
             "-H --hosts -host --host",
             "hosts",
@@ -150,7 +153,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             repeats=True,
         ),
     ),
-    Group.ELASTIC: (
+    "Elastic jobs, which lose and gain workers": (
         Option(
             "--min-np --min-num-proc",
             "min_size",
@@ -211,7 +214,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "slot_failures",
             "After how many failures of its workers a slot is left alone; those of workers that had trained some "
             "steps do not count. Half of its slots close a host.",
-            Kind(parse_count, "N", f"a number from 1 to {MAX_WORKERS}"),
+            Kind(parse_integer, "N", f"a number from 1 to {MAX_WORKERS}"),
             "10",
             default=f"{DEFAULT_SLOT_FAILURES}",
         ),
@@ -224,7 +227,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
         ),
     ),
-    Group.REMOTE: (
+    "Hosts other than this one": (
         Option(
             "-p --ssh-port",
             "ssh_port",
@@ -236,7 +239,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "-i --ssh-identity-file",
             "ssh_identity_file",
             "The private key to log in with. Without it: as ~/.ssh/config and the SSH agent say.",
-            Kind(parse_path, "FILE", "the name of a private key's file"),
+            Kind(parse_private_key, "FILE", "the name of a private key's file"),
             "~/.ssh/id_ed25519",
         ),
         Option(
@@ -265,7 +268,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "rsh",
             "Reach them by this command in place of hvdrun's own SSH; host and command follow it, or stand where "
             "{host} and {command} do.",
-            PROGRAM,
+            Kind(parse_local_program, PROGRAM.metavar, PROGRAM.wanted),
             "'ssh -q'",
         ),
         Option(
@@ -277,7 +280,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "'apptainer exec image.sif'",
         ),
     ),
-    Group.JOINING: (
+    "Hosts whose agents come by themselves": (
         Option(
             "--wait-for-agents",
             "wait_for_agents",
@@ -296,11 +299,11 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "token_file",
             "The token that `hvdrun token FILE` has made; made here where there is none. Without it: a file in this "
             "folder that ends with the job.",
-            FILE,
+            LOCAL_FILE,
             "job.token",
         ),
     ),
-    Group.OUTPUT: (
+    "Input and output": (
         Option(
             "--output-filename",
             "output_folder",
@@ -324,7 +327,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             "Show before each line, hvdrun's own too, when it came, in local time.",
         ),
     ),
-    Group.TIME: (
+    "Time limits (30, 30s, 2m, 1.5h, 500ms)": (
         Option(
             "--start-timeout",
             "start_timeout_seconds",
@@ -362,7 +365,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
             default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",
         ),
     ),
-    Group.MPIRUN: (
+    "Words of mpirun without an effect here": (
         Option(
             "-mca --mca",
             "mca",
@@ -375,7 +378,7 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
         Option("--tag-output -tag-output", "tag_output", "Lines are tagged already."),
         Option("--allow-run-as-root -allow-run-as-root", "allow_run_as_root", "Root may use hvdrun as any user may."),
     ),
-    Group.OTHER: (
+    "Other": (
         Option("-v --verbose", "verbose", "Say what hvdrun itself does."),
         Option(
             "--config-file",
@@ -409,6 +412,6 @@ TABLE: Mapping[Group, tuple[Option, ...]] = {
     ),
 }
 
-OPTIONS = tuple(itertools.chain.from_iterable(TABLE.values()))
+OPTIONS: tuple[Option, ...] = tuple(itertools.chain.from_iterable(TABLE.values()))
 BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}
 BY_DEST: Mapping[str, Option] = {option.dest: option for option in OPTIONS}

@@ -15,7 +15,7 @@ from torch.distributed.run import get_args_parser
 
 import hvdrun.cluster.horovod
 from hvdrun.cli.program import read_spec
-from hvdrun.options.horovodrun.table import BY_WORD
+from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN
 from hvdrun.options.pages import TABLES
 from rendezvous.core.lifecycle import PHASES, draw
 from tests.documentation import DEPLOY, PAGES, README, find_blocks, find_commands, find_reason, find_shell_lines, read
@@ -136,7 +136,7 @@ def read_documentation() -> str:
 def test_every_option_in_the_text_exists_and_every_one_that_exists_is_in_the_text() -> None:
     own = {flag for options in TABLES.values() for option in options for flag in option.flags}
     named = set(re.findall(r"(?<![\w/-])(--[a-z][a-z0-9-]*[a-z0-9])(?![\w*-])", read_documentation()))
-    assert sorted(named - own - BY_WORD.keys() - OTHERS_OPTIONS - set(list_options_of_torchrun())) == []
+    assert sorted(named - own - OF_HOROVODRUN.keys() - OTHERS_OPTIONS - set(list_options_of_torchrun())) == []
     assert sorted(flag for flag in own if flag.startswith("--") and flag not in named) == []
 
 
@@ -149,7 +149,7 @@ def list_options_of_torchrun() -> list[str]:
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        pytest.param(FROM_HOROVOD, BY_WORD, id="options of horovodrun"),
+        pytest.param(FROM_HOROVOD, OF_HOROVODRUN, id="options of horovodrun"),
         pytest.param(FROM_HOROVOD, HOROVODS_VARIABLES, id="variables of Horovod"),
         pytest.param(FROM_HOROVOD, inspect.signature(hvdrun.cluster.horovod.run).parameters, id="horovod.run"),
         pytest.param(FROM_TORCHRUN, list_options_of_torchrun(), id="options of torchrun"),

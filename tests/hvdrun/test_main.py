@@ -62,7 +62,7 @@ INTERRUPTS = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime
 
 
 def test_an_interruption_during_the_imports_is_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "click.py").write_text(INTERRUPTS)
+    (tmp_path / "difflib.py").write_text(INTERRUPTS)
     run = run_python("-m", "hvdrun", "--version", PYTHONPATH=str(tmp_path))
     assert (run.returncode, run.stderr) == (-signal.SIGINT, "")
 

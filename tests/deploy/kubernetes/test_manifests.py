@@ -15,8 +15,8 @@ import yaml
 from hvdrun.allocation import found as hostfiles
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
-from hvdrun.options.option import parse_duration
-from hvdrun.options.programs import read_agent, read_token
+from hvdrun.options import programs
+from hvdrun.options.kinds import parse_duration
 from tests.deploy.kubernetes.manifests import (
     BASE,
     ELASTIC,
@@ -145,9 +145,9 @@ def read_command(words: list[str]) -> object:
     """Read a command line as hvdrun does."""
     match words:
         case ["agent", *rest]:
-            return read_agent(rest)
+            return programs.read_agent(programs.AGENT.parse(rest))
         case ["token", *rest]:
-            return read_token(rest)
+            return programs.read_token(programs.TOKEN.parse(rest))
         case _:
             return read_spec(words)
 

@@ -9,8 +9,8 @@ import pytest
 
 from hvdrun.allocation import found as hostfiles
 from hvdrun.allocation.found import find_allocation
-from hvdrun.cli.parsing import parse
 from hvdrun.errors import HvdrunError, UsageError
+from hvdrun.options.flags import parse
 from hvdrun.options.request import make_job
 from hvdrun.spec.allocation import Allocation
 from hvdrun.spec.jobspec import JobSpec

@@ -6,13 +6,17 @@ import sys
 
 import pytest
 
-from hvdrun.cli.parsing import COMPLETION
 from hvdrun.cli.program import main
+from hvdrun.options.table import COMPLETION_VARIABLE
 
 
 def complete(words: str) -> list[str]:
     """What bash is offered for the last of these words; "file" or "dir" where it looks for them itself."""
-    environment = {COMPLETION: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    environment = {
+        COMPLETION_VARIABLE: "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
     run = subprocess.run(
         [sys.executable, "-m", "hvdrun"], check=True, capture_output=True, text=True, timeout=60, env=environment
     )
@@ -39,7 +43,7 @@ def test_a_shell_is_offered_what_may_stand_there(words: str, expected: list[str]
 def test_each_shell_reads_what_is_printed_for_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--completion", shell]) == 0
     script = capsys.readouterr().out
-    assert f"{COMPLETION}={shell}_complete" in script
+    assert f"{COMPLETION_VARIABLE}={shell}_complete" in script
     if shutil.which(shell) is not None:
         run = subprocess.run([shell, "-n"], check=False, input=script, capture_output=True, text=True, timeout=60)
         assert (run.returncode, run.stderr) == (0, "")

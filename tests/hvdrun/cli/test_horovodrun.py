@@ -8,7 +8,7 @@ import pytest
 from hvdrun.cli.horovodrun import HOROVOD_VERSION, ask, read_request, render
 from hvdrun.cli.program import main, read_spec
 from hvdrun.errors import LaunchError
-from hvdrun.options.horovodrun.table import WORDS
+from hvdrun.options.horovodrun import OPTIONS
 from hvdrun.spec.jobspec import JobSpec
 from tests.house.sources import ROOT
 
@@ -64,7 +64,7 @@ def test_pages_are_printed_by_the_command_line(capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().out == f"{HOROVOD_VERSION}\n"
     assert main(["horovodrun", "--help"]) == 0
     page = capfd.readouterr().out
-    assert all(", ".join(word.flags) in page for word in WORDS)
+    assert all(", ".join(option.flags) in page for option in OPTIONS)
 
 
 @pytest.mark.parametrize(

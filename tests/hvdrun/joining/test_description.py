@@ -14,8 +14,7 @@ from hvdrun.joining.keys import make_token
 from hvdrun.joining.launcher import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
 from hvdrun.joining.token import Token
 from hvdrun.network.addresses import InterfaceAddress
-from hvdrun.options.conflicts import choose_joining
-from hvdrun.options.programs import read_agent, read_token
+from hvdrun.options.programs import AGENT, TOKEN, read_agent, read_token
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining
@@ -49,7 +48,7 @@ def test_a_job_that_waits_has_no_hosts_and_leaves_paths_to_them(
         True,
         True,
     )
-    assert choose_joining({"wait_for_agents": False, "bind": None, "token_file": None}, tmp_path) is None
+    assert read("-np", "1").remote.joining is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_the_line_about_agents_says_what_is_missing() -> None:
 
 def test_an_agent_whose_token_is_none_ends(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
-    values = read_agent(["--join", "127.0.0.1:9", "--token-file", str(tmp_path / "t"), "--name", "a"])
+    values = read_agent(AGENT.parse(["--join", "127.0.0.1:9", "--token-file", str(tmp_path / "t"), "--name", "a"]))
     with pytest.raises(UsageError, match="is not a token"):
         run_agent(values, lambda _: None)
 
@@ -126,7 +125,7 @@ def test_a_token_is_made_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "b.key for hvdrun alone; agents may join until" in make_token(read_token(["b"]))
+    assert "b.key for hvdrun alone; agents may join until" in make_token(read_token(TOKEN.parse(["b"])))
     assert main(["token", "--lifetime", "100h", "a"]) == 0
     assert (Token.read(tmp_path / "a").expires - Token.read(tmp_path / "b").expires).total_seconds() > 70 * 3600
     assert main(["token", "a"]) == 2

@@ -11,7 +11,7 @@ import pytest
 import hvdrun.console
 from hvdrun.joining import launcher
 from hvdrun.joining.roster import Roster
-from hvdrun.options.option import parse_endpoint
+from hvdrun.options.kinds import parse_endpoint
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Joining
 from rendezvous.core.model import LOOPBACK, Endpoint

@@ -1,11 +1,19 @@
 """Flags before the command: where the command begins, and what a mistyped flag probably means."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.options.flags import explain_unknown, find_command, suggest_option
+from hvdrun.options.flags import explain_unknown, find_option, suggest_option
+from hvdrun.options.words import read_words
+
+
+def find_command(words: Sequence[str]) -> int:
+    """How many words stand before the command."""
+    return read_words(words, find_option)[1]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +104,11 @@ def test_a_short_flag_takes_no_equals_sign(word: str, meant: str) -> None:
     with pytest.raises(UnknownOptionError) as caught:
         find_command([word, "true"])
     assert (caught.value.option, caught.value.suggestion) == (word, meant)
+
+
+def test_a_switch_takes_no_value() -> None:
+    with pytest.raises(UsageError, match=r"^--verbose takes no value\.$"):
+        find_command(["--verbose=1", "true"])
 
 
 @pytest.mark.parametrize("words", ["-mca", "-mca pml", "--mca=pml", "-np 2 -mca"])

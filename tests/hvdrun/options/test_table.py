@@ -1,9 +1,7 @@
-"""The one table of options, and what click is told of it."""
+"""The table of options."""
 
-import click
 import pytest
 
-from hvdrun.options.click_options import make_click_options
 from hvdrun.options.table import BY_FLAG, OPTIONS
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.mapping import BindTo, MapBy
@@ -49,9 +47,3 @@ def test_the_lease_of_either_kind_of_job_is_told() -> None:
 def test_a_switch_has_no_value_to_read() -> None:
     with pytest.raises(TypeError, match="-v"):
         BY_FLAG["-v"].read("1", "-v")
-
-
-def test_click_gets_every_spelling() -> None:
-    parameters = make_click_options(dict.fromkeys(("completion", "help", "version"), lambda *_: None))
-    assert {flag for parameter in parameters for flag in parameter.opts} == set(BY_FLAG)
-    assert all(isinstance(parameter, click.Option) for parameter in parameters)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.cli.parsing import parse
 from hvdrun.hosts.reach import Transports, fill_words
+from hvdrun.options.flags import parse
 from hvdrun.options.request import make_job
 from hvdrun.spec.allocation import Allocation
 from hvdrun.spec.jobspec import JobSpec
@@ -52,7 +52,7 @@ def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, f
 
 @pytest.mark.parametrize(("way", "found"), [("./way -q", "/work/way -q"), ("way ./q", "way ./q")])
 def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.MonkeyPatch, way: str, found: str) -> None:
-    monkeypatch.setattr("hvdrun.options.request.find_directory", lambda: Path("/work"))
+    monkeypatch.setattr("hvdrun.options.kinds.find_directory", lambda: Path("/work"))
     typed, command = parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
     assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").remote.rsh) == found
 

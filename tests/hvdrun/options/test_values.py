@@ -6,7 +6,7 @@ import pytest
 
 from hvdrun.errors import BadValueError
 from hvdrun.options.option import Given
-from hvdrun.options.settling import settle
+from hvdrun.options.values import resolve
 
 VARIABLE = {"HOROVOD_START_TIMEOUT": "50"}
 
@@ -25,13 +25,13 @@ def test_the_nearest_source_holds(
     typed: str | None, filed: str | None, environment: Mapping[str, str], seconds: float
 ) -> None:
     first, second = ({} if text is None else {"start_timeout_seconds": text} for text in (typed, filed))
-    settled = settle(first, second, environment)
-    assert settled.values["start_timeout_seconds"] == seconds
-    assert ("start_timeout_seconds" in settled.values["typed"]) == bool(typed or filed)
+    resolved = resolve(first, second, environment)
+    assert resolved.values["start_timeout_seconds"] == seconds
+    assert ("start_timeout_seconds" in resolved.values["typed"]) == bool(typed or filed)
 
 
 def test_a_value_that_another_source_replaces_is_not_read() -> None:
-    settle({"start_timeout_seconds": "30"}, {"start_timeout_seconds": "x"}, {"HOROVOD_START_TIMEOUT": "y"})
+    resolve({"start_timeout_seconds": "30"}, {"start_timeout_seconds": "x"}, {"HOROVOD_START_TIMEOUT": "y"})
 
 
 @pytest.mark.parametrize(
@@ -46,11 +46,11 @@ def test_an_error_names_the_source(
     typed: Mapping[str, Given], filed: Mapping[str, Given], environment: Mapping[str, str], source: str
 ) -> None:
     with pytest.raises(BadValueError, match=f"^{source} takes"):
-        settle(typed, filed, environment, {"size": "np in job.yaml, line 1"})
+        resolve(typed, filed, environment, {"size": "np in job.yaml, line 1"})
 
 
 def test_variables_add_up_and_other_lists_are_replaced() -> None:
-    values = settle(
+    values = resolve(
         {"forwarded": ("B=2",), "mca": (("c", "d"),)}, {"forwarded": ("A=1",), "mca": (("a", "b"),)}, {}
     ).values
     assert values["forwarded"] == ("A=1", "B=2")
@@ -58,5 +58,5 @@ def test_variables_add_up_and_other_lists_are_replaced() -> None:
 
 
 def test_typed_hosts_replace_every_source_of_hosts_in_the_file() -> None:
-    values = settle({"hosts": "a:2"}, {"script": "./hosts.sh", "hostfile": "hosts.txt", "size": "2"}, {}).values
+    values = resolve({"hosts": "a:2"}, {"script": "./hosts.sh", "hostfile": "hosts.txt", "size": "2"}, {}).values
     assert (values["hosts"], values["script"], values["hostfile"], values["size"]) == ("a:2", None, None, 2)

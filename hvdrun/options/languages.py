@@ -1,42 +1,47 @@
-"""Reads YAML and TOML into `Node`: texts as they would be typed, lists and tables, each with its line.
+"""Reads YAML and TOML into `Node`: texts as on the command line, lists and tables, each with its line; writes both.
 
-YAML's scalars stay the text that stands in the file. `Option.read` reads them as it reads words of the command line,
-so what YAML 1.1 makes of `on`, `1:30` or `007` does not matter. That, and a line for each node, is what PyYAML's
-`compose` gives. Horovod reads its files with PyYAML too; ruamel.yaml keeps comments, which nobody needs here.
+A scalar of YAML stays the text of the file, and `Option.read` reads it like a word of the command line. So it does not
+matter that YAML 1.1 converts `on`, `1:30` and `007`. PyYAML's `compose` returns these texts, and a line for each node.
 """
 
+import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hvdrun.errors import UsageError
+from hvdrun.options.option import Given
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A text, a list, a table, or None for what is left empty.
+    """A text, a list, a table, or None for a key without a value.
 
-    line: where it begins, counted from 1; None where the language's reader does not say.
+    line: where it begins, counted from 1; None in TOML, whose reader does not report it.
     """
 
     content: "str | tuple[Node, ...] | Mapping[str, Node] | None"
     line: int | None = None
 
+    def locate(self, name: str) -> str:
+        """How errors call its place in the file of this name."""
+        return name if self.line is None else f"{name}, line {self.line}"
+
 
 class ConfigurationError(UsageError):
-    """A configuration file cannot be read or written, or says what cannot be; `fault` is a sentence, or a part of one.
+    """A configuration file cannot be read or written, or has a key or a value that no option takes.
 
     Cause: The file of `--config-file` cannot be read, or has a key or a value that no option takes.
     Remedy: Mend the line that the sentence names.
 
-    name: of the file. line: where in it, counted from 1; None where that is not known.
+    name: of the file. fault: a sentence, or a part of one. line: where in the file, counted from 1, if it is known.
     """
 
     def __init__(self, name: str, fault: str, line: int | None = None) -> None:
-        where = name if line is None else f"{name}, line {line}"
-        super().__init__(f"{where}: {fault.rstrip('.')}{'' if fault.endswith('?') else '.'}")
+        super().__init__(f"{Node(None, line).locate(name)}: {fault.rstrip('.')}{'' if fault.endswith('?') else '.'}")
         self.line = line
 
 
@@ -48,7 +53,7 @@ def parse_toml(text: str, name: str) -> Node:
     """Read TOML.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is no TOML.
     """
     try:
         return _convert_toml(tomllib.loads(text))
@@ -59,10 +64,10 @@ def parse_toml(text: str, name: str) -> Node:
 
 
 def parse_yaml(text: str, name: str) -> Node:
-    """Read YAML; an empty file is None.
+    """Read YAML; the content of an empty file is None.
 
     Raises:
-        ConfigurationError: it is none, or PyYAML is missing.
+        ConfigurationError: the text is no YAML, or PyYAML is missing.
     """
     try:
         import yaml  # noqa: PLC0415 - only for a job that has such a file
@@ -116,8 +121,51 @@ def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - i
 
 
 def _check_text(text: str, name: str, line: int) -> None:
-    """Refuse half a character, which YAML's escapes can say and no command line."""
+    """Refuse half a surrogate pair, which YAML can escape and a command line cannot hold."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError as error:
         raise ConfigurationError(name, f"{text!r} cannot stand on a command line", line) from error
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./=-]*|\d+", re.ASCII)
+_NULL = "null"
+
+
+def render_toml(table: Mapping[str, Given], name: str) -> str:
+    """Write TOML.
+
+    Raises:
+        ConfigurationError: a value has bytes that are no text in UTF-8, which TOML cannot hold.
+    """
+    text = "".join(f"{key} = {_render(value, plain=False)}\n" for key, value in table.items())
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(name, "TOML cannot hold bytes that are no text in UTF-8: write YAML") from error
+    return text
+
+
+def render_yaml(table: Mapping[str, Given], _name: str) -> str:
+    """Write YAML."""
+    return "".join(f"{key}: {_render(value, plain=True)}\n" for key, value in table.items())
+
+
+def _render(value: Given, *, plain: bool) -> str:
+    """The value in both languages; `plain` leaves out quotes that YAML does not need."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return f"[{', '.join(_render(item, plain=plain) for item in value)}]"
+        case _ if value.isdecimal() and value.isascii() and str(int(value)) == value:
+            return value
+        case _ if plain and _PLAIN.fullmatch(value) and value.lower() != _NULL:
+            return value
+        case _:
+            return "".join(c if c.isprintable() else _escape(c) for c in json.dumps(value, ensure_ascii=False))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004 - the last of four digits

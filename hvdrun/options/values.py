@@ -1,4 +1,4 @@
-"""What each option's value is: as typed, else as a configuration file says, else the environment, else its default."""
+"""Each option's value: from the command line, else the configuration file, else the environment, else its default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -9,41 +9,43 @@ from hvdrun.options.table import OPTIONS
 
 Part = TypeVar("Part")
 
-_SOURCES_OF_HOSTS = frozenset({"hosts", "hostfile", "script"})  # one typed replaces another one of the file
-_ADDED = "forwarded"  # -x adds to the file's; of the same name the typed one holds
+_SOURCES_OF_HOSTS = frozenset({"hosts", "hostfile", "script"})  # one on the command line replaces all of the file
+_ADDED = "forwarded"  # -x adds to the file's variables; of two values for a name the one on the command line counts
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """All options.
+class Resolved:
+    """The values of all options.
 
-    values: by dest; None where nothing gives one. "typed" has the names of those that are typed or in the file.
-    given: what was typed, or in the file or the environment, as text.
+    values: by dest; None where nothing gives one. "typed" has the dests on the command line or in the file.
+    given: the same as text, without the defaults.
     """
 
     values: Mapping[str, Any]
     given: Mapping[str, Given]
 
 
-def settle(
+def resolve(
     typed: Mapping[str, Given],
     filed: Mapping[str, Given],
     environment: Mapping[str, str],
     sources: Mapping[str, str] | None = None,
-) -> Settled:
+) -> Resolved:
     """Choose each option's value and read it.
 
     Args:
-        typed: what the command line gives, by dest.
-        filed: what the configuration file gives.
+        typed: the values on the command line, by dest.
+        filed: those of the configuration file.
         environment: of hvdrun.
-        sources: what errors call a value of the file, by dest.
+        sources: by dest, how errors call a value of the file.
 
     Raises:
-        BadValueError: a value cannot be read.
+        UsageError: a value cannot be read.
     """
     named = {} if sources is None else sources
-    asked = {**_leave_hosts(typed, filed), **typed}
+    has_hosts = not _SOURCES_OF_HOSTS.isdisjoint(typed)
+    kept = {dest: value for dest, value in filed.items() if not (has_hosts and dest in _SOURCES_OF_HOSTS)}
+    asked = {**kept, **typed}
     if isinstance(before := filed.get(_ADDED), tuple) and isinstance(after := typed.get(_ADDED), tuple):
         asked[_ADDED] = (*before, *after)
     values: dict[str, Any] = {"typed": frozenset(asked)}
@@ -56,18 +58,11 @@ def settle(
         if dest not in given and option.environment and (text := environment.get(option.environment)):
             given[dest], source = text, f"${option.environment}"
         values[dest] = _read(option, given.get(dest), source)
-    return Settled(values, given)
-
-
-def _leave_hosts(typed: Mapping[str, Given], filed: Mapping[str, Given]) -> Mapping[str, Given]:
-    """The file without its hosts, where hosts are typed."""
-    if _SOURCES_OF_HOSTS.isdisjoint(typed):
-        return filed
-    return {dest: value for dest, value in filed.items() if dest not in _SOURCES_OF_HOSTS}
+    return Resolved(values, given)
 
 
 def _read(option: Option, given: Given | None, source: str) -> object:
-    """The value of an option: None where none is given and it has no default; a tuple of all where it repeats."""
+    """The value of an option: None without a value and a default; a tuple of all values where it repeats."""
     if not option.takes_value:
         return bool(given) is not option.switches_off
 
@@ -81,7 +76,7 @@ def _read(option: Option, given: Given | None, source: str) -> object:
     return None if given is None else read(given)
 
 
-def choose(kind: type[Part], values: Mapping[str, Any], **others: object) -> Part:
-    """A part of a job from the options whose dest is a field of it; others: those fields that take more than that."""
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]  # a dataclass
-    return kind(**({name: values[name] for name in names if values.get(name) is not None} | others))
+def fill(part: type[Part], values: Mapping[str, Any], **others: object) -> Part:
+    """Create a part of a job: each option gives the field that its dest names; `others` are the remaining fields."""
+    names = [each.name for each in fields(part)]  # type: ignore[arg-type]  # a dataclass
+    return part(**({name: values[name] for name in names if values.get(name) is not None} | others))

@@ -3,18 +3,18 @@
 import pytest
 
 from hvdrun.errors import HvdrunError
-from hvdrun.options.configuration.sections import SECTIONS
-from hvdrun.options.horovodrun.table import BY_WORD, WORDS
-from hvdrun.options.horovodrun.words import read_words, translate
+from hvdrun.options.configuration import SECTIONS
+from hvdrun.options.horovodrun import BY_FLAG, OPTIONS, parse, translate
 from hvdrun.options.table import BY_DEST
 
 
-def test_no_flag_stands_twice_and_each_option_of_hvdrun_takes_as_many_words() -> None:
-    flags = [flag for word in WORDS for flag in word.flags]
+def test_no_flag_stands_twice_and_an_option_of_hvdrun_has_the_same_flags() -> None:
+    flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(set(flags)) == len(flags)
-    plain = [word for word in WORDS if word.dest and word.means is None]
-    assert all(word.words == BY_DEST[word.dest].arity for word in plain)
-    assert {flag for keys in SECTIONS.values() for flags in keys.values() for flag in flags.split()} <= set(BY_WORD)
+    same = [option for option in OPTIONS if option.help.startswith("As hvdrun's ")]
+    assert len(same) == 19
+    assert all(set(option.flags) <= set(BY_DEST[option.dest].flags) for option in same)
+    assert {flag for keys in SECTIONS.values() for flags in keys.values() for flag in flags.split()} <= set(BY_FLAG)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_no_flag_stands_twice_and_each_option_of_hvdrun_takes_as_many_words() ->
     ],
 )
 def test_what_makes_sense_here_is_given_to_hvdruns_option(words: str, given: dict[str, object]) -> None:
-    typed, command = read_words([*words.split(), "python", "train.py", "--num", "5"])
+    typed, command = parse([*words.split(), "python", "train.py", "--num", "5"])
     meant = translate(typed)
     assert (meant.given, meant.remarks, command) == (given, [], ("python", "train.py", "--num", "5"))
 
 
 def test_what_has_no_meaning_is_said_once_with_what_takes_its_place() -> None:
     words = "--cycle-time-ms 3.5 --autotune --cycle-time 4 --mpi --hierarchical-allreduce --mpi-args=-x --timeline-f t"
-    meant = translate(read_words(words.split())[0])
+    meant = translate(parse(words.split())[0])
     assert meant.given == {}
     assert [remark.partition(":")[0] for remark in meant.remarks] == [
         "--cycle-time-ms, --autotune have no effect",
@@ -57,7 +57,7 @@ def test_what_has_no_meaning_is_said_once_with_what_takes_its_place() -> None:
 
 @pytest.mark.parametrize("words", ["-- python -np 3", "python -np 3", "- -np 3"])
 def test_the_command_is_never_looked_into(words: str) -> None:
-    typed, command = read_words(["--gloo", *words.split()])
+    typed, command = parse(["--gloo", *words.split()])
     assert len(typed) == 1
     assert command == tuple(word for word in words.split() if word != "--")
 
@@ -89,10 +89,10 @@ def test_the_command_is_never_looked_into(words: str) -> None:
 )
 def test_wrong_use_is_refused_with_2_as_argparse_does_it(words: str, sentence: str) -> None:
     with pytest.raises(HvdrunError) as caught:
-        translate(read_words(words.split())[0])
+        translate(parse(words.split())[0])
     assert sentence in str(caught.value)
     assert caught.value.exit_code == 2
 
 
 def test_the_same_spelling_twice_excludes_nothing() -> None:
-    assert translate(read_words(["-H", "a:1", "--hosts", "b:1"])[0]).given == {"hosts": "b:1"}
+    assert translate(parse(["-H", "a:1", "--hosts", "b:1"])[0]).given == {"hosts": "b:1"}

@@ -1,0 +1,274 @@
+"""Configuration files: YAML or TOML, with the options' long names as keys, and the sections of Horovod's files.
+
+Only a job that names a file imports this module. What is written here gives the same job when it is read again.
+"""
+
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from hvdrun.errors import BadValueError
+from hvdrun.options.horovodrun import BY_FLAG, translate
+from hvdrun.options.kinds import parse_path
+from hvdrun.options.languages import ConfigurationError, Node, parse_toml, parse_yaml, render_toml, render_yaml
+from hvdrun.options.option import Given, Option
+from hvdrun.options.table import OPTIONS
+from hvdrun.options.words import Typed
+
+_MAX_BYTES = 1024 * 1024  # /dev/zero has no end
+_OF_FILES = frozenset({"config_file", "write_config"})
+_TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_PRIVATE = 0o600  # values of -x may be secrets
+_NOT_WRITTEN = frozenset({"dry_run"})  # it shows the job, and is no part of it
+
+COMMAND = "command"
+_CONTROLLER = "controller"
+
+
+def _list_keys(option: Option) -> list[str]:
+    """The keys of an option: its flags without the dashes; a single letter only where it has no longer flag."""
+    names = [flag.lstrip("-") for flag in option.flags]
+    return [name for name in names if len(name) > 1] or names
+
+
+KEYS: Mapping[str, Option] = {
+    key: option for option in OPTIONS if not option.acts and option.dest not in _OF_FILES for key in _list_keys(option)
+}
+# By section of Horovod's files and by key: the option of horovodrun.
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    _CONTROLLER: {},
+    "params": {
+        "fusion_threshold_mb": "--fusion-threshold-mb",
+        "cycle_time_ms": "--cycle-time-ms",
+        "cache_capacity": "--cache-capacity",
+        "hierarchical_allreduce": "--hierarchical-allreduce",
+        "hierarchical_allgather": "--hierarchical-allgather",
+        "torus_allreduce": "--torus-allreduce",
+    },
+    "autotune": {
+        "enabled": "--autotune",
+        "log_file": "--autotune-log-file",
+        "warmup_samples": "--autotune-warmup-samples",
+        "steps_per_sample": "--autotune-steps-per-sample",
+        "bayes_opt_max_samples": "--autotune-bayes-opt-max-samples",
+        "gaussian_process_noise": "--autotune-gaussian-process-noise",
+    },
+    "timeline": {"filename": "--timeline-filename", "mark_cycles": "--timeline-mark-cycles"},
+    "stall_check": {
+        "enabled": "--stall-check",
+        "warning_time_seconds": "--stall-check-warning-time-seconds",
+        "shutdown_time_seconds": "--stall-check-shutdown-time-seconds",
+    },
+    "library_options": {
+        "mpi_threads_disable": "--mpi-threads-disable",
+        "num_nccl_streams": "--num-nccl-streams",
+        "thread_affinity": "--thread-affinity",
+        "gloo_timeout_seconds": "--gloo-timeout-seconds",
+    },
+    "logging": {"level": "--log-level", "with_timestamp": "--log-with-timestamp"},
+}
+_OFF = {"--log-with-timestamp": "--log-without-timestamp"}  # of the others --no-NAME
+
+
+@dataclass(slots=True)
+class Configuration:
+    """The contents of a file.
+
+    given: the options' values by dest, as from the command line; sources: how errors call each.
+    command: the user's, for a command line that has none.
+    remarks: sentences for the user. unknown: an error for each key that is no option.
+    """
+
+    given: dict[str, Given] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
+    sources: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+    unknown: list[ConfigurationError] = field(default_factory=list)
+
+
+def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configuration:
+    """Read a file: TOML where its name ends with .toml, otherwise YAML.
+
+    Args:
+        name: of the file.
+        ignores_unknown: remark on keys that are no option, as Horovod does, instead of refusing them.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or an option does not take such a value.
+    """
+    table = _load(name)
+    found = Configuration()
+    spelled: dict[str, str] = {}
+    for key, node in sorted(table.items(), key=lambda item: item[0] in SECTIONS):  # sections add to the options
+        option = KEYS.get(key.replace("_", "-"))
+        if key in SECTIONS:
+            _add_section(found, key, node, name)
+        elif key == COMMAND:
+            found.command = _read_command(node, name)
+        elif option is None:
+            found.unknown.append(_explain_unknown(name, key, [*KEYS, *SECTIONS, COMMAND], node.line))
+        elif node.content is not None:
+            if option.dest in spelled:
+                raise ConfigurationError(name, f"{spelled[option.dest]} and {key} mean the same", node.line)
+            spelled[option.dest] = key
+            found.given[option.dest] = _read_value(option, node, name, key)
+            found.sources[option.dest] = f"{key} in {node.locate(name)}"
+    if found.unknown:
+        if not ignores_unknown:
+            raise found.unknown[0]
+        found.remarks.append(f"these keys have no effect: {' '.join(map(str, found.unknown))}")
+    return found
+
+
+def _load(name: str) -> Mapping[str, Node]:
+    """The keys of a file, each with its value."""
+    try:
+        path = parse_path(name)
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ConfigurationError(name, f"it is longer than {_MAX_BYTES} bytes")
+        text = data.decode()
+    except OSError as error:
+        raise ConfigurationError(name, f"it cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(name, "it is no text in UTF-8") from error
+    except ValueError as error:
+        raise ConfigurationError(name or "''", "no file can have such a name") from error
+    tree = parse_toml(text, name) if path.suffix == ".toml" else parse_yaml(text, name)
+    if tree.content is None:
+        return {}
+    if not isinstance(tree.content, Mapping):
+        raise ConfigurationError(name, "keys with values are expected, as in np: 2", tree.line)
+    return tree.content
+
+
+def _add_section(found: Configuration, section: str, node: Node, name: str) -> None:
+    """Add the values that a section of Horovod's files gives to hvdrun's options."""
+    if node.content is None:
+        return
+    meaning = translate(list(_read_section(found, section, node, name)))
+    found.remarks.extend(meaning.remarks)
+    for dest, given in meaning.given.items():
+        former = found.given.get(dest)
+        both = isinstance(former, tuple) and isinstance(given, tuple)
+        found.given[dest] = (*former, *given) if both else given  # type: ignore[misc]  # both are tuples
+        found.sources.setdefault(dest, f"{section} in {node.locate(name)}")
+
+
+def _read_section(found: Configuration, section: str, node: Node, name: str) -> Iterator[Typed]:
+    """The options of horovodrun that the keys of a section stand for."""
+    if section == _CONTROLLER:
+        if node.content not in {"gloo", "mpi"}:
+            raise ConfigurationError(name, "controller takes gloo or mpi", node.line)
+        yield _type(f"--{node.content}")
+        return
+    if not isinstance(node.content, Mapping):
+        raise ConfigurationError(name, f"{section} takes keys with values", node.line)
+    for key, item in node.content.items():
+        flag = SECTIONS[section].get(key)
+        if flag is None:
+            known = [f"{section}.{each}" for each in SECTIONS[section]]
+            found.unknown.append(_explain_unknown(name, f"{section}.{key}", known, item.line))
+        elif item.content is not None:
+            yield _read_setting(flag, f"{section}.{key}", item, name)
+
+
+def _read_setting(flag: str, key: str, node: Node, name: str) -> Typed:
+    """The option of horovodrun that a key with its value stands for."""
+    if not isinstance(node.content, str):
+        raise ConfigurationError(name, f"{key} takes one value", node.line)
+    if not BY_FLAG[flag].takes_value:
+        return _type(flag if _read_switch(key, node, name) else _OFF.get(flag, f"--no-{flag[2:]}"))
+    try:
+        BY_FLAG[flag].read(node.content, flag)
+    except BadValueError as error:
+        raise ConfigurationError(name, str(error).rstrip("."), node.line) from error
+    return _type(flag, node.content)
+
+
+def _type(flag: str, *values: str) -> Typed:
+    return Typed(BY_FLAG[flag], flag, values)
+
+
+def _explain_unknown(name: str, key: str, known: Collection[str], line: int | None) -> ConfigurationError:
+    nearest = get_close_matches(key, known, n=1) or get_close_matches(key.replace("_", "-"), known, n=1)
+    advice = f"did you mean {nearest[0]}?" if nearest else "hvdrun --help lists all options."
+    return ConfigurationError(name, f"there is no key {key!r}: {advice}", line)
+
+
+def _read_command(node: Node, name: str) -> tuple[str, ...]:
+    """The words of a command: a list, or a text that is split as a shell splits it."""
+    wanted = "command takes a list of words or a text, as in command: python train.py"
+    match node.content:
+        case None:
+            return ()
+        case str(text):
+            try:
+                return tuple(shlex.split(text))
+            except ValueError as error:
+                raise ConfigurationError(name, f"{wanted}: {error}", node.line) from error
+        case tuple(items):
+            words = tuple(item.content for item in items if isinstance(item.content, str))
+            if len(words) == len(items):
+                return words
+    raise ConfigurationError(name, wanted, node.line)
+
+
+def _read_switch(key: str, node: Node, name: str) -> bool:
+    word = node.content.lower() if isinstance(node.content, str) else ""
+    if word not in _TRUE | _FALSE:
+        raise ConfigurationError(name, f"{key} takes true or false", node.line)
+    return word in _TRUE
+
+
+def _read_value(option: Option, node: Node, name: str, key: str) -> Given:
+    """The value of an option, as from the command line."""
+    if not option.takes_value:
+        return _read_switch(key, node, name)
+    content = node.content
+    if option.dest == "hosts" and isinstance(content, tuple):
+        return ",".join(str(_read_words(option, item, name, key)) for item in content)
+    if not option.repeats:
+        return _read_words(option, node, name, key)
+    items: tuple[Node, ...] = (node,)
+    if isinstance(content, tuple) and (option.words == 1 or all(isinstance(item.content, tuple) for item in content)):
+        items = content
+    return tuple(_read_words(option, item, name, key) for item in items)
+
+
+def _read_words(option: Option, node: Node, name: str, key: str) -> str | tuple[str, ...]:
+    """The words that would follow the flag once."""
+    items = (node,) if option.words == 1 else node.content if isinstance(node.content, tuple) else ()
+    words = tuple(item.content for item in items if isinstance(item.content, str))
+    if len(words) != option.words or len(items) != option.words:
+        raise ConfigurationError(name, f"{key} takes {option.wanted}", node.line)
+    return words[0] if option.words == 1 else words
+
+
+def write_configuration(path: Path, given: Mapping[str, Given], command: tuple[str, ...] = ()) -> None:
+    """Write the options' values by dest and the user's command: TOML where the name ends so, otherwise YAML.
+
+    Raises:
+        ConfigurationError: the file cannot be written, or its language cannot express a value.
+    """
+    names: dict[str, str] = {}
+    for key, option in KEYS.items():
+        names.setdefault(option.dest, key)
+    table: dict[str, Given] = {}
+    for option in OPTIONS:
+        value = given.get(option.dest)
+        if option.dest in names and option.dest not in _NOT_WRITTEN and value not in (None, ()):
+            table[names[option.dest]] = value
+    if command:
+        table[COMMAND] = command
+    text = (render_toml if path.suffix == ".toml" else render_yaml)(table, str(path))
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise ConfigurationError(str(path), f"it cannot be written: {error.strerror or error}") from error

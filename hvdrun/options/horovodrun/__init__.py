@@ -1,1 +1,0 @@
-"""`horovodrun`: Horovod's command line, read into the values of hvdrun's own table of options."""

@@ -1,0 +1,212 @@
+"""The kinds of values that follow flags. A parser raises ValueError for a text that it cannot read."""
+
+import re
+import shlex
+import sys
+from enum import StrEnum
+from functools import partial
+from ipaddress import IPv6Address
+from pathlib import Path
+
+from hvdrun.errors import BadValueError, IdentityFileError
+from hvdrun.options.option import Kind
+from hvdrun.spec.command import find_directory
+from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.spec.limits import COOLDOWN_BOUNDS_SECONDS
+from rendezvous.core.model import Endpoint
+
+
+class Shell(StrEnum):
+    """A shell that completes words."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
+MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
+MAX_PORT = 65_535
+
+_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<unit>ms|s|m|h)?", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_PLACE = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+_INTERFACE = re.compile(r"[^\s/,]{1,15}")  # what Linux takes for the name of a network interface
+
+
+def parse_integer(text: str, *, least: int = 1, most: int = MAX_WORKERS) -> int:
+    """Read a whole number within these bounds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise ValueError(text)
+    return int(text)
+
+
+parse_whole_number = partial(parse_integer, least=0)
+parse_slots = partial(parse_integer, most=MAX_SLOTS_PER_HOST)
+parse_port = partial(parse_integer, most=MAX_PORT)
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read `server1:29400` or `[2001:db8::1]:29400`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    endpoint = parse_bind(text)
+    if not endpoint.port:
+        raise ValueError(text)
+    return endpoint
+
+
+def parse_bind(text: str) -> Endpoint:
+    """Read the same, also without a port or with port 0, which are a free one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    port = 0 if int(match["port"] or 0) == 0 else parse_port(match["port"])
+    address = match["name"]
+    if address is not None and address.isdecimal():  # a port alone, which would be taken for an address
+        raise ValueError(text)
+    return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
+
+
+def parse_duration(text: str, *, least: float = 0.0, most: float = MAX_DURATION_SECONDS) -> float:
+    """Read `30`, `30s`, `2m`, `1.5h` or `500ms` as seconds.
+
+    Raises:
+        ValueError: it is no duration, or shorter or longer than these seconds.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+    if not least <= seconds <= most:
+        raise ValueError(text)
+    return seconds
+
+
+parse_limit = partial(parse_duration, least=sys.float_info.min)  # longer than 0
+parse_cooldown = partial(parse_duration, least=COOLDOWN_BOUNDS_SECONDS[0], most=COOLDOWN_BOUNDS_SECONDS[1])
+
+
+def parse_path(text: str) -> Path:
+    """Read the name of a file or a folder; a leading `~`, which a shell leaves in `--flag=~/x`, is the home folder.
+
+    Raises:
+        ValueError: it is empty, or no path can have such a name.
+    """
+    if not text or "\0" in text:
+        raise ValueError(text)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user, or one without a home folder
+        raise ValueError(text) from error
+
+
+def parse_local_path(text: str) -> Path:
+    """Read the name of a file or a folder of this machine as an absolute path.
+
+    Raises:
+        ValueError: no path can have such a name.
+        UsageError: the working directory does not exist any more.
+    """
+    return find_directory() / parse_path(text)
+
+
+def parse_private_key(text: str) -> Path:
+    """Read the name of a file that this user can read, as an absolute path.
+
+    Raises:
+        ValueError: no path can have such a name.
+        UsageError: the file cannot be read.
+    """
+    path = parse_local_path(text)
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise IdentityFileError(path, error.strerror or str(error)) from error
+
+
+def parse_absolute_path(text: str) -> str:
+    """Read a path that means the same in every directory, and on every host.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.startswith("/") or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
+def parse_shell_command(text: str) -> str:
+    """Read a command for a shell.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not text.strip() or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    """Split a program and its arguments as a shell does, without expanding anything.
+
+    Raises:
+        ValueError: it is empty, or a quotation does not end.
+    """
+    words = tuple(shlex.split(parse_shell_command(text)))
+    if not words:
+        raise ValueError(text)
+    return words
+
+
+def parse_local_program(text: str) -> tuple[str, ...]:
+    """Split a program and its arguments; a path of the program counts from the working directory of hvdrun.
+
+    Raises:
+        ValueError: it is empty, or a quotation does not end.
+        UsageError: the working directory does not exist any more.
+    """
+    program, *arguments = parse_words(text)
+    return (str(find_directory() / program) if "/" in program else program, *arguments)
+
+
+def parse_interfaces(text: str) -> tuple[str, ...]:
+    """Read `eth0,ib*,10.0.0.0/8`: names of network interfaces, patterns of them, and subnets.
+
+    Raises:
+        ValueError: a piece between commas can be none of these.
+    """
+    from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - most jobs name none
+
+    try:
+        pieces = Restriction.parse(text).pieces
+    except BadValueError as error:
+        raise ValueError(text) from error
+    if not all("/" in piece or ":" in piece or _INTERFACE.fullmatch(piece) for piece in pieces):
+        raise ValueError(text)
+    return pieces
+
+
+COUNT = Kind(parse_integer, "N", f"a number of workers from 1 to {MAX_WORKERS}")
+SLOTS = Kind(parse_slots, "N", f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}")
+TIME = Kind(parse_limit, "TIME", "a time longer than 0")
+COOLDOWN = Kind(
+    parse_cooldown, "MIN MAX", "two times from {:g} to {:g} s, the shorter first".format(*COOLDOWN_BOUNDS_SECONDS)
+)
+FILE_NAME, FOLDER_NAME = "FILE", "DIR"
+FILE = Kind(parse_path, FILE_NAME, "the name of a file")
+LOCAL_FILE = Kind(parse_local_path, FILE_NAME, FILE.wanted)
+FOLDER = Kind(parse_local_path, FOLDER_NAME, "the name of a folder")
+PROGRAM = Kind(parse_words, "COMMAND", "a program with its arguments")
+INTERFACES = Kind(parse_interfaces, "A,B", "names of interfaces, patterns of them or subnets")

@@ -1,0 +1,93 @@
+"""Reads the words before the command by a table of options.
+
+All command lines of hvdrun are read here: of `hvdrun`, `hvdrun horovodrun`, `hvdrun agent` and `hvdrun token`. They
+differ in their table, and in the spellings of a flag that they accept.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from hvdrun.errors import UsageError
+from hvdrun.options.option import Given, Option
+
+_IN_COMMAND = "it belongs to Python, as in hvdrun -np 2 python -m module."
+_NO_NEED = "leave it out, hvdrun connects the workers by itself."
+_NO_CHOICE = "leave it out, there is nothing to choose here."
+_FILES = "--output-filename DIR writes what each worker prints into files too."
+_OF_OTHERS = {  # flags of torchrun and Python, without their dashes
+    **dict.fromkeys(("m", "module", "run-path"), _IN_COMMAND),
+    **dict.fromkeys(("master-addr", "master-port", "local-addr", "node-rank", "standalone"), _NO_NEED),
+    **dict.fromkeys(("rdzv-backend", "rdzv-conf", "rdzv-endpoint", "rdzv-id"), _NO_NEED),
+    **dict.fromkeys(("log-dir", "r", "redirects", "t", "tee", "local-ranks-filter"), _FILES),
+    **dict.fromkeys(("duplicate-stdout-filters", "duplicate-stderr-filters"), _FILES),
+    **dict.fromkeys(("event-log-handler", "logs-specs", "role", "signals-to-handle"), _NO_CHOICE),
+    **dict.fromkeys(("start-method", "virtual-local-rank"), _NO_CHOICE),
+    "nproc-per-node": "-np is the number of all workers, as in hvdrun -np 2 python train.py.",
+    "nnodes": "-H names the hosts, as in -H server1:4,server2:4.",
+    "max-restarts": "an elastic job (--min-np) replaces workers that fail, and --reset-limit bounds how often.",
+    "no-python": "leave it out, hvdrun starts any program.",
+    "numa-binding": "hvdrun's -bind-to numa gives each worker a NUMA node.",
+    "shutdown-timeout": "hvdrun's --grace is the time that a worker has to end.",
+    "monitor-interval": "leave it out, hvdrun notices an end when it happens.",
+}
+
+
+class Typed(NamedTuple):
+    """An option on the command line: the option, its flag as it is spelled there, and the words of its value."""
+
+    option: Option
+    flag: str
+    values: tuple[str, ...] = ()
+
+
+def read_words(words: Sequence[str], find: Callable[[str], Typed]) -> tuple[list[Typed], int]:
+    """Read the options before the command, and count the words before it; `--` may separate them.
+
+    Args:
+        words: the command line.
+        find: returns the option that a word names, with the value that the same word holds, as in `--np=2`. It raises
+            UnknownOptionError for any other word.
+
+    Raises:
+        UsageError: an option does not exist, lacks its value, or takes none.
+    """
+    found: list[Typed] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        if word == "--":
+            return found, index + 1
+        if word == "-" or not word.startswith("-"):
+            break
+        option, flag, values = find(word)
+        if len(values) > option.arity:
+            raise UsageError(f"{flag} takes no value.")
+        end = index + 1 + option.arity - len(values)
+        if end > len(words):
+            raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
+        found.append(Typed(option, flag, (*values, *words[index + 1 : end])))
+        index = end
+    return found, index
+
+
+def gather(typed: Iterable[Typed]) -> dict[str, Given]:
+    """The value of each option by dest: of several the last, or all of them where the option repeats."""
+    given: dict[str, Given] = {}
+    for option, _, values in typed:
+        value, former = option.give(values), given.get(option.dest)
+        if option.repeats and not isinstance(value, bool | None):
+            given[option.dest] = (*(former if isinstance(former, tuple) else ()), value)
+        elif value is not None:
+            given[option.dest] = value
+    return given
+
+
+def split_flag(word: str, known: Mapping[str, Option]) -> Typed | None:
+    """Read `--flag` or `--flag=value`; None for a flag that is not among the known ones."""
+    flag, equals, value = word.partition("=")
+    return Typed(known[flag], flag, (value,) if equals else ()) if flag in known else None
+
+
+def find_remedy(flag: str) -> str | None:
+    """What replaces a flag of torchrun or Python; None for any other flag."""
+    return _OF_OTHERS.get(flag.lstrip("-").replace("_", "-"))
