@@ -173,3 +173,10 @@ def test_importing_prints_nothing_and_starts_no_thread() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert (run.stdout, run.stderr) == ("MainThread\n", "")
+
+
+def test_the_pure_tests_are_collected_where_there_is_no_framework() -> None:
+    program = "import pytest, sys; sys.modules |= {'torch': None, 'mxnet': None}; sys.exit(pytest.main(sys.argv[1:]))"
+    words = [sys.executable, "-c", program, "-q", "--collect-only", "-p", "no:cacheprovider", "-m", "pure"]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout

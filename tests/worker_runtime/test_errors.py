@@ -1,4 +1,4 @@
-"""Errors that programs written for Horovod recognise, and how a caller says what an allreduce shall do."""
+"""Errors that programs written for Horovod recognise."""
 
 from datetime import timedelta
 
@@ -6,8 +6,6 @@ import pytest
 
 from rendezvous.core.model import Assignment, Membership
 from worker_runtime import errors
-from worker_runtime.api.basics import handle_average_backwards_compatibility
-from worker_runtime.collectives.combination import Reduction
 
 EVERY_ERROR = [
     errors.NotInitializedError(),
@@ -47,9 +45,3 @@ def test_another_version_than_the_one_built_for_is_named() -> None:
     assert (error.name, error.version, error.installed_version) == ("torch", "2.0", "2.1")
     assert str(error) == errors.get_version_mismatch_message("torch", "2.0", "2.1")
     assert str(error).startswith("Horovod was built with torch 2.0, but 2.1 is installed")
-
-
-@pytest.mark.parametrize(("average", "expected"), [(True, Reduction.AVERAGE), (False, Reduction.SUM)])
-def test_the_old_argument_still_works_and_warns(average: bool, expected: int) -> None:  # noqa: FBT001 - Horovod's argument
-    with pytest.warns(DeprecationWarning, match="average is deprecated"):
-        assert handle_average_backwards_compatibility(None, average) == expected

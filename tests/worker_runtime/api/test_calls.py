@@ -9,7 +9,7 @@ import torch
 from worker_runtime.api import basics, functions
 from worker_runtime.api.calls import Request, begins, overwrites, runs, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives.combination import SUM
+from worker_runtime.collectives.combination import SUM, Reduction
 
 
 class Lists:
@@ -78,3 +78,9 @@ def test_a_function_has_the_arguments_and_words_of_what_it_is_made_of() -> None:
     assert begun.endswith(in_place)
     assert in_place.startswith("`allreduce` in place:")
     assert in_place.endswith(plain)
+
+
+@pytest.mark.parametrize(("average", "expected"), [(True, Reduction.AVERAGE), (False, Reduction.SUM)])
+def test_the_old_argument_still_works_and_warns(average: bool, expected: int) -> None:  # noqa: FBT001 - Horovod's argument
+    with pytest.warns(DeprecationWarning, match="average is deprecated"):
+        assert basics.handle_average_backwards_compatibility(None, average) == expected
