@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DEPLOY = ROOT / "deploy" / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorials" / "pytorch.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 # Lines for a shell that no test runs as they are, by their program, and why.
 NOT_RUN = {
@@ -22,7 +23,7 @@ NOT_RUN = {
     "hvdrun token": "has tests of its own",
     "kubectl": "needs Kubernetes",
     "make": "installs torch and runs these tests",
-    "pip": "installs torch; the test of the wheel installs without it",
+    "pip": "installs torch; a nightly test installs the wheel with it",
     "python": "changes the Python environment; the shim has tests of its own",
     "qsub": "needs PBS",
     "salloc": "needs Slurm",
@@ -44,9 +45,9 @@ def find_blocks(text: str, language: str) -> list[str]:
     return [textwrap.dedent(block) for _, block in found]
 
 
-def find_shell_lines() -> list[str]:
+def find_shell_lines(pages: Iterable[Path] = (*PAGES, DEPLOY)) -> list[str]:
     """What users type, each once."""
-    return sorted(set(re.findall(r"^\s*\$ (.*)$", read((*PAGES, DEPLOY)), re.MULTILINE)))
+    return sorted(set(re.findall(r"^\s*\$ (.*)$", read(pages), re.MULTILINE)))
 
 
 def find_reason(line: str) -> str | None:
@@ -55,10 +56,10 @@ def find_reason(line: str) -> str | None:
     return NOT_RUN.get(" ".join(words[:2])) or NOT_RUN.get(words[0])
 
 
-def find_commands() -> list[str]:
+def find_commands(pages: Iterable[Path] = (*PAGES, DEPLOY)) -> list[str]:
     """What follows `hvdrun` in each command line of a job, in a block or within a sentence, each once."""
-    sentences = re.findall(r"`(hvdrun [^`]*(?: hostname| python \S+\.py| python -m [\w.]+))`", read((*PAGES, DEPLOY)))
-    lines = {line for line in find_shell_lines() if find_reason(line) is None} | set(sentences)
+    sentences = re.findall(r"`(hvdrun [^`]*(?: hostname| python \S+\.py| python -m [\w.]+))`", read(pages))
+    lines = {line for line in find_shell_lines(pages) if find_reason(line) is None} | set(sentences)
     return sorted({shlex.join(shlex.split(re.sub(f"^{_JOB}", "", line), comments=True)) for line in lines})
 
 
