@@ -18,10 +18,12 @@ from tests.system.launcher import Launcher
 BLOCKS = find_blocks(read(), "python")
 # A notebook's cells, and the script that stands before them.
 FUNCTIONS, *CELLS = find_blocks(read([ROOT / "docs" / "guides" / "from-python.md"]), "python")
+QUICKSTART = read([ROOT / "docs" / "quickstart.md"])
+(FIRST_JOB,) = find_blocks(QUICKSTART, "python")
 OF_PYTEST = [block for block in BLOCKS if "import pytest" in block]
 OF_MXNET = [block for block in BLOCKS if "import mxnet" in block]
-OF_TORCH = [block for block in BLOCKS if block not in {FUNCTIONS, *CELLS, *OF_PYTEST, *OF_MXNET}]
-MESSAGES = re.findall(r"^```\n((?:Mismatched|One or more).*?)^```$", read(), re.MULTILINE | re.DOTALL)
+OF_TORCH = [block for block in BLOCKS if block not in {FIRST_JOB, FUNCTIONS, *CELLS, *OF_PYTEST, *OF_MXNET}]
+MESSAGES = re.findall(r"^```text\n((?:Mismatched|One or more).*?)^```$", read(), re.MULTILINE | re.DOTALL)
 # A folder of the text that does not exist here.
 FOLDER = "/shared/run1"
 
@@ -35,6 +37,7 @@ import worker_runtime.torch as hvd
 hvd.init()
 if not torch.cuda.is_available():
     torch.cuda.set_device = lambda index: None
+    torch.nn.Module.cuda = torch.Tensor.cuda = lambda self: self
 for index, block in enumerate(json.load(open("blocks.json"))):
     torch.manual_seed(hvd.rank())
     model = torch.nn.Linear(3, 2)
@@ -141,6 +144,14 @@ def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
 def test_the_cells_of_a_notebook_run(hvdrun: Launcher) -> None:
     lines = run_python(hvdrun, "\n".join(CELLS))
     assert sorted(lines) == [f"[{rank}] rank {rank} trains 2 epochs" for rank in range(2)]
+
+
+def test_the_first_job_prints_what_the_page_shows(hvdrun: Launcher) -> None:
+    (shown,) = (block.splitlines() for block in find_blocks(QUICKSTART, "console") if "[0]" in block)
+    hvdrun.write("train.py", FIRST_JOB)
+    finished = hvdrun(*shlex.split(shown[0])[2:])
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == shown[1:]
 
 
 def test_every_block_for_torch_runs(hvdrun: Launcher) -> None:
