@@ -82,6 +82,7 @@ class Ordering:
         self._next_number = 0
         self._joined: set[int] = set()
         self._left: dict[int, str] = {}  # and how
+        self._failures: dict[int, Question] = {}  # of those, FAILs of which not all members have heard
         self._blocked: dict[int, Use] = {}  # by rank, the use that it waits for
         self._is_lost = False
 
@@ -147,12 +148,14 @@ class Ordering:
         if self._is_lost or rank in self._left:
             return []
         self._left[rank] = how
-        answers: list[Answer] = []
-        for use in self._list_uses():
-            if rank in use.members:
-                use.asked.pop(rank, None)
-                if use.asked:
-                    answers.append(self._refuse(use, explain_shutdown(use.question, {rank: how})))
+        needing = [use for use in self._list_uses() if rank in use.members]
+        for use in needing:
+            self._withdraw(use, rank)
+        answers: list[Answer] = [
+            self._refuse(use, explain_shutdown(use.question, {rank: how}, self._failures))
+            for use in needing
+            if use.asked
+        ]
         for uses in self._sets.values():
             if rank in uses.ranks:
                 uses.left.append(rank)
@@ -171,10 +174,8 @@ class Ordering:
         if self._is_lost or rank in self._left:
             return
         for use in self._list_uses():
-            if use.asked.pop(rank, None) is not None:
-                use.sizes.pop(rank, None)
-                if not use.asked:
-                    self._end(use)
+            if self._withdraw(use, rank) and not use.asked:
+                self._end(use)
         self._joined.discard(rank)
         self._blocked.pop(rank, None)
 
@@ -218,6 +219,14 @@ class Ordering:
         uses = self._sets.get(process_set)
         return None if uses is None else uses.members
 
+    def _withdraw(self, use: Use, rank: int) -> bool:
+        """Take back what a rank that is gone has asked; whether it had asked."""
+        use.sizes.pop(rank, None)
+        question = use.asked.pop(rank, None)
+        if question is not None and question.signature.kind is Kind.FAIL:
+            self._failures.setdefault(rank, question)
+        return question is not None
+
     def _turn_away(self, rank: int, question: Question, uses: Uses | None) -> list[Answer]:
         """Answer a question that can never be released."""
         if self._is_lost:
@@ -232,7 +241,7 @@ class Ordering:
         if rank not in uses.ranks:
             raise IllegalQuestionError(f"rank {rank} is no member of process set {number}, and asks {question.name}")
         left = {member: self._left[member] for member in uses.left}
-        return [Refusal(number, question.name, (rank,), explain_shutdown(question, left))]
+        return [Refusal(number, question.name, (rank,), explain_shutdown(question, left, self._failures))]
 
     def _check(self, rank: int, question: Question, sizes: tuple[int, ...]) -> None:
         """Look more closely at what is not the plain case."""

@@ -40,12 +40,13 @@ def explain_join(question: Question, joined: Iterable[int]) -> str:
     )
 
 
-def explain_shutdown(question: Question, left: Mapping[int, str]) -> str:
+def explain_shutdown(question: Question, left: Mapping[int, str], failures: Mapping[int, Question]) -> str:
     """A rank has left that is needed.
 
     Args:
         question: which needs them.
         left: how each has ended: "ended well"; "" where it has called shutdown().
+        failures: of ranks that have left, the call that had failed there.
     """
     ranks: dict[str, list[int]] = {}
     for rank in sorted(left, key=lambda rank: (bool(left[rank]), rank)):
@@ -58,6 +59,7 @@ def explain_shutdown(question: Question, left: Mapping[int, str]) -> str:
         f"{', '.join(shown[:MOST_NAMED])}{', ...' * (len(shown) > MOST_NAMED)}, and {name_operation(question)} needs "
         f"{'it' if len(left) == 1 else 'them'}. All members of a process set must call the same operations before "
         "one of them ends or calls shutdown()."
+        + "".join(f" Before that: {explain_failure(failures[rank], rank)}" for rank in sorted(left) if rank in failures)
     )
 
 
