@@ -31,6 +31,9 @@ def broadcast_object(
     root: int,
     name: str | None = None,
     process_set: int = GLOBAL_SET,
+    *,
+    kind: str = "broadcast_object",
+    note: str = "",
 ) -> Any:  # noqa: ANN401 - any object
     """The root's object on every rank of a set: itself on the root, a copy elsewhere.
 
@@ -42,21 +45,24 @@ def broadcast_object(
         root: the root's rank in the job.
         name: by which the ranks' calls find each other; without one, calls are counted.
         process_set: the set's number.
+        kind: the function that the program calls, for messages.
+        note: what else all ranks must have alike.
 
     Raises:
         ValueError: the set is unknown, or this rank or the root is not in it.
-        HorovodInternalError: the operation failed, what came was not sent by the root, or the root could not pickle it.
+        HorovodInternalError: the ranks do not have the same root and note, the operation failed, what came was not sent
+            by the root, or the root could not pickle it.
         Exception: on the root, what pickling has raised.
     """
-    among = engine.find_members(process_set, "broadcast_object")
-    root = read_root("broadcast_object", root, among.ranks)
+    among = engine.find_members(process_set, kind)
+    root = read_root(kind, root, among.ranks)
     is_root = among.rank == root
     if is_root and among.size == 1:
         return value
-    title = engine.make_name("broadcast_object", name, process_set)
+    title = engine.make_name(kind, name, process_set)
     nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
     data, error = _pack(engine, title, value, root) if is_root else (nothing, None)
-    ((gathered, _),) = engine.run(_RootRows(data, root, among, title))
+    ((gathered, _),) = engine.run(_RootRows(data, root, among, title, note))
     if error is not None:
         raise error
     return value if is_root else _unpack(engine, title, gathered, root)
@@ -101,10 +107,11 @@ class _Unpicklable(NamedTuple):
 class _RootRows(Allgather):
     """Gathers the rows of one rank: then it does not matter who else is left."""
 
-    def __init__(self, data: torch.Tensor, root: int, among: Members, name: str) -> None:
-        super().__init__((data,), among, name, note=f"root rank {root}")
+    def __init__(self, data: torch.Tensor, root: int, among: Members, name: str, note: str) -> None:
+        super().__init__((data,), among, name, note=f"root rank {root}{', ' * bool(note)}{note}")
         self._data = data
         self._root = root
+        self._note = note
 
     @property
     def needed_rank(self) -> int:
@@ -118,7 +125,7 @@ class _RootRows(Allgather):
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
-        return type(self)(self._data, ranks[self._root], among, self.question.name)
+        return type(self)(self._data, ranks[self._root], among, self.question.name, self._note)
 
 
 def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:

@@ -1,12 +1,15 @@
 """What makes replicas equal before training starts: parameters, optimizer state and Python objects from one rank."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from math import prod
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
+from torch.nn.parameter import is_lazy
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.failures import await_all
@@ -15,11 +18,13 @@ from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
+from worker_runtime.engine import objects
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.torch.proxies import check_optimizer, unwrap
 
 _PAIR = 2
+_STATE = "broadcast_optimizer_state"
 
 
 @untraced
@@ -85,31 +90,29 @@ def broadcast_optimizer_state(
     as the others are.
 
     Args:
-        optimizer: plain or distributed, with the same parameter groups on all ranks.
+        optimizer: plain or distributed; of the same class, with the same parameter groups, on all ranks.
         root_rank: whose state; its rank in the job, also with a process set.
         model: Horovod's argument; nothing is needed of it here.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: something else than an optimizer was given, the optimizer of this rank has other parameter groups
-            than the root's, or the root is not in the set.
-        HorovodInternalError: an operation failed, or Horovod has not been initialized.
+        ValueError: something else than an optimizer was given, or the root is not in the set.
+        HorovodInternalError: the ranks' optimizers differ in more than options and state, an operation failed, or
+            Horovod has not been initialized.
     """
     del model
-    check_optimizer("broadcast_optimizer_state", optimizer)
-    plain = unwrap(optimizer)
-    among = begin_call("broadcast_object", "optimizer.outline", process_set).among
-    root_rank = read_root("broadcast_optimizer_state", root_rank, among.ranks)
-    is_root = among.rank == root_rank
-    own = plain.state_dict()
-    outline = broadcast_object(_outline(own) if is_root else None, root_rank, "optimizer.outline", process_set)
+    call = begin_call(_STATE, "outline", process_set)
+    with call.preparing():
+        check_optimizer(_STATE, optimizer)
+        root_rank = read_root(_STATE, root_rank, call.among.ranks)
+        is_root = call.among.rank == root_rank
+        plain = unwrap(optimizer)
+        own = plain.state_dict()
+        note = _describe(plain)
+    root_outline, number = _outline(own) if is_root else None, call.among.number
+    outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
     state = own["state"] if is_root else _allocate_state(outline["state"], plain)
-    by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for tensor in (value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)):
-        by_device.setdefault(tensor.device, []).append(tensor)
-    for index, tensors in enumerate(by_device.values()):
-        call = begin_call("broadcast", f"optimizer.state.{index}", process_set)
-        call.engine.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
+    _broadcast_tensors(state, root_rank, process_set)
     if not is_root:
         load_optimizer_state(plain, outline["param_groups"], state)
 
@@ -164,6 +167,28 @@ class _Missing:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
         self.device = tensor.device.type
+
+
+def _broadcast_tensors(state: dict[int, dict[str, Any]], root_rank: int, process_set: ProcessSet) -> None:
+    """Overwrite the tensors of an optimizer's state: those of one device are one operation."""
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in (value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)):
+        by_device.setdefault(tensor.device, []).append(tensor)
+    for index, tensors in enumerate(by_device.values()):
+        call = begin_call(_STATE, f"tensors.{index}", process_set)
+        with call.preparing():
+            operation = Broadcast(tensors, root_rank, call.among, call.name, tensors)
+        call.engine.run(operation)
+
+
+def _describe(optimizer: torch.optim.Optimizer) -> str:
+    """What the ranks' optimizers must have alike, so that the state of one fits another."""
+    groups = [list(group["params"]) for group in optimizer.param_groups]
+    shapes = [[None if is_lazy(parameter) else tuple(parameter.shape) for parameter in group] for group in groups]
+    digest = hashlib.blake2s(repr(shapes).encode(), digest_size=4).hexdigest()
+    elements = sum(prod(shape) for group in shapes for shape in group if shape is not None)
+    counts = ", ".join(str(len(group)) for group in groups)
+    return f"{type(optimizer).__name__} of {counts} parameters with {elements} elements ({digest})"
 
 
 def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:

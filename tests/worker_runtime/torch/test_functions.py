@@ -1,10 +1,15 @@
 """Replicas become equal, and nothing else about them changes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+
+MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.5),
@@ -146,14 +151,31 @@ def test_state_keeps_its_dtype_where_torch_would_convert_it(ranks: RankPool) -> 
     assert ranks.run(body) == [describe(torch.tensor([0.1, 0.2]))] * 2
 
 
-def test_an_optimizer_of_other_groups_is_refused_with_both_counts(ranks: RankPool) -> None:
+@pytest.mark.parametrize(
+    "make_other",
+    [
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        lambda parameters: torch.optim.Adam(parameters[:1]),
+        lambda parameters: torch.optim.Adam([{"params": [parameter]} for parameter in parameters]),
+        lambda parameters: torch.optim.Adam([parameters[0], torch.nn.Parameter(torch.ones(2, 1))]),
+    ],
+    ids=["class", "parameters", "groups", "shapes"],
+)
+def test_optimizers_that_differ_are_refused_on_all_ranks(ranks: RankPool, make_other: MakeOptimizer) -> None:
     def body() -> None:
-        parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2 + hvd.rank())]
-        optimizer = torch.optim.SGD(parameters, lr=0.1)
-        if hvd.rank() == 0:
+        parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+        optimizer = make_other(parameters) if hvd.rank() else torch.optim.Adam(parameters)
+        with pytest.raises(hvd.HorovodInternalError, match=r"'root rank 0, Adam of 2 parameters"):
             hvd.broadcast_optimizer_state(optimizer, 0)
-        else:
-            with pytest.raises(ValueError, match=r"\[3\] parameters here and \[2\] on the root"):
-                hvd.broadcast_optimizer_state(optimizer, 0)
+
+    ranks.run(body)
+
+
+def test_broadcasting_the_state_of_no_optimizer_fails_on_all_ranks(ranks: RankPool) -> None:
+    def body() -> None:
+        parameter = torch.nn.Parameter(torch.ones(2))
+        wrong: Any = parameter if hvd.rank() else torch.optim.Adam([parameter])
+        with pytest.raises((ValueError, hvd.HorovodInternalError), match="an optimizer was expected, not Parameter"):
+            hvd.broadcast_optimizer_state(wrong, 0)
 
     ranks.run(body)
