@@ -4,7 +4,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 LIMIT_SECONDS = 60.0
 _TEST_LIMIT_SECONDS = 100.0
@@ -33,7 +33,10 @@ async def happen(holds: Callable[[], bool], what: str = "it") -> None:
 
 
 def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, None]:
-    """Run an asynchronous test in an event loop of its own."""
+    """Run an asynchronous test in a new event loop, which it leaves without an open connection.
+
+    The accepted side of a connection counts, too: garbage collection would report it in a later test.
+    """
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -41,6 +44,11 @@ def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, N
             async with asyncio.timeout(_TEST_LIMIT_SECONDS):
                 await test(*args, **kwargs)
 
-        asyncio.run(run_limited())
+        with asyncio.Runner() as runner:
+            loop: Any = runner.get_loop()
+            runner.run(run_limited())
+        opened = loop._transports.values()  # of asyncio's selector event loop: its sockets
+        left = [str(transport) for transport in opened if transport._sock is not None]
+        assert not left, f"connections that the test has not closed: {left}"
 
     return run

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from hvdrun.errors import HvdrunError
+from hvdrun.network.probe import close_server
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK
 from rendezvous.errors import RendezvousError, WireError
@@ -33,17 +34,22 @@ _MOST_PROBES = 127
 
 
 class Channel(asyncio.StreamReaderProtocol):
-    """One connection, from its handshake to its end: read from `reader`, write to `transport`."""
+    """One connection: read from `reader`, write to `transport`.
+
+    is_open: the handshake was completed, and the connection has not ended.
+    """
 
     def __init__(self) -> None:
         self.reader = asyncio.StreamReader()
         super().__init__(self.reader)
         self.transport: asyncio.Transport
+        self.is_open = False
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._flow: OutputForwarder | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The handshake was done."""
+        self.is_open = True
         super().connection_made(transport)
         self.transport = cast("asyncio.Transport", transport)
 
@@ -52,6 +58,7 @@ class Channel(asyncio.StreamReaderProtocol):
         super().connection_lost(None)
         if self._flow is not None:
             self._flow.connection_lost(exc)
+        self.is_open = False
         if not self.closed.done():
             self.closed.set_result(None)
 
@@ -69,7 +76,7 @@ class Channel(asyncio.StreamReaderProtocol):
 
     def abort(self) -> None:
         """End it at once, if it has not ended: asyncio of Python 3.11.2 fails on a transport that was closed then."""
-        if not self.closed.done():
+        if self.is_open:
             self.transport.abort()
 
     def follow(self, flow: "OutputForwarder") -> None:
@@ -157,6 +164,7 @@ class TunnelEnd:
         self._server: asyncio.Server | None = None
         self._tasks = tasks
         self._connections = 0
+        self._is_closed = False
         self.port = 0
 
     async def open(self) -> None:
@@ -169,12 +177,13 @@ class TunnelEnd:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening, and refuse a connection that asyncio has accepted and not handed over yet."""
+        self._is_closed = True
         if self._server is not None:
-            self._server.close()
+            close_server(self._server)
 
     def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= MAX_CONNECTIONS:
+        if self._is_closed or self._connections >= MAX_CONNECTIONS:
             writer.transport.abort()
             return
         self._connections += 1
@@ -195,14 +204,15 @@ class TunnelEnd:
             await _forward((reader, writer), channel)
 
 
-async def forward_inside(channel: Channel, port: int) -> None:
-    """Lead what comes from a host to a port of this machine's loopback address, and back, until either end closes."""
-    try:
-        reader, writer = await asyncio.open_connection(LOOPBACK, port)
-    except OSError:
-        channel.abort()
-        return
-    await _forward((reader, writer), channel)
+def forward_inside(channel: Channel, port: int, tasks: BackgroundTasks) -> None:
+    """Forward a connection from a host to a port of this machine's loopback address, until either end closes."""
+
+    async def forward() -> None:
+        with suppress(OSError):
+            await _forward(await asyncio.open_connection(LOOPBACK, port), channel)
+
+    task = tasks.create_task(forward(), name="forward an agent to the rendezvous")
+    task.add_done_callback(lambda _: channel.abort())  # also of a task that was cancelled before it ran
 
 
 async def _forward(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], channel: Channel) -> None:

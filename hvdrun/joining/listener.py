@@ -8,7 +8,8 @@ import asyncio
 import hmac
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Channel, make_server_context
 from hvdrun.joining.token import Token
@@ -57,7 +58,7 @@ class JoinListener:
         self._limit_seconds = limit_seconds
         self._context = make_server_context(credential)
         self._socket: socket.socket | None = None
-        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._strangers: dict[asyncio.Task[Any], None] = {}  # the oldest first
 
     def open(self, address: str, port: int) -> int:
         """Listen; the port.
@@ -85,7 +86,7 @@ class JoinListener:
                 continue
             task = self._tasks.create_task(self._authenticate(connection), name="authenticate an agent")
             self._strangers[task] = None
-            task.add_done_callback(self._forget_stranger)
+            task.add_done_callback(partial(self._settle, connection))
             while len(self._strangers) >= count_strangers():
                 moved, _ = await asyncio.wait(
                     self._strangers, timeout=_STANDSTILL_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -93,17 +94,20 @@ class JoinListener:
                 if not moved:
                     next(iter(self._strangers)).cancel()
 
-    def _forget_stranger(self, task: asyncio.Task[None]) -> None:
+    def _settle(self, connection: socket.socket, task: asyncio.Task[bool]) -> None:
+        """Close a connection that was not admitted; its task may have been cancelled before it ran."""
         self._strangers.pop(task, None)
+        if task.cancelled() or task.exception() is not None or not task.result():
+            connection.close()
 
-    async def _authenticate(self, connection: socket.socket) -> None:
-        """One connection, from the first byte to the answer."""
-        channel: Channel | None = None
+    async def _authenticate(self, connection: socket.socket) -> bool:
+        """Serve one connection from the first byte to the answer; returns whether it belongs to an admitted agent."""
+        channel = Channel()
         admitted = False
         try:
             async with asyncio.timeout(self._limit_seconds):
-                _, channel = await asyncio.get_running_loop().connect_accepted_socket(
-                    Channel,
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    lambda: channel,
                     connection,
                     ssl=self._context,
                     ssl_handshake_timeout=self._limit_seconds,
@@ -119,11 +123,9 @@ class JoinListener:
         except (OSError, EOFError, RendezvousError):
             pass  # it has gone, has taken too long, or speaks another language
         finally:
-            if channel is not None and not admitted:
+            if not admitted:
                 channel.abort()
-            elif channel is None:
-                with suppress(OSError):
-                    connection.close()
+        return admitted
 
     async def _answer(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
         """What the launcher says to this agent; nothing of the job is said to one that does not know the secret."""
@@ -142,7 +144,7 @@ class JoinListener:
                 "(`hvdrun token FILE`)."
             )
         if (task := asyncio.current_task()) is not None:
-            self._forget_stranger(task)
+            self._strangers.pop(task, None)
         return await self._receive(join, channel)
 
 

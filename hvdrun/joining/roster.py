@@ -155,7 +155,7 @@ class Roster:
         agent = self._agents.get(host)
         if agent is None or agent.tunnel_target is None:
             return AgentAdmitted(Admission.REFUSED, "this agent reaches the rendezvous without the launcher.")
-        self._tasks.create_task(forward_inside(channel, agent.tunnel_target), name="forward an agent to the rendezvous")
+        forward_inside(channel, agent.tunnel_target, self._tasks)
         return AgentAdmitted(Admission.ACCEPTED)
 
     def _limit(self, agent: _JoinedAgent) -> float:

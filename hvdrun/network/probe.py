@@ -75,6 +75,7 @@ class Listener:
         self._silence_seconds = silence_seconds
         self._servers: list[asyncio.Server] = []
         self._connections: dict[_ProbeConnection, None] = {}  # the oldest first
+        self._is_closed = False
 
     async def open(self, addresses: Sequence[InterfaceAddress]) -> tuple[Listening, ...]:
         """Listen on a free port of each address; an address where that is impossible is left out."""
@@ -87,14 +88,18 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and close all connections."""
+        self._is_closed = True
         for server in self._servers:
-            server.close()
+            close_server(server)
         self._servers.clear()
         for connection in tuple(self._connections):
             connection.close()
 
     def add(self, connection: "_ProbeConnection") -> None:
-        """Register a new connection."""
+        """Register a new connection; asyncio may have accepted it before this listener was closed."""
+        if self._is_closed:
+            connection.close()
+            return
         if len(self._connections) >= MAX_CONNECTIONS:
             next(iter(self._connections)).close()
         self._connections[connection] = None
@@ -114,6 +119,17 @@ class Listener:
         bound.listen(_BACKLOG)  # asyncio has set the other as both
         self._servers.append(server)
         return endpoint
+
+
+def close_server(server: asyncio.Server) -> None:
+    """Stop accepting connections; its protocols still get those that were accepted before, and have to close them.
+
+    `Server.close` alone leaves these open, without an owner, up to Python 3.12.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening)
+    loop.call_soon(server.close)
 
 
 class _ProbeConnection(asyncio.Protocol):

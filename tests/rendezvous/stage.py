@@ -257,28 +257,23 @@ class Network:
         connection = asyncio.create_task(self._connect(reader, writer, self._is_cut))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
+        connection.add_done_callback(lambda _: writer.transport.abort())  # also where the server does not listen
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event) -> None:
         there, back = await asyncio.open_connection(LOOPBACK, self._target)
         pumps = {asyncio.create_task(part) for part in (_pump(reader, back), _pump(there, writer))}
         self._pumps |= pumps
-        cut = asyncio.create_task(is_cut.wait())
-        parts = (*pumps, cut)
-        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-        if any(pump.cancelled() for pump in pumps):  # forgotten
-            await cut
-        self._pumps -= pumps
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
-        for end in (writer, back):
-            await _break(end)
-
-
-async def _break(end: asyncio.StreamWriter) -> None:
-    end.transport.abort()
-    with suppress(OSError):
-        await end.wait_closed()
+        parts = (*pumps, cut := asyncio.create_task(is_cut.wait()))
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            if any(pump.cancelled() for pump in pumps):  # forgotten
+                await cut
+        finally:
+            self._pumps -= pumps
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            back.transport.abort()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

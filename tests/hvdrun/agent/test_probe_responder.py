@@ -54,7 +54,7 @@ async def test_it_is_reached_and_reaches_others() -> None:
     assert len(await probe(TOKEN, [ProbeTarget("a", entry.endpoint) for entry in here])) == len(here)
     await responder.close()
     await other.close()
-    assert not any(map(listens, (*here, *there)))
+    await happen(lambda: not any(map(listens, (*here, *there))), "the close of all listeners")
 
 
 @in_loop
@@ -65,7 +65,7 @@ async def test_another_check_ends_the_one_before() -> None:
     first = await find(told)
     responder.take(ListAddresses(b"u" * 32, "a"))
     second = await find(told)
-    assert not any(map(listens, first))
+    await happen(lambda: not any(map(listens, first)), "the close of the first listeners")
     assert all(map(listens, second))
     await responder.close()
 

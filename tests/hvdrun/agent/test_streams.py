@@ -146,7 +146,15 @@ async def test_closing_a_tls_connection_on_which_nothing_waits_ends() -> None:
     """With a limit of 0 asyncio counts the empty buffer of a TLS connection as full."""
     authority = Authority("test")
     context = make_server_context(authority.issue_server())
-    server = await asyncio.start_server(lambda _, writer: writer.write(b"x"), "127.0.0.1", ssl=context)
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(b"x")
+            await reader.read()
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", ssl=context)
     async with server:
         port = server.sockets[0].getsockname()[1]
         channel = await dial("127.0.0.1", port, make_client_context(authority.certificate))

@@ -201,9 +201,11 @@ async def test_an_agent_reaches_the_rendezvous_through_the_launcher(tmp_path: Pa
     path = tmp_path / "job.token"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(await reader.readexactly(5) + b" heard")
-        await reader.read()
-        writer.close()
+        try:
+            writer.write(await reader.readexactly(5) + b" heard")
+            await reader.read()
+        finally:
+            writer.transport.abort()
 
     async with await asyncio.start_server(answer, LOOPBACK, 0) as inside, opened(path) as launcher:
         async with started(launcher.place, path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -157,3 +158,15 @@ async def test_all_who_probe_at_the_same_moment_are_answered_among_many_who_only
         probes = [probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS) for _ in range(3)]
         assert [len(proofs) for proofs in await asyncio.gather(*probes)] == [100, 100, 100]
         assert len(listener._connections) <= MAX_CONNECTIONS
+
+
+@in_loop
+async def test_a_closed_listener_closes_a_connection_that_was_accepted_before() -> None:
+    async with listening("127.0.0.1") as (listener, (entry,)):
+        with socket.create_connection((entry.endpoint.address, entry.endpoint.port)) as prober:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # now the connection is accepted, and nobody has it yet
+            listener.close()
+            reader, writer = await asyncio.open_connection(sock=prober)
+            assert await read_rest(reader) == b""
+            writer.transport.abort()

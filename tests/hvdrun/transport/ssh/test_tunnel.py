@@ -31,10 +31,20 @@ async def connected(home: Home, server: SshServer, folder: Path) -> AsyncIterato
 
 @asynccontextmanager
 async def tunnelling(transport: SshTransport, serve: Serve) -> AsyncIterator[int]:
-    """A server here; the port there that leads to it."""
-    served = await asyncio.start_server(serve, "127.0.0.1", 0)
-    yield await transport.tunnel(served.sockets[0].getsockname()[1])
-    served.close()
+    """A server here, which closes a connection when `serve` returns; the port there that leads to it."""
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await serve(reader, writer)
+            writer.close()
+            await writer.wait_closed()
+        except OSError:
+            pass  # the other end has gone
+        finally:
+            writer.transport.abort()
+
+    async with await asyncio.start_server(serve_one, "127.0.0.1", 0) as server:
+        yield await transport.tunnel(server.sockets[0].getsockname()[1])
 
 
 def is_open(port: int) -> bool:
@@ -56,7 +66,6 @@ async def test_bytes_go_both_ways_and_ends_too(home: Home, server: SshServer, tm
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-        writer.close()
 
     async def converse(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -82,7 +91,6 @@ async def test_two_tunnels_lead_to_two_ports(home: Home, server: SshServer, tmp_
 
             async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes = word) -> None:
                 writer.write(word)
-                writer.close()
 
             async with tunnelling(transport, greet) as port:
                 assert await read(port) == word
@@ -96,13 +104,10 @@ async def test_a_far_end_that_does_not_read_holds_the_sender_back(
 
     async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal sent
-        try:
-            while True:
-                writer.write(bytes(65536))
-                await writer.drain()
-                sent += 65536
-        except OSError:
-            writer.close()
+        while True:
+            writer.write(bytes(65536))
+            await writer.drain()
+            sent += 65536
 
     async with connected(home, server, tmp_path) as transport, tunnelling(transport, flood) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)

@@ -1,0 +1,61 @@
+"""Connections forwarded between an agent and its launcher: each end is closed, whenever the forwarding ends."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from hvdrun.joining.channel import Channel, TunnelEnd, forward_inside
+from hvdrun.processes.background import BackgroundTasks
+from rendezvous.core.model import LOOPBACK
+from tests.waiting import happen, in_loop
+
+FREE_PORT = 0
+CLOSED_PORT = 1
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[asyncio.StreamReader]:
+    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    try:
+        yield reader
+    finally:
+        writer.transport.abort()
+
+
+async def await_close(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        assert await reader.read() == b""
+
+
+@in_loop
+async def test_a_forwarded_connection_is_closed_when_its_task_is_cancelled_before_it_ran() -> None:
+    channels: list[Channel] = []
+
+    def accept() -> Channel:
+        channels.append(Channel())
+        return channels[-1]
+
+    server = await asyncio.get_running_loop().create_server(accept, LOOPBACK, FREE_PORT)
+    async with server, connected(server.sockets[0].getsockname()[1]) as reader:
+        await happen(lambda: any(channel.is_open for channel in channels))
+        async with BackgroundTasks() as tasks:
+            forward_inside(channels[0], CLOSED_PORT, tasks)
+        await await_close(reader)
+
+
+@in_loop
+async def test_a_closed_tunnel_refuses_a_connection_that_was_accepted_before() -> None:
+    async def connect() -> int:
+        raise AssertionError("a closed tunnel calls the launcher")
+
+    async with BackgroundTasks() as tasks:
+        tunnel = TunnelEnd(connect, tasks)
+        await tunnel.open()
+        with socket.create_connection((LOOPBACK, tunnel.port)) as caller:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # now the connection is accepted, and nobody has it yet
+            tunnel.close()
+            reader, writer = await asyncio.open_connection(sock=caller)
+            await await_close(reader)
+            writer.transport.abort()
