@@ -100,6 +100,7 @@ class Blacklist:
         return replace(
             self,
             slots={slot: known for slot, known in self.slots.items() if slot.host != host},
+            suspects=tuple(slot for slot in self.suspects if slot.host != host),
             hosts={**self.hosts, host: HostCooldown(closings + 1, now + cooldown_seconds)},
         )
 

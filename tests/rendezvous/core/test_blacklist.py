@@ -25,6 +25,11 @@ def test_half_of_its_slots_rounded_up_close_a_host(slots: int, closed: int) -> N
     assert blacklist.find_closed(0) == {"a": 10.0}
 
 
+def test_a_closed_host_comes_back_without_suspected_slots() -> None:
+    closed = Blacklist(suspects=(A0, Slot("b", 0))).close_host("a", 0.0, RECOVERY)
+    assert closed.suspects == (Slot("b", 0),)
+
+
 def test_very_many_closings_are_no_trouble() -> None:
     blacklist = Blacklist()
     for now in range(2000):
