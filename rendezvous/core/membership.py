@@ -288,7 +288,8 @@ def _find_next_time(state: State) -> float:
     if state.gathering_since is not None:
         times.append(state.gathering_since + recovery.gathering_seconds)
     if not state.number and state.waiting_since is not None:
-        times.append(state.waiting_since - state.slept_seconds + recovery.gathering_seconds)
+        limit_seconds = min(recovery.gathering_seconds, state.policy.start_timeout_seconds)
+        times.append(state.waiting_since - state.slept_seconds + limit_seconds)
     if state.number and state.count(WorkerState.INTENDED):
         since = min(record.since for record in state.list_workers(WorkerState.INTENDED))
         times.append(since + state.policy.start_timeout_seconds)
