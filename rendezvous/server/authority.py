@@ -1,10 +1,11 @@
-"""The job's own certificate authority: mutual TLS without any set-up, made for one job and forgotten with it.
+"""The job's own certificate authority: mutual TLS without set-up, created for one job.
 
-The authority's key never leaves the launcher's memory. The server's certificate is for serving only and carries a name
-that no agent's has; an agent's is for calling only and names its host, so that one host cannot speak for another.
+The authority's key never leaves the launcher's memory. The server's certificate is valid for serving only, and has a
+name of its own. An agent's certificate is valid for calling only and names its host, so that one host cannot act for
+another.
 
-The authority of a token, by which agents join, is another one, and its key is kept in a file: it vouches for the
-launcher's door, and issues nothing for agents.
+The token with which agents join has another authority, whose key is kept in a file. It issues the certificate of the
+launcher's listener, and none for agents.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -16,18 +17,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rendezvous.wire.orders import SERVER_NAME, Credential, agent_identity
 
-_CLOCK_SKEW = timedelta(days=1)  # hosts' clocks differ; the authority lives and dies with the job anyway
+_CLOCK_SKEW = timedelta(days=1)  # hosts' clocks differ; no certificate is used after the job
 _LIFETIME = timedelta(days=3650)
-_COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the host stands in full in the alternative name
+_COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the alternative name has the host in full
 
 
 class Authority:
     """Issues the certificates of one job.
 
-    key: that of an authority of this job that was made before, in PEM; a new one without it.
+    key: the key of an existing authority, in PEM; without it a new key is generated.
 
     Raises:
-        ValueError: the key is none.
+        ValueError: it is not a key.
     """
 
     def __init__(self, job: str, key: bytes | None = None) -> None:
@@ -53,19 +54,19 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """By which others know what this authority has issued; PEM."""
+        """The certificate with which others verify what this authority has issued; PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key(self) -> bytes:
-        """What makes its owner this authority; PEM."""
+        """The authority's private key; PEM."""
         return _encode_key(self._key)
 
     def owns(self, certificate: bytes) -> bool:
-        """The certificate, in PEM, is of this authority; another one of it may have been made since.
+        """The certificate, in PEM, has this authority's key; it may be older than the present one.
 
         Raises:
-            ValueError: it is none.
+            ValueError: it is not a certificate.
         """
         return x509.load_pem_x509_certificate(certificate).public_key() == self._key.public_key()
 
@@ -74,7 +75,7 @@ class Authority:
         return self._issue(SERVER_NAME, SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH)
 
     def issue_agent(self, host: str, number: int = 1) -> Credential:
-        """The credential of one host's agent; `number` is what `Server.number_agent` says when it is started."""
+        """The credential of one host's agent; `number` is what `Server.number_agent` returns when it is started."""
         return self._issue(f"agent {host}", agent_identity(host, number), ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _issue(self, common_name: str, identity: str, purpose: x509.ObjectIdentifier) -> Credential:
@@ -105,7 +106,7 @@ def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _decode_key(text: bytes) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(text, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("another kind of key")  # noqa: TRY004 - what was read is wrong, not what was passed
+        raise ValueError("another kind of key")  # noqa: TRY004 - the file is wrong, not the argument's type
     return key
 
 

@@ -1,9 +1,10 @@
-"""The rendezvous service on an agent's Unix socket: workers call here, and what must go further is passed on.
+"""The rendezvous service on an agent's Unix socket: workers call it, and it forwards the calls that the server needs.
 
-Notifications come once for each host and are handed out from a topic, so that the server hears hosts, not ranks. The
-socket lies in a folder that only its user can enter. A worker needs no credential, and may know the generation's key.
+The server sends notifications once to each host, and the relay publishes them to its workers, so that the server serves
+hosts, not ranks. The socket is in a folder that only its user can enter. So a worker needs no credential, and may
+receive the generation's key.
 
-On the way the relay sees when a sequencer is needed on its host, and what provides it publishes to the same topic.
+The relay also notices when its host needs a sequencer. The sequencer's provider publishes to the same topic.
 """
 
 import contextlib
@@ -24,27 +25,31 @@ from rendezvous.server import serving
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification, Published, Topic
 
-_GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
+_GRACE_SECONDS = 0.5  # for calls to complete before they are cancelled; most are subscriptions
 
 
 class SequencerProvider(Protocol):
-    """Who provides the workers of a host with a sequencer."""
+    """Starts the sequencer of a generation whose rank 0 is on this host."""
 
     def prepare(self, interpreter: str) -> None:
-        """A worker of this host joins, which this Python runs ("": not known): one may soon be needed."""
+        """Prepare: a worker of this host joins, so a sequencer may soon be needed.
+
+        interpreter: the Python that runs the worker; "" when it is not known.
+        """
 
     def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
-        """Serve this generation if its rank 0 is on this host, and publish where, or why not, when that is known.
+        """Start a sequencer if rank 0 of this generation is on this host, and post its endpoint, or why there is none.
 
-        It may be told of one generation several times.
+        Repeated calls about one generation are allowed.
         """
 
 
 class Relay(pb_grpc.RendezvousServicer):
     """Serves the workers of one host.
 
-    note_failure: is told of each worker that says how it will end, with the code.
-    note_outcome: is told of each worker that has run a task, with the task's number, before anybody else is.
+    note_failure: is called with each worker that reports its failure, and its exit code.
+    note_outcome: is called with each worker that delivers an outcome, and the task's number, before the outcome is
+        forwarded.
     """
 
     def __init__(
@@ -72,18 +77,18 @@ class Relay(pb_grpc.RendezvousServicer):
         """
         try:
             self._server.add_insecure_port(name_socket(socket))
-            # Its folder keeps others out already; this is for a folder that somebody has opened.
+            # The folder already keeps other users out; this holds where someone has changed the folder's mode.
             socket.chmod(0o600)  # noqa: ASYNC240 - takes no time
             await serving.start(self._server)
         except (RuntimeError, OSError) as error:
             raise ListenError(str(socket), str(error)) from None
 
     async def follow_server(self) -> None:
-        """Publish what the server sends to this host, until cancelled; without this, workers hear nothing.
+        """Publish what the server sends to this host, until cancelled. Workers receive nothing without it.
 
         Raises:
-            CallRefusedError: the server refuses to tell it.
-            WireError: what it tells cannot be understood.
+            CallRefusedError: the server refuses the subscription.
+            WireError: a notification is malformed.
         """
         async for notification in self._client.watch():
             self._topic.publish(notification)
@@ -91,16 +96,16 @@ class Relay(pb_grpc.RendezvousServicer):
                 self._sequencing.activate(notification, self._post)
 
     async def _post(self, notification: Notification) -> None:
-        """Publish what the sequencer's owner says; the server tells workers of other hosts of an open one."""
+        """Publish a notification of the sequencer's provider; the server announces an endpoint to the other hosts."""
         self._topic.publish(notification)
         if isinstance(notification, Announce):
             await self._client.open_sequencer(notification.generation, notification.endpoint)
 
     async def close(self) -> None:
-        """Stop serving; the socket goes with its folder.
+        """Stop serving; the socket is deleted with its folder.
 
-        Who follows is told that this was all, before calls are cut off: for that, gRPC would write a line of its own to
-        each worker's standard error, which is the user's.
+        Subscriptions are closed before calls are cancelled: gRPC writes a line to the standard error of each worker
+        whose call is cancelled.
         """
         self._topic.close()
         await serving.stop([self._server], _GRACE_SECONDS)
@@ -111,13 +116,13 @@ class Relay(pb_grpc.RendezvousServicer):
         self._sequencing.prepare(os.fsdecode(request.interpreter))
         if len(request.joined) != 1:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a worker joins for itself alone")
-        async with _faults_told(context):
+        async with _answer_errors(context):
             return await self._client.join(request.joined[0])
 
     async def Declare(
         self, request: pb.Declared, context: grpc.aio.ServicerContext[pb.Declared, pb.DeclareReply]
     ) -> pb.DeclareReply:
-        async with _faults_told(context):
+        async with _answer_errors(context):
             return await self._client.declare(request)
 
     async def Fail(
@@ -138,20 +143,20 @@ class Relay(pb_grpc.RendezvousServicer):
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, and to the server")
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, to the server")
 
     async def OpenSequencer(
         self,
         request: pb.SequencerOpened,
         context: grpc.aio.ServicerContext[pb.SequencerOpened, pb.OpenSequencerReply],
     ) -> pb.OpenSequencerReply:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, and tells the server")
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, at the server")
 
     async def FetchTask(
         self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]
     ) -> AsyncIterator[pb.TaskPart]:
         await self._decode_own(request.worker, context)
-        async with _faults_told(context), contextlib.aclosing(self._client.fetch_task(request)) as parts:
+        async with _answer_errors(context), contextlib.aclosing(self._client.fetch_task(request)) as parts:
             async for part in parts:
                 yield part
 
@@ -163,12 +168,12 @@ class Relay(pb_grpc.RendezvousServicer):
         first = await anext(request_iterator, pb.OutcomePart())
         worker = await self._decode_own(first.head.worker, context)
         self._note_outcome(worker, first.head.number)
-        async with _faults_told(context):
+        async with _answer_errors(context):
             return await self._client.deliver_outcome(_chain(first, request_iterator))
 
     async def _decode_own(self, message: pb.WorkerId, context: grpc.aio.ServicerContext[Any, Any]) -> Worker:
-        """The worker that a call names, which must be one of this host."""
-        async with _faults_told(context):
+        """The worker that a call names; any other than this host's is refused."""
+        async with _answer_errors(context):
             worker = codec.decode_worker(message)
         if worker.slot.host != self._host:
             reason = f"worker {worker} is not on host {self._host}"
@@ -183,8 +188,8 @@ async def _chain(first: pb.OutcomePart, others: AsyncIterator[pb.OutcomePart]) -
 
 
 @contextlib.asynccontextmanager
-async def _faults_told(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Answer a worker's call as the server has answered the relay's, and say what a message lacks."""
+async def _answer_errors(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Pass the server's errors on to the worker, and answer a malformed call with what is wrong with it."""
     try:
         yield
     except WireError as error:

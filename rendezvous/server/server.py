@@ -1,11 +1,11 @@
 """The rendezvous server: call -> event -> step -> effects. It owns the clock, the state and the order of events.
 
-Everything happens on one event loop, which is the lock. What the core decides about membership is told to the agents
-through topics; what it decides about processes is handed to `carry_out`, the launcher's part. Effects are performed in
-the order of their events, each once, whatever becomes of the others.
+Everything happens on one event loop, which is the lock. The effects about membership are published to the agents
+through topics. The effects about processes are passed to `carry_out`, the launcher's part. Effects are performed in the
+order of their events, each once; one that fails does not hold up the others.
 
-Whoever can reach a port may knock. A stranger gets no further than the handshake, for which he has a limited time; he
-costs a connection, and not a line on anybody's terminal.
+Any program that reaches a port can connect. Without the job's certificate it gets no further than the handshake, which
+has a time limit. It costs one connection, and nothing is printed.
 
 Long because every call of the service is answered here.
 """
@@ -49,15 +49,15 @@ from rendezvous.wire.orders import Credential, agent_identity
 from rendezvous.wire.tasks import OutcomeHead, TaskDesk
 
 TICK_SECONDS = 0.25
-HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
-# The largest message is a report of a host whose every command was not found, each with the PATH it was looked for on:
-# 4 KB for each of 1,000 slots.
+HANDSHAKE_SECONDS = 10.0  # for a caller to show its certificate: a busy host on a slow line needs one or two
+# The largest message is the report of a host on which no command was found, each with the PATH that was searched: 4 KB
+# for each of 1,000 slots.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-# Calls that have come and are not begun. gRPC refuses some beyond 1,000 and all beyond 3,000, unless told otherwise; a
-# job's workers join at the same moment. Nobody without a certificate gets as far as a call.
+# Calls that have arrived and have not started. By default gRPC refuses some beyond 1,000 and all beyond 3,000, and a
+# job's workers join at the same moment. A call needs a certificate.
 _MOST_PENDING_CALLS = 1_000_000
 _LEFT_ITS_TASK = "its process ended with exit code 0 before its function had returned, as after os._exit(0)"
-_KEEPALIVE_SECONDS = 10.0  # an agent that vanished holds its connection for twice this; its lease is counted elsewhere
+_KEEPALIVE_SECONDS = 10.0  # an agent that vanished keeps its connection for twice this; the core counts its lease
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server could bind the same port unnoticed
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -67,14 +67,14 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", int(_KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(_KEEPALIVE_SECONDS * 1000)),
     ("grpc.http2.ping_timeout_ms", int(_KEEPALIVE_SECONDS * 1000)),  # counts as well, and is 60 s else
-    ("grpc.http2.max_ping_strikes", 0),  # agents ask as often as their lease wants it, and have proved who they are
+    ("grpc.http2.max_ping_strikes", 0),  # agents ping as often as their lease needs, and have a certificate
 )
 
 
 class Server:
-    """Serves one job's membership; an asynchronous context manager, so that its ports and clock end with it.
+    """Serves one job's membership; an asynchronous context manager, which closes its ports and stops its clock.
 
-    tasks: of a job whose workers run functions; None for one that runs a program.
+    tasks: the functions that the workers run; None for a job that runs a program.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Server:
         self._credential = credential
         self._topics = Topics()
         self._last_reports: dict[str, int] = {}
-        self._agents: Counter[str] = Counter()  # how many of each host's have been dismissed
+        self._agents: Counter[str] = Counter()  # by host, how many agents have been dismissed
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._doors: list[grpc.aio.Server] = []
@@ -100,10 +100,10 @@ class Server:
         self._owner_was_stopped = False
 
     async def open(self, address: str) -> int:
-        """Listen on a free port of `address` as well; the port is returned. The clock starts with the first.
+        """Listen on a free port of one more address, and return the port. The first call starts the clock.
 
         Raises:
-            ListenError: the address is none of this machine's, or gRPC does not start.
+            ListenError: this machine does not have the address, or gRPC does not start.
         """
         credential = self._credential
         credentials = grpc.ssl_server_credentials(
@@ -125,7 +125,7 @@ class Server:
         return port
 
     async def close(self) -> None:
-        """Stop the clock and every call; what has failed the server before is raised."""
+        """Stop the clock and every call, then raise the error that `fail` has recorded."""
         if self._clock is not None:
             self._clock.cancel()
             await asyncio.wait({self._clock})
@@ -145,11 +145,11 @@ class Server:
                 self._owner.uncancel()
 
     def submit(self, event: Event) -> None:
-        """Let an event happen and carry out what follows; what is told meanwhile is carried out after that.
+        """Step the core with an event and perform the effects; effects of events submitted meanwhile come after these.
 
         Raises:
             IllegalEventError: the event contradicts the state; nothing has changed.
-            Exception: what `carry_out` has raised first; all other effects have been carried out.
+            Exception: the first one that `carry_out` raised; all other effects have been performed.
         """
         match event:
             case Exited(worker, 0) if self.tasks is not None and not self.tasks.is_done(worker):
@@ -160,7 +160,7 @@ class Server:
             self._perform_all()
 
     def fail(self, error: BaseException) -> None:
-        """End the owner's `async with` block, which raises this: a job without clock or orders would wait for ever."""
+        """End the owner's `async with` block, which raises this: without clock or orders the job would hang."""
         if self._failure is None:
             self._failure = error
             if self._owner is not None:
@@ -171,31 +171,31 @@ class Server:
         return self._topics.of(host)
 
     def number_agent(self, host: str) -> int:
-        """Which agent of this host is heard: its certificate must say so. The first until one was dismissed, and so on.
+        """The number that the certificate of this host's agent must have: 1 plus the number of dismissed agents.
 
-        One that was cut off and replaced may come back: it is refused, and ends its workers.
+        An agent that was cut off and replaced may reconnect: it is refused, and kills its workers.
         """
         return self._agents[host] + 1
 
     def receive(self, report: pb.AgentReport) -> None:
-        """Take in an agent's report, unless a newer one has come already; ends come before the sign of life.
+        """Submit what an agent reports: exits first, then the heartbeat. A report older than the last one is ignored.
 
         Raises:
             WireError: the report is malformed; nothing has changed.
-            IllegalEventError: it speaks for another host, and nothing has changed; or it contradicts the state, and the
-                ends before the one that does so are taken in.
+            IllegalEventError: it is about another host's worker, and nothing has changed; or it contradicts the state,
+                and the exits before the contradiction have been submitted.
         """
         if not report.number:
             raise WireError("a report without number")
         if report.number <= self._last_reports.get(report.host, 0):
             return
-        ends = [codec.decode(Exited, exited) for exited in report.exited]
+        exits = [codec.decode(Exited, exited) for exited in report.exited]
         running = tuple(codec.decode_worker(worker) for worker in report.running)
-        for end in ends:
-            if end.worker.slot.host != report.host:
-                raise IllegalEventError(end, f"worker {end.worker} is not on host {report.host}")
-        for end in ends:
-            self.submit(end)
+        for exited in exits:
+            if exited.worker.slot.host != report.host:
+                raise IllegalEventError(exited, f"worker {exited.worker} is not on host {report.host}")
+        for exited in exits:
+            self.submit(exited)
         self.submit(Reported(report.host, running))
         if report.noticed:
             self.submit(Noticed(report.host))
@@ -208,7 +208,7 @@ class Server:
             while self._effects:
                 try:
                     self._perform(self._effects.popleft())
-                except Exception as error:  # noqa: BLE001 - raised when the others have been carried out
+                except Exception as error:  # noqa: BLE001 - raised when the others have been performed
                     errors.append(error)
         finally:
             self._is_performing = False
@@ -244,7 +244,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     ) -> pb.JoinReply:
         for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
-        async with self._faults_told(context):
+        async with self._answer_errors(context):
             if not request.joined:
                 raise WireError("JoinRequest without joined")
             for joined in [codec.decode(Joined, each) for each in request.joined]:
@@ -257,7 +257,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         context: grpc.aio.ServicerContext[pb.SequencerOpened, pb.OpenSequencerReply],
     ) -> pb.OpenSequencerReply:
         await self._authorize(context, request.host)
-        async with self._faults_told(context):
+        async with self._answer_errors(context):
             self._server.submit(codec.decode(SequencerOpened, request))
         return pb.OpenSequencerReply()
 
@@ -265,20 +265,20 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self, request: pb.Declared, context: grpc.aio.ServicerContext[pb.Declared, pb.DeclareReply]
     ) -> pb.DeclareReply:
         await self._authorize(context, request.worker.host)
-        async with self._faults_told(context):
+        async with self._answer_errors(context):
             self._server.submit(codec.decode(Declared, request))
         return pb.DeclareReply()
 
     async def Fail(
         self, request: pb.FailRequest, context: grpc.aio.ServicerContext[pb.FailRequest, pb.FailReply]
     ) -> pb.FailReply:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only a worker fails, and tells its agent")
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a worker reports its failure to its agent")
 
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
         await self._authorize(context, request.host)
-        async with self._faults_told(context):
+        async with self._answer_errors(context):
             self._server.receive(request)
         return pb.ReportAck(number=request.number)
 
@@ -309,7 +309,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         first = await anext(request_iterator, pb.OutcomePart())
         await self._authorize(context, first.head.worker.host)
         desk = await self._find_tasks(context)
-        async with self._faults_told(context):
+        async with self._answer_errors(context):
             await desk.take(codec.decode(OutcomeHead, first.head), _read_data(request_iterator))
         return pb.DeliverOutcomeReply()
 
@@ -324,20 +324,20 @@ class _Servicer(pb_grpc.RendezvousServicer):
         if agent_identity(host, number).encode() in identities:
             return
         if any(agent_identity(host, former).encode() in identities for former in range(1, number)):
-            reason = f"host {host!r} was given up, and this agent of it replaced"
+            reason = f"host {host!r} was lost, and another agent has replaced this one"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate does not speak for host {host!r}")
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate is not that of host {host!r}")
 
     @contextlib.asynccontextmanager
-    async def _faults_told(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-        """Tell the caller in one sentence what its message contradicts; what is not its fault is the launcher's."""
+    async def _answer_errors(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+        """Answer a faulty call with one sentence about the fault; any other error ends the job."""
         try:
             yield
         except IllegalEventError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Exception as error:  # noqa: BLE001 - raised where the server's owner waits
+        except Exception as error:  # noqa: BLE001 - `fail` raises it in the server's owner
             self._server.fail(error)
             await context.abort(grpc.StatusCode.INTERNAL, "the launcher has failed")
 
@@ -346,5 +346,5 @@ async def _read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[byte
     """The bytes of the parts after the first."""
     async for part in parts:
         if part.HasField("head"):
-            raise WireError("an outcome within an outcome")
+            raise WireError("a second head in the stream of one outcome")
         yield part.data

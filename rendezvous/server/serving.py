@@ -1,9 +1,9 @@
-"""Imports gRPC, silent, and starts and stops its servers, neither halfway nor without a limit.
+"""Imports gRPC without its log, and starts and stops its servers with a time limit.
 
-To be imported before gRPC itself, whose C core writes a line for every stranger that fails a handshake: that is the
-launcher's terminal, or the last line that an agent is known by. How much it may say it reads from its environment
-variable, once, while it is imported; so the variable is set just for that, and what this process starts does not
-inherit it. A user who has set it is obeyed. The workers' own processes are left alone: gRPC may be the script's there.
+Import this before gRPC itself. gRPC's C core writes a line for each failed handshake: to the launcher's terminal, or as
+an agent's last words, which hvdrun reports. It reads GRPC_VERBOSITY once, during its import. So the variable is set for
+the import only, and child processes do not inherit it. A value that the user has set is kept. Workers do not import
+this: gRPC may belong to the script there.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import grpc
 
 _VERBOSITY = "GRPC_VERBOSITY"
-LIMIT_SECONDS = 10.0  # a start takes one turn of the loop, a stop that of all calls
+LIMIT_SECONDS = 10.0  # to start takes one turn of the loop; to stop takes as long as the calls
 
 
 def _import_quietly() -> None:
-    """Import gRPC, silent unless the user wants to hear it; does nothing where it has been imported before."""
+    """Import gRPC, without its log unless the user has set GRPC_VERBOSITY."""
     if _VERBOSITY in os.environ:
         return
     os.environ[_VERBOSITY] = "NONE"
@@ -34,7 +34,7 @@ _import_quietly()
 
 
 async def start(server: "grpc.aio.Server") -> None:
-    """Start a server to its end, even if the caller is cancelled meanwhile: gRPC complains of one that is left halfway.
+    """Start a server, and complete the start if the caller is cancelled: gRPC logs an error about half a start.
 
     Raises:
         TimeoutError: it does not start.
@@ -51,7 +51,7 @@ async def start(server: "grpc.aio.Server") -> None:
 
 
 async def stop(servers: Iterable["grpc.aio.Server"], grace_seconds: float | None = None) -> None:
-    """Stop servers, whose calls have this long to end by themselves; one that does not stop is left."""
+    """Stop servers, whose calls may take this long to complete; a server that does not stop in time is abandoned."""
     stopping = {asyncio.create_task(server.stop(grace_seconds)) for server in servers}
     if not stopping:
         return

@@ -138,7 +138,7 @@ async def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_
 async def test_a_refused_report_is_an_error() -> None:
     async with serving() as rendezvous:
         rendezvous.begin = replace(rendezvous.begin, credential=rendezvous.authority.issue_agent("b"))
-        with pytest.raises(CallRefusedError, match="does not speak for host 'a'"):
+        with pytest.raises(CallRefusedError, match="is not that of host 'a'"):
             await rendezvous.attend()
 
 

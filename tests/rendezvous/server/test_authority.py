@@ -32,12 +32,12 @@ def assert_unheard(stage: Stage) -> None:
 @in_clean_loop
 async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() -> None:
     async with open_stage() as stage, stage.agent("b", credential=stage.authority.issue_agent("a")) as agent:
-        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+        with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             await agent.report(1, [B0], [], LIMIT_SECONDS)
-        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+        with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             await anext(agent.watch())
         async with stage.agent("", credential=stage.authority.issue_agent("a")) as nobody:
-            with pytest.raises(CallRefusedError, match="does not speak for host ''"):
+            with pytest.raises(CallRefusedError, match="is not that of host ''"):
                 await anext(nobody.watch())
         named = codec.encode_worker(B0)
         for call in (

@@ -180,7 +180,7 @@ async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_pa
         client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
         relay = Relay("b", client, stage.sequencing)
         await relay.open(tmp_path / "b")
-        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+        with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             async with asyncio.timeout(LIMIT_SECONDS):
                 await relay.follow_server()
         await relay.close()
@@ -240,7 +240,7 @@ async def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> No
 @in_clean_loop
 async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(path: Path) -> None:
     async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
-        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+        with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             await in_thread(lambda: liar.join(0))
         with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
             await in_thread(lambda: liar.await_sequencer(1))

@@ -113,7 +113,7 @@ async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> Non
     async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
         await join(b, B1, B0)
         first, second, foreign = (codec.encode(Joined(worker)) for worker in (A0, A1, B0))
-        with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
+        with pytest.raises(grpc.aio.AioRpcError, match="is not that of host 'b'"):
             await a._stub.Join(pb.JoinRequest(joined=[first, foreign]))
         assert stage.server.state.count(WorkerState.WAITING) == 2
         await a._stub.Join(pb.JoinRequest(joined=[first, second]))
@@ -372,7 +372,7 @@ async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_hos
             launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
             assert dismissal in stage.effects
             assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
-            with pytest.raises(CallRefusedError, match="host 'b' was given up, and this agent of it replaced"):
+            with pytest.raises(CallRefusedError, match="host 'b' was lost, and another agent has replaced this one"):
                 await exhaust(notices)
         with pytest.raises(CallRefusedError, match="was given up"):
             await former.report(501, [B0, B1], [], LIMIT_SECONDS)
