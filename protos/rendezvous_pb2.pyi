@@ -245,14 +245,14 @@ class Report(_message.Message):
     COMPLETED_FIELD_NUMBER: _builtins.int
     SEEN_FIELD_NUMBER: _builtins.int
     FLOOR_FIELD_NUMBER: _builtins.int
-    IS_BLANK_FIELD_NUMBER: _builtins.int
+    NEEDS_STATE_FIELD_NUMBER: _builtins.int
     COMMITS_FIELD_NUMBER: _builtins.int
     reason: Global___JoinReason.ValueType
     error: _builtins.str
     has_state: _builtins.bool
     seen: _builtins.int
     floor: _builtins.int
-    is_blank: _builtins.bool
+    needs_state: _builtins.bool
     commits: _builtins.int
     @_builtins.property
     def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingOperation]: ...
@@ -268,12 +268,12 @@ class Report(_message.Message):
         completed: _abc.Iterable[Global___CompletedOperation] | None = ...,
         seen: _builtins.int = ...,
         floor: _builtins.int = ...,
-        is_blank: _builtins.bool = ...,
+        needs_state: _builtins.bool = ...,
         commits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "error", b"error", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "reason", b"reason", "seen", b"seen"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "error", b"error", "floor", b"floor", "has_state", b"has_state", "needs_state", b"needs_state", "pending", b"pending", "reason", b"reason", "seen", b"seen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -449,8 +449,8 @@ class Declared(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_FIELD_NUMBER: _builtins.int
-    IS_BLANK_FIELD_NUMBER: _builtins.int
-    is_blank: _builtins.bool
+    NEEDS_STATE_FIELD_NUMBER: _builtins.int
+    needs_state: _builtins.bool
     """it was taken in later, and has not yet received the others' state"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
@@ -458,11 +458,11 @@ class Declared(_message.Message):
         self,
         *,
         worker: Global___WorkerId | None = ...,
-        is_blank: _builtins.bool = ...,
+        needs_state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_blank", b"is_blank", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["needs_state", b"needs_state", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

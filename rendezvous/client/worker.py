@@ -81,17 +81,17 @@ class WorkerClient:
         self._deadline = min(deadline, time.monotonic() + self._patience_seconds)
         return membership
 
-    def declare(self, *, is_blank: bool = False) -> None:
+    def declare(self, *, needs_state: bool = False) -> None:
         """Say that this worker has state that it can begin again with: from now on a lost member is replaced.
 
-        is_blank: it was taken in later, and has not yet received the others' state, so that nobody may copy its own;
+        needs_state: it was taken in later, and has not yet received the others' state, so that nobody may copy its own;
             when it has, it declares again.
 
         Raises:
             CallRefusedError: the job does not know this worker.
             UnreachableError: nobody answered in time.
         """
-        request = codec.encode(Declared(self._worker, is_blank))
+        request = codec.encode(Declared(self._worker, needs_state))
         deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 

@@ -47,8 +47,8 @@ def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return state, reconcile(state, event)
         case Joined():
             return _join(state, event)
-        case Declared(worker, is_blank):
-            return _declare(state, worker, is_blank=is_blank), ()
+        case Declared(worker, needs_state):
+            return _declare(state, worker, needs_state=needs_state), ()
         case SequencerOpened():
             return state, _announce(state, event)
         case Exited():
@@ -112,11 +112,11 @@ def _announce(state: State, event: SequencerOpened) -> tuple[Effect, ...]:
     return (Announce(event.generation, event.endpoint),)
 
 
-def _declare(state: State, worker: Worker, *, is_blank: bool) -> State:
+def _declare(state: State, worker: Worker, *, needs_state: bool) -> State:
     known = state.workers[worker.slot]
     if known.state is WorkerState.WAITING and state.number:
         return state  # late: its report, which came after, is what counts
-    return state.with_records([replace(known, has_state=True, is_blank=is_blank)])
+    return state.with_records([replace(known, has_state=True, needs_state=needs_state)])
 
 
 def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:

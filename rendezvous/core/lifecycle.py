@@ -112,9 +112,9 @@ class WorkerRecord:
 
     generation: the newest one that it was a member of; 0 for none.
     has_state: it is in a function that can begin again after an exception.
-    is_past_state: it was in such a function, and had left it when it joined last.
+    had_state: it was in such a function, and had left it when it joined last.
     has_committed: it has committed steps with the others, as far as is known.
-    is_blank: it was taken in later, and does not have the others' state, as far as is known.
+    needs_state: it was taken in later, and does not have the others' state, as far as is known.
     report: its report when it joined; None unless it is WAITING.
     since: when it was first intended, on the job's own clock.
     is_done: it has exited well, by itself; the slot is not reused.
@@ -127,9 +127,9 @@ class WorkerRecord:
     returncode: int | None = None
     generation: int = 0
     has_state: bool = False
-    is_past_state: bool = False
+    had_state: bool = False
     has_committed: bool = False
-    is_blank: bool = False
+    needs_state: bool = False
     report: Report | None = None
     since: float = 0.0
     is_done: bool = False
@@ -148,6 +148,6 @@ class WorkerRecord:
             state=WorkerState.WAITING,
             report=report,
             has_state=report.has_state,
-            is_past_state=not report.has_state and (self.has_state or self.is_past_state),
-            is_blank=report.is_blank or (self.is_blank and not report.has_state),
+            had_state=not report.has_state and (self.has_state or self.had_state),
+            needs_state=report.needs_state or (self.needs_state and not report.has_state),
         )

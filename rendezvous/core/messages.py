@@ -76,11 +76,11 @@ class Joined:
 class Declared:
     """A worker has entered a function that begins again after an exception: from now on a lost member is replaced.
 
-    is_blank: it was taken in later, and has not yet received the others' state; when it has, it declares that.
+    needs_state: it was taken in later, and has not yet received the others' state; when it has, it declares that.
     """
 
     worker: Worker
-    is_blank: bool = False
+    needs_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Report:
         unless that is done.
     seen: the highest index of a release that it has heard of; -1 for none.
     floor: `completed` lists all that were done here with this index or a higher one.
-    is_blank: it was taken in later, and has not yet received the others' state: nobody may copy from it.
+    needs_state: it was taken in later, and has not yet received the others' state: nobody may copy from it.
     commits: how often its program has committed its state, since it began.
     """
 
@@ -85,7 +85,7 @@ class Report:
     completed: tuple[CompletedOperation, ...] = ()
     seen: int = -1
     floor: int = 0
-    is_blank: bool = False
+    needs_state: bool = False
     commits: int = 0
 
 

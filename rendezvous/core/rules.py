@@ -204,9 +204,9 @@ def _judge(state: State) -> Step:
         return _go_on_without_newcomers(state, survivors, reason_to_end)
     newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
     cause = _explain(state, reports.values())
-    past_state = frozenset(ranks[record.worker] for record in survivors if record.is_past_state)
+    had_state = frozenset(ranks[record.worker] for record in survivors if record.had_state)
     least = state.least_size
-    situation = Situation(len(generation.members), reports, least, newcomers, state.verdict, cause, past_state)
+    situation = Situation(len(generation.members), reports, least, newcomers, state.verdict, cause, had_state)
     match decide(situation):
         case End(reason, is_state_lost):
             return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()
@@ -221,7 +221,7 @@ def _judge(state: State) -> Step:
 
 def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> Step:
     """These members get no further together; those who were before some of them came may, without them."""
-    newcomers = [record for record in survivors if record.is_blank]
+    newcomers = [record for record in survivors if record.needs_state]
     if not 0 < len(newcomers) < len(survivors):
         is_own = any(
             record.report and record.report.reason is JoinReason.RESTORE and record.report.error for record in survivors
@@ -237,7 +237,7 @@ def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], 
 def _complete(record: WorkerRecord) -> Report:
     """A survivor's report, with what it may not know of itself."""
     report = record.report or Report()
-    return replace(report, is_blank=record.is_blank)
+    return replace(report, needs_state=record.needs_state)
 
 
 def _explain(state: State, reports: Iterable[Report]) -> str:
@@ -277,7 +277,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
             assignment=assignment,
             generation=number,
             report=None,
-            is_blank=verdict.decision in _TAKEN_IN and (record.is_blank or record.worker in added),
+            needs_state=verdict.decision in _TAKEN_IN and (record.needs_state or record.worker in added),
         )
         for record, assignment in zip(members, assignments, strict=True)
     )

@@ -64,8 +64,8 @@ def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord])
     staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
     ready = [record for record in state.list_workers(WorkerState.READY) if state.offers(record.worker.slot)]
     leaving = [record for record in survivors if record.worker not in staying]
-    if not any(not record.is_blank for record in staying.values()):
-        leaving.sort(key=lambda record: record.is_blank)
+    if not any(not record.needs_state for record in staying.values()):
+        leaving.sort(key=lambda record: record.needs_state)
         staying |= {record.worker: record for record in leaving[:1]}
     for record in leaving:
         if len(staying) + len(ready) >= state.least_size:
@@ -82,7 +82,7 @@ def arrange(
     survivors: Sequence[WorkerRecord], newcomers: Sequence[WorkerRecord], hosts: Iterable[str]
 ) -> tuple[WorkerRecord, ...]:
     """The members in rank order."""
-    ranked = (*(each for each in survivors if not each.is_blank), *(each for each in survivors if each.is_blank))
+    ranked = (*(each for each in survivors if not each.needs_state), *(each for each in survivors if each.needs_state))
     by_slot = sorted(newcomers, key=lambda record: record.worker.slot.index)
     members: dict[str, list[WorkerRecord]] = {record.worker.slot.host: [] for record in ranked}
     new = {record.worker.slot.host for record in by_slot}

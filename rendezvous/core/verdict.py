@@ -123,7 +123,7 @@ class Situation:
     newcomers: how many wait to be taken in.
     former: the verdict with which the interrupted generation began.
     cause: what has interrupted it, as one sentence without a full stop; "" when nothing has.
-    past_state: the ranks of survivors whose function that could have begun again is over.
+    had_state: the ranks of survivors whose function that could have begun again is over.
     """
 
     size: int
@@ -132,7 +132,7 @@ class Situation:
     newcomers: int = 0
     former: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
     cause: str = ""
-    past_state: frozenset[int] = frozenset()
+    had_state: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +216,14 @@ def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
     reason = _join_sentences(situation.cause, reason)
     stateless = sorted(rank for rank, report in situation.reports.items() if not may_begin_again(report))
     if stateless or not any(report.has_state for report in situation.reports.values()):
-        is_past = remedy is _REPEATING and stateless and situation.past_state.issuperset(stateless)
+        is_past = remedy is _REPEATING and stateless and situation.had_state.issuperset(stateless)
         return End(f"{reason}. {_REPEATING_INSIDE if is_past else remedy}")
     return _take_in(situation, Verdict(Decision.RESTORE, reason=reason))
 
 
 def _take_in(situation: Situation, verdict: Verdict) -> Answer:
     """Newcomers are a part of the next generation, if somebody is left whom they can copy."""
-    if not any(report.has_state and not report.is_blank for report in situation.reports.values()):
+    if not any(report.has_state and not report.needs_state for report in situation.reports.values()):
         return End(_join_sentences(situation.cause, STATE_LOST), is_state_lost=True)
     if len(situation.reports) + situation.newcomers < situation.min_size:
         return AwaitWorkers(_explain_shortage(situation))

@@ -86,9 +86,9 @@ class Registrar:
                 raise notice
             yield notice
 
-    def declare(self, *, is_blank: bool = False) -> None:
+    def declare(self, *, needs_state: bool = False) -> None:
         """As the client's."""
-        self.declared.append(is_blank)
+        self.declared.append(needs_state)
 
     def close(self) -> None:
         """As the client's."""

@@ -104,7 +104,7 @@ class Recovery:
         self._departed: list[Depart] = []  # members that have ended well
         self._is_ready = False  # the formation waits to be taken: all its events have been handled
         self._end: Exception | None = None
-        self._is_blank = bootstrap.is_late  # until it has the others' state
+        self._needs_state = bootstrap.is_late  # until it has the others' state
         self._commits = 0  # of the program's state
         self._states = 0  # functions under way that begin again after an exception
         self._changed = threading.Condition()
@@ -161,7 +161,7 @@ class Recovery:
             self._states += 1
         try:
             if self._states == 1:
-                self._client.declare(is_blank=self._is_blank)
+                self._client.declare(needs_state=self._needs_state)
             yield
         finally:
             with self._changed:
@@ -173,8 +173,8 @@ class Recovery:
 
     def note_synced(self) -> None:
         """This worker has the others' state: if they are lost, others may have it from here."""
-        if self._is_blank:
-            self._is_blank = False
+        if self._needs_state:
+            self._needs_state = False
             self._client.declare()
 
     def close(self) -> None:
@@ -292,7 +292,7 @@ class Recovery:
 
     def _begin(self, report: Report) -> None:
         """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
-        report = replace(report, has_state=bool(self._states), is_blank=self._is_blank, commits=self._commits)
+        report = replace(report, has_state=bool(self._states), needs_state=self._needs_state, commits=self._commits)
         self._is_ready = False
         self._formation = Formation(
             self._client, self._address, self._choice, self._generation, report, self._events.put

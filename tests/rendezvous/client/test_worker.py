@@ -252,10 +252,10 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
             assert (await joining).verdict == membership.verdict
             assert membership.verdict.decision is Decision.RESIZE
             assert membership.assignment.size == 2
-            await in_thread(partial(newcomer.declare, is_blank=True))
-            assert stage.server.state.workers[A1.slot].is_blank
+            await in_thread(partial(newcomer.declare, needs_state=True))
+            assert stage.server.state.workers[A1.slot].needs_state
             await in_thread(newcomer.declare)
-            assert not stage.server.state.workers[A1.slot].is_blank
+            assert not stage.server.state.workers[A1.slot].needs_state
         with pytest.raises(JoinRefusedError, match="a:1 was replaced by incarnation 2"):
             await in_thread(partial(second.join, 1, Report(JoinReason.CONTINUE)))
 

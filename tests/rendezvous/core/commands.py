@@ -85,10 +85,10 @@ def parse_report(words: list[str], size: int) -> Report:
         completed=tuple(completed),
         seen=int(facts.pop("seen", "-1")),
         floor=int(facts.pop("floor", "0")),
-        is_blank="blank" in flags,
+        needs_state="needs_state" in flags,
     )
     assert not facts, f"unknown facts: {facts}"
-    assert flags <= {"state", "blank", report.reason.value}, f"unknown words: {flags}"
+    assert flags <= {"state", "needs_state", report.reason.value}, f"unknown words: {flags}"
     return report
 
 
@@ -121,9 +121,9 @@ def parse_event(words: list[str], size: int = 0) -> Event:
             return Joined(parse_worker(worker), int(after.removeprefix("after=")), parse_report(report, size))
         case ["join", worker]:
             return Joined(parse_worker(worker))
-        case ["declare", worker, *blank]:
-            assert blank in ([], ["blank"]), blank
-            return Declared(parse_worker(worker), is_blank=bool(blank))
+        case ["declare", worker, *needs_state]:
+            assert needs_state in ([], ["needs_state"]), needs_state
+            return Declared(parse_worker(worker), needs_state=bool(needs_state))
         case ["sequencer", host, generation, "at", endpoint]:
             address, _, port = endpoint.rpartition(":")
             number = int(generation.removeprefix("generation="))

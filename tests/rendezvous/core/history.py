@@ -114,7 +114,7 @@ class Chance:
             Reported(somebody.slot.host),
             Begun(somebody.slot.host),
             SequencerOpened(somebody.slot.host, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
-            Declared(self.random.choice([stranger, somebody]), is_blank=self.random.random() < 0.5),
+            Declared(self.random.choice([stranger, somebody]), needs_state=self.random.random() < 0.5),
             Joined(somebody, state.number, Report(self.random.choice(list(JoinReason)), has_state=True)),
             Lost("z", "it never was"),
             Ticked(state.now - 1),

@@ -38,7 +38,7 @@ def test_a_worker_that_was_taken_in_is_blank_until_it_has_copied_the_state() -> 
     story = (*TRIO, "declare all", "exit a:1 1", "exit a:2 1", "join a:0 after=1 continue state", "join a:1#2")
     state = play(*story)
     assert state.verdict.decision is Decision.RESTORE
-    assert [record.is_blank for record in state.survivors()] == [False, True]
+    assert [record.needs_state for record in state.survivors()] == [False, True]
 
 
 def test_no_more_workers_are_taken_in_than_there_is_room_for() -> None:

@@ -104,12 +104,14 @@ class Job(RuleBasedStateMachine):
         self.witness.tell(Joined(data.draw(self.anybody()), after))
 
     @precondition(lambda self: self.is_placed)
-    @rule(data=st.data(), reason=st.sampled_from(JoinReason), has_state=st.booleans(), is_blank=st.booleans())
-    def a_member_joins_again(self, data: st.DataObject, reason: JoinReason, *, has_state: bool, is_blank: bool) -> None:
+    @rule(data=st.data(), reason=st.sampled_from(JoinReason), has_state=st.booleans(), needs_state=st.booleans())
+    def a_member_joins_again(
+        self, data: st.DataObject, reason: JoinReason, *, has_state: bool, needs_state: bool
+    ) -> None:
         """For whatever reason it has."""
         state = self.witness.state
         members = [record.worker for record in state.survivors()] or [r.worker for r in state.workers.values()]
-        report = Report(reason, "something broke", has_state, is_blank=is_blank)
+        report = Report(reason, "something broke", has_state, needs_state=needs_state)
         self.witness.tell(Joined(data.draw(st.sampled_from(members)), state.number, report))
 
     @precondition(lambda self: self.is_placed)
@@ -123,7 +125,7 @@ class Job(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_worker_declares_its_state(self, data: st.DataObject) -> None:
         """Known or not."""
-        self.witness.tell(Declared(data.draw(self.anybody()), is_blank=data.draw(st.booleans())))
+        self.witness.tell(Declared(data.draw(self.anybody()), needs_state=data.draw(st.booleans())))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())

@@ -35,7 +35,7 @@ TABLE = [
     (["form", "", ""], {"min_size": 2}, End),
     (["form state", "form", ""], {"former": RESTORED}, Decision.RESTORE),
     (["form", "form", ""], {"former": RESTORED}, End),
-    (["form state", "form state blank", ""], {"former": RESIZED}, Decision.RESIZE),
+    (["form state", "form state needs_state", ""], {"former": RESIZED}, Decision.RESIZE),
     (["form state", "", ""], {"former": RESTORED, "min_size": 2}, AwaitWorkers),
     (["form", "form", ""], {"former": Verdict(Decision.RETRY)}, Decision.RETRY),
     # they can go on where they stand
@@ -82,7 +82,7 @@ TABLE = [
     (["continue state", "", ""], {"min_size": 2, "newcomers": 1}, Decision.RESTORE),
     (["continue pending=allreduce.x", "", ""], {"min_size": 2, "newcomers": 1}, End),
     (["continue", "", ""], {"min_size": 2, "newcomers": 1}, End),
-    (["continue state blank", "", ""], {"min_size": 2, "newcomers": 1}, End),
+    (["continue state needs_state", "", ""], {"min_size": 2, "newcomers": 1}, End),
     # they contradict each other
     (["continue done=commit.1#3@9 seen=9", "continue seen=8", ""], {}, End),
     (["continue done=commit.1#3@9 seen=9", "continue seen=20 floor=12", ""], {}, Decision.RETRY),

@@ -7,7 +7,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     hosts a:2 b:2
     report a running a:0 a:1#2
     join a:0 after=1
-    join a:0 after=1 continue state blank "error=the peer has gone" seen=7 floor=2 pending=OPERATION done=OPERATION
+    join a:0 after=1 continue state needs_state "error=the peer has gone" seen=7 floor=2 pending=OPERATION done=OPERATION
     declare a:0
     join a:0 b:0 after=1 form   (each of them does so; workers may be listed for `declare` and `exit`, too)
     join all        (in the order of their ranks; so do `declare all` and, host by host, `report all`)

@@ -226,8 +226,8 @@ class Witness:
         if not former:
             assert verdict.decision is Decision.BEGIN
             return
-        blank = {worker for worker in survivors if self._is_blank(worker)}
-        kept = [worker for worker in survivors if worker not in blank]
+        needing = {worker for worker in survivors if self._needs_state(worker)}
+        kept = [worker for worker in survivors if worker not in needing]
         assert [worker for worker in members if worker in kept] == kept, "a survivor keeps its place among survivors"
         if verdict.decision in {Decision.RESIZE, Decision.RESTORE}:
             assert members[0] in kept, "rank 0 holds the state that all others copy"
@@ -242,10 +242,10 @@ class Witness:
         if verdict.decision in {Decision.RETRY, Decision.RESTORE}:
             assert publish.generation.number - 1 in self._interrupted, "nobody goes on who was not stopped"
 
-    def _is_blank(self, worker: Worker) -> bool:
+    def _needs_state(self, worker: Worker) -> bool:
         """It has not got the state of the others, as far as anybody knows."""
         _, report = self._reports[worker]
-        return report.is_blank or (self._before.workers[worker.slot].is_blank and not report.has_state)
+        return report.needs_state or (self._before.workers[worker.slot].needs_state and not report.has_state)
 
     def _check_end(self, finish: Finish) -> None:
         assert self.state.phase is Phase.FINISHED

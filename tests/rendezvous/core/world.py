@@ -46,7 +46,7 @@ class Trainee:
     size: int = 0
     joined: bool = False
     has_state: bool = False
-    is_blank: bool = False
+    needs_state: bool = False
     is_connected: bool = False
     done: int = 0
     base: int = 0
@@ -114,7 +114,7 @@ class World:
         if verdict.decision is not Decision.RETRY:
             each.done = each.base = 0
             each.pending = False
-            each.is_blank = is_new and verdict.decision in {Decision.RESIZE, Decision.RESTORE}
+            each.needs_state = is_new and verdict.decision in {Decision.RESIZE, Decision.RESTORE}
             return
         if each.pending:
             called = [done for done in verdict.done if replace(done, answer=b"") == self._describe_done(each)]
@@ -152,8 +152,8 @@ class World:
         ahead = self.chance.random() < 0.4
         for each in trainees:
             each.is_connected = True
-            is_blank = each.is_blank and place < 1
-            each.is_blank = is_blank
+            needs_state = each.needs_state and place < 1
+            each.needs_state = needs_state
             each.done = place
             each.pending = ahead or self.chance.random() < 0.5
         if ahead:  # some have done it already
@@ -166,14 +166,14 @@ class World:
         if join_reason is JoinReason.BEGIN:
             return Report()
         if not each.is_connected:
-            return Report(JoinReason.FORM, has_state=each.has_state, is_blank=each.is_blank)
+            return Report(JoinReason.FORM, has_state=each.has_state, needs_state=each.needs_state)
         ranks = tuple(range(each.size))
         completed = [self._describe_completed(position, each, ranks) for position in range(each.base, each.done)]
         pending = (self._describe_pending(each, ranks),) if each.pending and join_reason is JoinReason.CONTINUE else ()
         heard = each.done - each.base - 1
         if pending and pending[0].index is not None:
             heard = pending[0].index
-        return Report(join_reason, trouble, each.has_state, pending, tuple(completed), heard, 0, each.is_blank)
+        return Report(join_reason, trouble, each.has_state, pending, tuple(completed), heard, 0, each.needs_state)
 
     def _locate(self, position: int, each: Trainee) -> tuple[str, int, int]:
         kind, number = self._name(position)
@@ -217,7 +217,7 @@ class World:
             return
         place = max(each.done for each in members) // len(KINDS) * len(KINDS) + len(KINDS)
         for each in members:
-            each.done, each.pending, each.is_blank, each.is_connected = place, False, False, True
+            each.done, each.pending, each.needs_state, each.is_connected = place, False, False, True
         for each in self.chance.sample(members, self.chance.randint(1, len(members))):
             if self.interrupted != self.generation and self.generation == each.generation and not each.joined:
                 each.joined = True
@@ -237,9 +237,9 @@ class World:
         """Enter the function that begins again, or have got the others' state in it."""
         if each.generation and each.generation == self.generation and self.has_states:
             if each.has_state:
-                each.is_blank = False
+                each.needs_state = False
             each.has_state = True
-            self.tell(Declared(each.worker, each.is_blank))
+            self.tell(Declared(each.worker, each.needs_state))
 
     def trouble(self) -> None:
         """A member notices by itself that the generation cannot go on."""

@@ -387,12 +387,12 @@ def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., St
     stage = make_stage(late=True)
     entering = stage.enter(JoinReason.BEGIN)
     call = stage.registrar.read()
-    assert call.report.is_blank
+    assert call.report.needs_state
     call.answer(publish(5, Decision.RESIZE))
     entering.result(LIMIT_SECONDS)
     with stage.recovery.declare():
         stage.recovery.note_synced()
-        assert not stage.interrupt().report.is_blank
+        assert not stage.interrupt().report.needs_state
     assert stage.registrar.declared == [True, False]
 
 
