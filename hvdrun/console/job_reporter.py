@@ -10,11 +10,12 @@ from hvdrun.console.page import Page, describe_ranks
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.failures import Blacklist
+from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import Dismiss, Event, Exited, Joined, Launch, Level, Log
 from rendezvous.core.model import Generation, Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.reports import Decision
-from rendezvous.core.state import Phase, State
+from rendezvous.core.state import State
 
 _HOPELESS = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})
 _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
@@ -152,7 +153,7 @@ class JobReporter:
             if self._generation and self._is_elastic:
                 self._tell_how_it_goes_on(state, frozenset(generation.members))
             self._generation, self._members, self._trouble = generation.number, frozenset(generation.members), ""
-        if self._is_elastic and state.phase is Phase.RUNNING and not state.may_form_anew:
+        if self._is_elastic and state.phase is Phase.RUNNING and not state.may_reset:
             self._tell_limit(state)
 
     def note_hosts(self, hosts: Sequence[Host]) -> None:

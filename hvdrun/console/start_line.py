@@ -10,7 +10,8 @@ from functools import partial
 from hvdrun.console.page import describe_seconds
 from hvdrun.console.status import StatusLine
 from hvdrun.spec.hosts import count_slots
-from rendezvous.core.state import Phase, State
+from rendezvous.core.lifecycle import Phase
+from rendezvous.core.state import State
 
 PATIENCE_SECONDS = 1.0  # a shorter start needs no word
 PERIOD_SECONDS = 0.25

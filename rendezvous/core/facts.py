@@ -1,12 +1,20 @@
-"""An event becomes facts in the state. What follows from the facts is up to `rules.py`.
+"""Records an event in the state. What follows from it is up to `rules.py`.
 
-Whether the job survives a failure is decided with the failure (`losses.py`): if it does not, its outcome is the fact.
+Whether the job survives a failure is decided here, by `losses.py`: if it does not, its outcome is recorded.
 """
 
 from dataclasses import replace
 
-from rendezvous.core.lifecycle import WorkerRecord, WorkerState
-from rendezvous.core.losses import count_failure, count_slot_failure, end, go_on, lose_host, start_leases, survives
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
+from rendezvous.core.losses import (
+    count_failure,
+    count_slot_failure,
+    end_job,
+    lose_host,
+    record_loss,
+    start_leases,
+    survives,
+)
 from rendezvous.core.messages import (
     Announce,
     Declared,
@@ -33,13 +41,13 @@ from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
 from rendezvous.core.reports import JoinReason
 from rendezvous.core.scheduling import find_newcomers, place, reconcile, refuse, retire, stop_workers
-from rendezvous.core.state import Offer, Phase, State
+from rendezvous.core.state import Offer, State, Step
 
 _INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
 
 
-def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """Take an event into the state of a job whose outcome is not decided."""
+def record(state: State, event: Event) -> Step:
+    """Record an event while the outcome is not decided."""
     match event:
         case HostsChanged():
             return _change_hosts(state, event)
@@ -64,8 +72,8 @@ def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return state, ()
 
 
-def record_the_end(state: State, outcome: Outcome, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """Take an event into the state of a job whose workers are being stopped, or have been."""
+def record_in_draining(state: State, outcome: Outcome, event: Event) -> Step:
+    """Record an event once the outcome is decided: the workers are being stopped, or have ended."""
     match event:
         case Joined(worker):
             is_over = state.phase is Phase.FINISHED
@@ -89,7 +97,7 @@ def record_the_end(state: State, outcome: Outcome, event: Event) -> tuple[State,
             return state, ()
 
 
-def _change_hosts(state: State, event: HostsChanged) -> tuple[State, tuple[Effect, ...]]:
+def _change_hosts(state: State, event: HostsChanged) -> Step:
     if not state.policy.is_elastic:
         if state.workers:
             raise IllegalEventError(event, "the placement of this job is fixed")
@@ -99,7 +107,7 @@ def _change_hosts(state: State, event: HostsChanged) -> tuple[State, tuple[Effec
         return state, ()
     listed = {host.name for host in event.hosts}
     staying = [each.worker.slot.host for each in state.survivors() if each.worker.slot.host not in listed]
-    why = "with --max-np 1 no other can take its state over"
+    why = "with --max-np 1 no other worker can copy its state"
     return state, tuple(Log(f"the worker on the host {host} stays there until it ends: {why}") for host in staying)
 
 
@@ -115,21 +123,21 @@ def _announce(state: State, event: SequencerOpened) -> tuple[Effect, ...]:
 def _declare(state: State, worker: Worker, *, needs_state: bool) -> State:
     known = state.workers[worker.slot]
     if known.state is WorkerState.WAITING and state.number:
-        return state  # late: its report, which came after, is what counts
+        return state  # the call is late: the worker's report is newer
     return state.with_records([replace(known, has_state=True, needs_state=needs_state)])
 
 
-def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
+def _join(state: State, event: Joined) -> Step:
     """A worker asks to be in the next generation.
 
-    Before the first generation, after `shutdown()` and `init()`, and at a resize, a member waits for all the others. A
-    member that cannot go on interrupts them. A worker that is in no generation yet waits for the next resize.
+    Before the first generation, after `shutdown()` and `init()`, and at a resize, a member waits for all others. A
+    member that cannot continue interrupts them. A new worker waits for the next resize.
     """
     known, report = state.workers[event.worker.slot], event.report
     if known.state is WorkerState.LEAVING:
         return state, (Refuse(known.worker, known.reason),)
     if state.is_member(known) and event.after < state.number:
-        return state, ()  # a repeated call that the newest generation has answered
+        return state, ()  # a repeated call; the newest generation has answered it
     if state.refusal is not None:
         return refuse(state, [known], state.refusal)
     if not state.is_member(known):
@@ -138,53 +146,53 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
     interrupts = state.number > 0 and report.reason in _INTERRUPTING
     if interrupts and not state.policy.is_elastic:
         why = report.error or "it was interrupted"
-        reason = f"rank {known.assignment.rank} cannot go on: {why}"
+        reason = f"rank {known.assignment.rank} cannot continue: {why}"
         return replace(state, outcome=give_up(reason, state.cause)), ()
     state = state.with_records([known.wait(report)])
     if state.phase is Phase.RUNNING:
         state = state.enter(Phase.FORMING)
     if not interrupts:
         return state, ()
-    return state.with_interruption(report.error or f"rank {known.assignment.rank} cannot go on"), ()
+    return state.with_interruption(report.error or f"rank {known.assignment.rank} cannot continue"), ()
 
 
-def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
-    """A worker has ended: because it was stopped, well, or badly."""
+def _exit(state: State, event: Exited) -> Step:
+    """A worker has exited: it was stopped, has succeeded, or has failed."""
     former = state.workers[event.worker.slot]
-    is_left = former.state is WorkerState.LEAVING
-    is_noticed = state.dies_of_notice(event.worker, event.returncode)
+    is_leaving = former.state is WorkerState.LEAVING
+    is_noticed = state.is_killed_by_notice(event.worker, event.returncode)
     ended = replace(
         former,
         state=WorkerState.ENDED,
         returncode=event.returncode,
         report=None,
-        is_done=not is_left and state.ends_well(event.returncode),
+        is_done=not is_leaving and state.ends_well(event.returncode),
     )
     state = state.with_records([ended])
-    if is_left:
+    if is_leaving:
         return state, ()
     if ended.is_done and not state.is_member(former):
-        name = f"the worker {former.worker}, which was started beside the others,"
-        return state, (Log(f"{name} ended well before it had joined them: it is not started again"),)
+        name = f"the worker {former.worker}, which was started while the others trained,"
+        return state, (Log(f"{name} exited before it had joined them: it is not started again"),)
     if ended.is_done:
         return _end_well(state, event.worker)
     if is_noticed:
-        return _die_of_notice(state, former.worker.slot.host)
+        return _record_notice_of(state, former.worker.slot.host)
     state = replace(state, failures=state.failures + 1)
     rank, is_final = state.rank_of(event.worker), event.cannot_start
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
     state, notes = _note_failure(state, event, rank)
     if not survives(state):
-        return end(state, outcome), notes
+        return end_job(state, outcome), notes
     if former.worker.slot.host not in state.drained:
         most = state.policy.recovery.failures_per_slot
         slot = former.worker.slot
         state = count_slot_failure(state, slot, most) if is_final else count_failure(state, former)
-    return go_on(state, [former], outcome), notes
+    return record_loss(state, [former], outcome), notes
 
 
-def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, tuple[Effect, ...]]:
-    """A failure is logged; that a command cannot be started once, since several workers have the same one."""
+def _note_failure(state: State, event: Exited, rank: int) -> Step:
+    """Log a failure; a command that cannot be started is logged once, since the workers share it."""
     if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
         return state, ()
     sentence = describe_loss(event.worker, rank, event.returncode, event.error)
@@ -193,8 +201,8 @@ def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, tuple[
     return state, (Log(sentence, Level.WARNING),)
 
 
-def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
-    """A member has ended well: nobody takes its place, and no further generation can have all workers."""
+def _end_well(state: State, worker: Worker) -> Step:
+    """A member has exited with 0: it is not replaced, and no further generation can have all workers."""
     if state.ended == len(state.workers):
         return state, ()
     generation, rank = state.generation, state.rank_of(worker)
@@ -205,23 +213,23 @@ def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
     state = replace(state, refusal=refusal)
     state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
     newcomers = find_newcomers(state) if state.number else ()
-    state, retired = retire(state, newcomers, f"nobody is taken in any more: {worker} has ended well")
+    state, retired = retire(state, newcomers, f"no worker is added any more: {worker} has exited with 0")
     if state.phase is Phase.REFORMING:
-        state = replace(state, deadline=None, short_since=None)  # nobody is waited for any more
+        state = replace(state, deadline=None, short_since=None)  # no generation follows
     return state, departure + refusals + retired
 
 
 def _explain_refusal(state: State, gone: Worker) -> str:
-    """In an elastic job those that train come back for another generation without having called `init()` again."""
+    """Why no generation follows. The members of an elastic job join again without a call of `init()`."""
     name = f"rank {state.rank_of(gone)} ({gone})"
     if state.policy.is_elastic and state.number:
-        left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and nobody takes its place"
+        left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and is not replaced"
         return left if state.cause is None else f"{state.cause.reason}; {left}"
-    return f"{name} has ended and will not take part; every worker must call hvd.init() as often as the others"
+    return f"{name} has exited and will not join; every worker must call hvd.init() as often as the others"
 
 
-def _notice(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:
-    """A stop notice: an elastic job drains the host, if others are left; else the notice is for the whole job."""
+def _notice(state: State, host: str | None) -> Step:
+    """A stop notice has come: an elastic job drains the host, if other members are left; else the whole job stops."""
     if state.stops_at is not None or (host is not None and (host in state.drained or host not in state.hosts)):
         return state, ()
     if host is None:
@@ -231,14 +239,14 @@ def _notice(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:
     drained = state.with_drained({**state.drained, host: state.clock + state.policy.grace_seconds})
     is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
     if not (is_left if state.number else drained.offered):
-        return _stop(state, f"a stop notice came to host {host}, and without it nobody is left")
-    return drained, (Notify(host, f"host {host} got a stop notice: the job goes on without it"),)
+        return _stop(state, f"a stop notice came to host {host}, and without it no worker is left")
+    return drained, (Notify(host, f"host {host} got a stop notice: the job continues without it"),)
 
 
-def _die_of_notice(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
-    """A notice has ended a worker that had not joined, and so had no way to pass it on: it is its host's.
+def _record_notice_of(state: State, host: str) -> Step:
+    """A stop notice has killed a worker that had not joined, and so could not pass it on: the notice is for its host.
 
-    Where the job has not begun to train and cannot begin without that worker, nobody has anything to save.
+    If the job does not train yet, and cannot start without that worker, there is nothing to save: it ends.
     """
     others = any(offered.name != host for offered in state.offered)
     may_begin = state.policy.is_elastic and others and state.stops_at is None and not state.refusal
@@ -247,8 +255,8 @@ def _die_of_notice(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
     return replace(state, outcome=end_as_noticed()), ()
 
 
-def _stop(state: State, why: str) -> tuple[State, tuple[Effect, ...]]:
-    """The whole job is to end. Nobody comes or goes until then."""
+def _stop(state: State, why: str) -> Step:
+    """The whole job has to stop. No worker is added or removed until then."""
     if not state.alive():
         return replace(state, outcome=end_as_noticed()), ()
     grace_seconds = state.policy.grace_seconds
@@ -261,8 +269,8 @@ def _stop(state: State, why: str) -> tuple[State, tuple[Effect, ...]]:
     return replace(state, stops_at=state.clock + grace_seconds), effects
 
 
-def limit_notices(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """End what has outrun its notice; offer the hosts again whose notices lie far enough back."""
+def limit_notices(state: State) -> Step:
+    """Stop workers whose notice has run out; offer a host again some time after its notice."""
     if state.stops_at is not None:
         alive = state.alive() if state.clock > state.stops_at else ()
         return (_overrun(state, alive[0].worker) if alive else state), ()
@@ -280,8 +288,8 @@ def _overrun(state: State, late: Worker) -> State:
     return replace(state, outcome=outcome)
 
 
-def _leave(state: State, host: str, records: list[WorkerRecord]) -> tuple[State, tuple[Effect, ...]]:
-    """These are still on a host that goes away now; the step that they are in is run again without them."""
+def _leave(state: State, host: str, records: list[WorkerRecord]) -> Step:
+    """Stop workers that are still on a host whose notice has run out; the others repeat the step without them."""
     reason = f"host {host} got a stop notice {state.policy.grace_seconds:g} s ago (--grace)"
     members = {record.worker for record in state.survivors()}
     state, effects = retire(state, records, reason)

@@ -1,18 +1,18 @@
 """The blacklist of slots and hosts, and the detection of crash loops.
 
-A failure counts against its slot if the worker had made no progress: the end of a worker that has committed steps with
-the others (killed, preempted, out of memory) says nothing about its slot. For a member this is known when the others
-have reported; until then its slot is suspected. A slot that has failed several times is closed. A host is closed when
-half of its slots are, and at once when it is lost. A closed host comes back after its cooldown with fresh slots.
-Workers that train on a host that is closed continue: they prove more than their neighbours' failures.
+A failure counts against its slot if the worker had made no progress: the loss of a worker that has committed steps with
+the others (killed, preempted, out of memory) says nothing about its slot. Whether a member had committed is known when
+the others have reported; until then its slot is suspected. A slot that has failed several times is closed. A host is
+closed when half of its slots are closed, and when it is lost. A closed host is offered again after its cooldown, and
+its slots have no failures then. Workers that train on a closed host continue.
 
-Failures that lie far back, with none after them, are forgotten. Nothing is random, so that a history repeated is the
-same. Times are those of the job's own clock, which stops while this machine sleeps.
+A failure is forgotten after some time without another one. Nothing is random, so that a repeated history is the same.
+Times are on the job's clock, which stops while this machine sleeps.
 
-A crash loop is trouble at the same place, again and again. The words of the trouble may differ in ports, ranks and
-numbers of generations. What the members report may also depend on which of them notices first: so other trouble at the
-same place counts as well, with more patience. Hosts that do not reach each other end in this way: their workers can
-never be connected.
+A crash loop is the same error at the same step, several times in a row. The texts may differ in ports, ranks and
+generation numbers. Which error the members report may also depend on which of them finds it first: so a different error
+at the same step counts, too, towards a higher limit. A job whose hosts cannot reach each other ends in this way: its
+workers can never connect.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,12 +22,12 @@ from typing import Self
 from rendezvous.core.model import Host, Recovery, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 
-_MOST_DOUBLINGS = 32  # of a cooldown: more would be no number that anybody waits for
+_MOST_DOUBLINGS = 32  # of a cooldown; keeps 2.0 ** n finite
 
 
 @dataclass(frozen=True, slots=True)
 class SlotFailures:
-    """How often a slot has failed, and when last."""
+    """How often a slot has failed, and when it last did."""
 
     failures: int
     last: float
@@ -35,7 +35,7 @@ class SlotFailures:
 
 @dataclass(frozen=True, slots=True)
 class HostCooldown:
-    """How often a host was closed, and until when the last time."""
+    """How often a host was closed, and until when it is or was."""
 
     closings: int
     until: float
@@ -43,9 +43,9 @@ class HostCooldown:
 
 @dataclass(frozen=True, slots=True)
 class Blacklist:
-    """What is held against the slots and hosts of a job.
+    """The failures of a job's slots, and its closed hosts.
 
-    suspects: the slots of members that have failed; how far they had come is not known yet.
+    suspects: the slots of members that have failed, and of which it is not known yet whether they had committed steps.
     """
 
     slots: Mapping[Slot, SlotFailures] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Blacklist:
     suspects: tuple[Slot, ...] = ()
 
     def count(self, slot: Slot, now: float, recovery: Recovery) -> int:
-        """How many failures of a slot have not been forgotten."""
+        """How many failures of a slot are not forgotten."""
         known = self.slots.get(slot)
         return 0 if known is None or now - known.last > recovery.forgiveness_seconds else known.failures
 
@@ -63,35 +63,31 @@ class Blacklist:
         return self.is_host_open(slot.host, now) and failures < recovery.failures_per_slot
 
     def is_host_open(self, host: str, now: float) -> bool:
-        """The host's cooldown, if it has one, is over."""
+        """The host is not in its cooldown."""
         return host not in self.hosts or now >= self.hosts[host].until
 
     def suspect_slot(self, slot: Slot) -> Self:
-        """A failure of a slot, until it is known whether it counts."""
+        """Record a member's failure until it is known whether it counts."""
         return replace(self, suspects=(*self.suspects, slot))
 
-    def find_closed(self, now: float) -> dict[str, float]:
-        """The hosts that are closed, and for how many seconds more."""
-        return {host: known.until - now for host, known in self.hosts.items() if now < known.until}
-
     def count_failure(self, slot: Slot, offered: Host | None, now: float, recovery: Recovery, weight: int = 1) -> Self:
-        """One more failure of a slot, which may close it, and with it its host.
+        """Count a failure of a slot, which may close it, and its host.
 
-        offered: the slot's host as it is offered now; None when it is not.
-        weight: how many failures it counts for.
+        offered: the slot's host as it is offered now; None if it is not.
+        weight: as how many failures it counts.
         """
         failures = self.count(slot, now, recovery) + weight
-        blamed = replace(self, slots={**self.slots, slot: SlotFailures(failures, now)})
+        counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now)})
         if offered is None:
-            return blamed
+            return counted
         closed = sum(
-            blamed.count(Slot(slot.host, index), now, recovery) >= recovery.failures_per_slot
+            counted.count(Slot(slot.host, index), now, recovery) >= recovery.failures_per_slot
             for index in range(offered.slots)
         )
-        return blamed.close_host(slot.host, now, recovery) if 2 * closed >= offered.slots else blamed
+        return counted.close_host(slot.host, now, recovery) if 2 * closed >= offered.slots else counted
 
     def close_host(self, host: str, now: float, recovery: Recovery) -> Self:
-        """Close a host for its cooldown: each time for twice as long, up to the longest; its slots are fresh then."""
+        """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures."""
         former = self.hosts.get(host)
         is_forgotten = former is None or now - former.until > recovery.forgiveness_seconds
         closings = 0 if former is None or is_forgotten else former.closings
@@ -105,70 +101,69 @@ class Blacklist:
         )
 
 
-MOST_REPETITIONS = 3  # of the same trouble, in generations that follow one another
-MOST_TROUBLES = 6  # of any trouble
+MOST_REPETITIONS = 3  # of the same error, in consecutive generations
+MOST_ERRORS = 6  # of any error
 STEPS_OF_PROGRESS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CrashLoop:
-    """How often the same members have been in the same trouble without getting any further.
+    """How often the same members have had the same error without progress in between.
 
-    trouble: of the first rank that told of some.
-    progress: the highest number of a commit round that anybody has asked for. They are counted anew after a restore:
-        the same failure at the same place then shows the same number.
-    count: of the generations, and troubles: of those with any trouble.
+    error: that of the first rank that reports one.
+    progress: the highest commit round that a member has submitted. Rounds are counted from 1 after a restore, so that
+        an error at the same step has the same number.
+    repetitions: how many consecutive generations had the same error. errors: how many had any error.
     commits: how often the state was committed.
     """
 
-    trouble: str = ""
+    error: str = ""
     members: tuple[Worker, ...] = ()
     progress: int = 0
-    count: int = 0
-    troubles: int = 0
+    repetitions: int = 0
+    errors: int = 0
     commits: int = 0
 
     @property
     def reason_to_end(self) -> str | None:
-        """Why it would happen again, in one sentence without a full stop; None while it may not."""
-        if self.count >= MOST_REPETITIONS:
-            return f"{self.trouble}; the same has happened {self.count} times in a row, with no step in between"
-        if self.troubles >= MOST_TROUBLES:
-            return f"{self.trouble}; it was the last of {self.troubles} troubles in a row, with no step in between"
+        """Why the job should end, in one sentence without a full stop; None below the limits."""
+        if self.repetitions >= MOST_REPETITIONS:
+            return f"{self.error}; the same has happened {self.repetitions} times in a row, with no step in between"
+        if self.errors >= MOST_ERRORS:
+            return f"{self.error}; it was the last of {self.errors} errors in a row, with no step in between"
         return None
 
     def shows_progress(self, reports: Collection[Report]) -> bool:
-        """The members of the generation whose survivors have reported so have committed some steps.
+        """These reports show that the generation has committed several steps.
 
-        A program that fails as soon as it trains may have made a step or two, and have committed its state before.
+        A program that fails when it starts to train may have made a step or two, and have committed its state once.
         """
         steps = max((_find_progress(report) for report in reports), default=0)
         commits = max((report.commits for report in reports), default=0)
         return steps > STEPS_OF_PROGRESS or commits > self.commits + 1
 
-    def note(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "CrashLoop":
-        """What it is after one more generation, whose survivors have reported so.
+    def count(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "CrashLoop":
+        """The counts after one more generation, with the reports of its survivors.
 
-        They have got further when they have come beyond the last trouble, or have committed their state after a step,
-        from which they go on after a restore. (Who is alone makes steps without a round.)
+        Members have made progress if they have passed the step of the last error, or have committed their state after a
+        step, since a restore continues from there. (A single member makes steps without commit rounds.)
         """
-        trouble = next((report.error for report in reports if report.error), "")
+        error = next((report.error for report in reports if report.error), "")
         progress = max((_find_progress(report) for report in reports), default=0)
         commits = max((report.commits for report in reports), default=0)
-        if not trouble or len(reports) < len(members):
-            return CrashLoop(trouble, members, progress, commits=commits)
+        if not error or len(reports) < len(members):
+            return CrashLoop(error, members, progress, commits=commits)
         has_committed = commits > self.commits and (progress > 0 or len(members) == 1)
         is_stuck = members == self.members and progress <= self.progress and not has_committed
-        is_same = is_stuck and _blur(trouble) == _blur(self.trouble)
-        count, troubles = self.count + 1 if is_same else 1, self.troubles + 1 if is_stuck else 1
-        return CrashLoop(trouble, members, progress, count, troubles, commits)
+        is_same = is_stuck and _remove_digits(error) == _remove_digits(self.error)
+        repetitions, errors = self.repetitions + 1 if is_same else 1, self.errors + 1 if is_stuck else 1
+        return CrashLoop(error, members, progress, repetitions, errors, commits)
 
 
-def _blur(trouble: str) -> str:
-    """It without its numbers."""
-    return "".join(letter for letter in trouble if not letter.isdigit())
+def _remove_digits(error: str) -> str:
+    return "".join(letter for letter in error if not letter.isdigit())
 
 
 def _find_progress(report: Report) -> int:
-    asked: tuple[PendingOperation | CompletedOperation, ...] = (*report.pending, *report.completed)
-    return max((operation.number for operation in asked), default=0)
+    submitted: tuple[PendingOperation | CompletedOperation, ...] = (*report.pending, *report.completed)
+    return max((operation.number for operation in submitted), default=0)

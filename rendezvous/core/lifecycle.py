@@ -1,4 +1,4 @@
-"""The phases of a job and the states of a worker, as two tables, and what is known of each slot's worker."""
+"""The phases of a job and the states of a worker, as two tables; and the record of each slot's worker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,28 +7,28 @@ from typing import Self, TypeAlias, TypeVar
 
 from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import Report
-from rendezvous.core.verdict import may_begin_again
+from rendezvous.core.verdict import can_restore
 
 
 class Phase(StrEnum):
     """The phase of a job."""
 
     FORMING = "forming"  # workers are started, or wait until all have joined
-    RUNNING = "running"  # a generation is live
-    REFORMING = "reforming"  # a generation was interrupted: its survivors report, or wait for newcomers
-    DRAINING = "draining"  # the outcome is decided, and the workers that are left are stopped
+    RUNNING = "running"  # a generation trains
+    REFORMING = "reforming"  # a generation was interrupted: its survivors report, or wait for new workers
+    DRAINING = "draining"  # the outcome is decided, and the remaining workers are stopped
     FINISHED = "finished"
 
 
 class WorkerState(StrEnum):
     """The state of a worker."""
 
-    INTENDED = "intended"  # to be started, or started and not heard of
+    INTENDED = "intended"  # its start was ordered, and it has not joined
     WAITING = "waiting"  # has joined, and waits for the generation that is being formed
-    READY = "ready"  # has joined beside a live generation, and waits to be taken in
+    READY = "ready"  # has joined while a generation trains, and waits to be added
     MEMBER = "member"  # is in the newest generation
-    REFUSED = "refused"  # has joined, and will be in no further generation
-    LEAVING = "leaving"  # is not wanted any more, and is being stopped: how it ends is no failure
+    REFUSED = "refused"  # has joined, and no further generation will include it
+    LEAVING = "leaving"  # is being stopped: its exit is not a failure
     ENDED = "ended"
 
 
@@ -36,7 +36,7 @@ S = TypeVar("S", bound=StrEnum)
 Transitions: TypeAlias = Mapping[S, Mapping[S, str]]  # from each, to which, and when
 
 _STOP = "the outcome is decided"
-_INTERRUPTION = "a member is lost, or cannot go on"
+_INTERRUPTION = "a member is lost, or cannot continue"
 PHASES: Transitions[Phase] = {
     Phase.FORMING: {
         Phase.RUNNING: "all workers have joined",
@@ -56,13 +56,13 @@ PHASES: Transitions[Phase] = {
     Phase.FINISHED: {},
 }
 
-_REFUSAL = "a member has ended well, so that no generation follows"
-_RETIREMENT = "it is given up, or its slot is not offered any more"
+_REFUSAL = "a member has exited with 0, so that no generation follows"
+_RETIREMENT = "it is late, or its slot is no longer offered"
 _END = "its process ends, or its host is lost"
 WORKER_STATES: Transitions[WorkerState] = {
     WorkerState.INTENDED: {
         WorkerState.WAITING: "it joins before the first generation",
-        WorkerState.READY: "it joins beside a generation",
+        WorkerState.READY: "it joins while a generation trains",
         WorkerState.REFUSED: _REFUSAL,
         WorkerState.LEAVING: _RETIREMENT,
         WorkerState.ENDED: _END,
@@ -74,7 +74,7 @@ WORKER_STATES: Transitions[WorkerState] = {
         WorkerState.ENDED: _END,
     },
     WorkerState.READY: {
-        WorkerState.MEMBER: "it is taken in",
+        WorkerState.MEMBER: "it is added to the next generation",
         WorkerState.LEAVING: _RETIREMENT,
         WorkerState.ENDED: _END,
     },
@@ -91,13 +91,13 @@ WORKER_STATES: Transitions[WorkerState] = {
 
 
 def check_transition(table: Transitions[S], former: S, new: S) -> None:
-    """Raise ValueError where the table does not lead from the one to the other: a fault of a rule."""
+    """Raise ValueError if the table has no such transition: a rule has a bug."""
     if new is not former and new not in table[former]:
-        raise ValueError(f"there is no way from {former} to {new}")
+        raise ValueError(f"there is no transition from {former} to {new}")
 
 
 def draw(table: Transitions[S]) -> str:
-    """The diagram of a table, in lines."""
+    """A table as text."""
     width = max(map(len, table))
     return "\n".join(
         f"    {former if number == 0 else '':{width}} -> {new:{width}}  {when}".rstrip()
@@ -108,17 +108,17 @@ def draw(table: Transitions[S]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """The intended incarnation of one slot, and its state.
+    """The present incarnation of one slot's worker, and its state.
 
     generation: the newest one that it was a member of; 0 for none.
-    has_state: it is in a function that can begin again after an exception.
-    had_state: it was in such a function, and had left it when it joined last.
-    has_committed: it has committed steps with the others, as far as is known.
-    needs_state: it was taken in later, and does not have the others' state, as far as is known.
+    has_state: it is in a function that can be called again after an exception.
+    had_state: it was in such a function, and had left it when it last joined.
+    has_committed: it is known to have committed steps with the others.
+    needs_state: it was added later, and is not known to have received the others' state.
     report: its report when it joined; None unless it is WAITING.
-    since: when it was first intended, on the job's own clock.
-    is_done: it has exited well, by itself; the slot is not reused.
-    reason: why it is LEAVING, and leaves_by: when its grace is over, on the job's own clock.
+    since: when its start was ordered, on the job's clock.
+    is_done: it has exited with 0 by itself; the slot is not reused.
+    reason: why it is LEAVING. leaves_by: when its grace is over, on the job's clock.
     """
 
     worker: Worker
@@ -137,12 +137,12 @@ class WorkerRecord:
     leaves_by: float = 0.0
 
     @property
-    def may_begin_again(self) -> bool:
-        """It can go back to a state, or has nothing to go back from."""
-        return self.has_state or (self.report is not None and may_begin_again(self.report))
+    def can_restore(self) -> bool:
+        """It has a state to restore, or has done nothing that it would have to undo."""
+        return self.has_state or (self.report is not None and can_restore(self.report))
 
     def wait(self, report: Report) -> Self:
-        """The member that has joined with this report."""
+        """The record of a member that has joined with this report."""
         return replace(
             self,
             state=WorkerState.WAITING,

@@ -1,17 +1,17 @@
-"""Losses: when a worker or a host counts as lost, and what that means for the job.
+"""Losses: when a worker or a host counts as lost, and what follows for the job.
 
-A lease belongs to an agent, not to a worker: a worker's threads can starve for seconds while a C call holds the
-interpreter lock, and must not be called dead for it. The rules of this file say which time limits are over; each takes
-the state, and returns it as it is where nothing is.
+An agent has a lease, a worker has none: a worker's threads can starve for seconds while a C call holds the interpreter
+lock, and it is not dead. The rules of this file find the time limits that have passed. Each takes the state, and
+returns it unchanged if its limit has not passed.
 
-A member's loss interrupts its generation: the others report, and are in the next one. Before the first generation, and
-for a worker that is in none yet, only its slot gets another worker.
+A member's loss interrupts its generation: the others report, and are in the next one. A worker that is in no generation
+yet is replaced without that.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from rendezvous.core.lifecycle import WorkerRecord, WorkerState
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.messages import Dismiss, Effect, Level, Log, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
@@ -24,24 +24,24 @@ from rendezvous.core.outcome import (
     time_out,
 )
 from rendezvous.core.reports import JoinReason
-from rendezvous.core.state import Phase, State
+from rendezvous.core.state import State, Step
 
 
-def hear(state: State, host: str) -> State:
+def renew_lease(state: State, host: str) -> State:
     """Renew a host's lease."""
     return replace(state, last_heard=state.last_heard.replace(host, state.now))
 
 
 def start_leases(state: State, hosts: Collection[str]) -> State:
-    """Let the lease of those hosts begin that have not reported: their workers' joins came through their agents."""
+    """Start the lease of hosts that have not reported: a worker's join shows that its agent runs."""
     for host in unheard_hosts(state):
         if host in hosts:
-            state = hear(state, host)
+            state = renew_lease(state, host)
     return state
 
 
 def silent_hosts(state: State) -> tuple[str, ...]:
-    """Hosts with workers whose agent has been silent for longer than its lease, counted from when a report was due."""
+    """The hosts with workers whose agent's lease has run out."""
     return tuple(
         host
         for host, heard in state.last_heard.items()
@@ -52,9 +52,9 @@ def silent_hosts(state: State) -> tuple[str, ...]:
 
 
 def is_lost(state: State, host: str) -> bool:
-    """Nothing more comes from this host: its workers are gone without a word how, or its agent is silent for too long.
+    """No more output comes from this host: its workers were lost with it, or its agent's lease has run out.
 
-    Other than for `silent_hosts`, its workers may have ended: so one asks who waits for what they wrote last.
+    Unlike `silent_hosts`, this is also true of a host whose workers have ended: the caller waits for their last output.
     """
     if host not in state.hosts:
         return True
@@ -65,12 +65,12 @@ def is_lost(state: State, host: str) -> bool:
 
 
 def unheard_hosts(state: State) -> tuple[str, ...]:
-    """Hosts whose agent has not reported at all."""
+    """The hosts whose agent has not reported yet."""
     return tuple(host for host, heard in state.last_heard.items() if heard is None)
 
 
-def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
-    """A host is gone with its workers; one whose workers had ended, or were leaving a drained one, is no loss."""
+def lose_host(state: State, host: str, reason: str) -> Step:
+    """A host is lost with its workers. It is no failure if they had ended, or were leaving a drained host."""
     if host not in state.hosts:
         return state, ()
     is_drained, former = host in state.drained, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
@@ -84,30 +84,28 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect
         return state.with_host_ended(host, -SIGKILL).without_host(host), (dismissal,)
     state = replace(state, failures=state.failures + 1)
     if not survives(state):
-        state = end(state.with_host_ended(host), outcome)
+        state = end_job(state.with_host_ended(host), outcome)
         return (state, ()) if state.outcome is not None else (state.without_host(host), (dismissal,))
     if not is_drained:
         state = replace(state, blacklist=state.blacklist.close_host(host, state.clock, state.policy.recovery))
-    return go_on(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), (dismissal,)
+    return record_loss(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), (dismissal,)
 
 
-def evict(
-    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome]
-) -> tuple[State, tuple[Effect, ...]]:
-    """Give up workers that the others have waited for in vain: they are killed, and count as lost from now on."""
+def evict(state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome]) -> Step:
+    """Kill workers that have not joined in time; they count as lost."""
     state, effects, outcome = give_up_workers(state, records, explain)
     if outcome is None:
         return state, ()
-    return (go_on(state, records, outcome) if survives(state) else end(state, outcome)), effects
+    return (record_loss(state, records, outcome) if survives(state) else end_job(state, outcome)), effects
 
 
 def give_up_workers(
     state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome], *, weight: int = 1
 ) -> tuple[State, tuple[Effect, ...], Outcome | None]:
-    """Kill workers that are alive; and how the job ends if it does not survive that, None where there are none.
+    """Kill workers that are alive. Also returns the outcome of a job that does not survive it; None without workers.
 
-    explain: why, by the worker's rank.
-    weight: how many failures of its slot each counts for; 1: as many as if it had failed by itself.
+    explain: makes the outcome of a worker and its rank.
+    weight: as how many failures of its slot each counts; 1: as if it had failed itself.
     """
     effects: list[Effect] = []
     first: Outcome | None = None
@@ -122,7 +120,7 @@ def give_up_workers(
 
 
 def settle_suspicions(state: State, *, has_committed: bool) -> State:
-    """The newest generation's survivors have reported: its members have committed steps together, or they have not."""
+    """All survivors have reported: count the suspected failures, unless the members have committed steps together."""
     suspects = state.blacklist.suspects
     state = replace(state, blacklist=replace(state.blacklist, suspects=()))
     if has_committed:
@@ -134,7 +132,7 @@ def settle_suspicions(state: State, *, has_committed: bool) -> State:
 
 
 def count_failure(state: State, former: WorkerRecord) -> State:
-    """A worker has failed, by itself or by what was done to it: its slot is blamed, unless it had made progress."""
+    """Count a worker's failure against its slot, unless the worker had committed steps."""
     if former.has_committed:
         return state
     if state.number and state.is_member(former):
@@ -143,7 +141,7 @@ def count_failure(state: State, former: WorkerRecord) -> State:
 
 
 def count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
-    """A slot has failed, which may close it."""
+    """Count failures of a slot, which may close it."""
     blacklist = state.blacklist.count_failure(
         slot, state.find_offered(slot.host), state.clock, state.policy.recovery, weight
     )
@@ -153,37 +151,37 @@ def count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
 def survives(state: State) -> bool:
     """The job survives its failures so far.
 
-    Before the first generation no more may fail than it takes to close every slot. Once a worker has ended well, none
-    may fail: one worker's success does not hide another's failure.
+    Before the first generation, as many failures are allowed as close every slot. Once a worker has exited with 0, no
+    failure is allowed: one worker's success does not hide another's failure.
     """
     most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, state.slots_offered)
     starts = state.number > 0 or state.failures <= most
     return starts and state.refusal is None and state.policy.allows(state.failures)
 
 
-def go_on(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> State:
-    """The job survives the failure of these workers: the loss of a member interrupts its generation."""
+def record_loss(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> State:
+    """Record the loss of these workers, which the job survives: the loss of a member interrupts its generation."""
     if state.number and not any(each.generation == state.number for each in former):
         return state
     state = replace(state, cause=state.cause or outcome)
     return state.with_interruption(outcome.reason) if state.number else state
 
 
-def end(state: State, outcome: Outcome) -> State:
-    """The job does not survive a failure, and ends with its first one.
+def end_job(state: State, outcome: Outcome) -> State:
+    """End a job that does not survive a failure, with the first failure as its outcome.
 
-    Once a member has ended well, the others may be past their training, and write the last checkpoint: nobody ends
-    them. What they still wait for cannot come: they learn that, and that no generation follows.
+    Once a member has exited with 0, the others may have finished their training, and write the last checkpoint: they
+    are not stopped. They are interrupted, since what they wait for cannot complete, and no generation follows.
     """
     if state.refusal is None or not state.number or not state.policy.is_elastic:
         return replace(state, outcome=outcome)
     if state.cause is not None:
-        return state  # they know already
+        return state  # they have been interrupted already
     refusal = f"{outcome.reason}; {state.refusal}"
     return replace(state.with_interruption(outcome.reason), cause=outcome, refusal=refusal)
 
 
-def lose_silent_host(state: State) -> tuple[State, tuple[Effect, ...]]:
+def lose_silent_host(state: State) -> Step:
     """The lease of an agent has run out."""
     silent = silent_hosts(state)
     if not silent:
@@ -191,7 +189,7 @@ def lose_silent_host(state: State) -> tuple[State, tuple[Effect, ...]]:
     return lose_host(state, silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)")
 
 
-def lose_unheard_host(state: State) -> tuple[State, tuple[Effect, ...]]:
+def lose_unheard_host(state: State) -> Step:
     """An agent that was started for an elastic job has never reported."""
     limit_seconds = state.policy.start_timeout_seconds
     for host in unheard_hosts(state) if state.policy.is_elastic else ():
@@ -201,8 +199,8 @@ def lose_unheard_host(state: State) -> tuple[State, tuple[Effect, ...]]:
     return state, ()
 
 
-def lose_late_newcomers(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Workers that were started beside the newest generation have not joined."""
+def lose_late_newcomers(state: State) -> Step:
+    """New workers have not joined within the start timeout."""
     if not state.number or not state.count(WorkerState.INTENDED) or state.clock < state.settled_until:
         return state, ()
     limit_seconds = state.policy.start_timeout_seconds
@@ -210,8 +208,8 @@ def lose_late_newcomers(state: State) -> tuple[State, tuple[Effect, ...]]:
     return evict(state, late, lambda worker, rank: fail_to_join(worker, rank, limit_seconds))
 
 
-def lose_late_survivors(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Members have not reported after an interruption, or have not come to the commit at which the others wait."""
+def lose_late_survivors(state: State) -> Step:
+    """Members have not reported after an interruption, or have not reached the commit at which the others wait."""
     limit_seconds = state.policy.report_seconds
     since = state.waiting_since if state.number and state.phase is Phase.FORMING else None
     is_over = state.phase is Phase.REFORMING and state.deadline is not None and state.now > state.deadline
@@ -222,23 +220,23 @@ def lose_late_survivors(state: State) -> tuple[State, tuple[Effect, ...]]:
     return evict(state, late, lambda worker, rank: fail_to_report(worker, rank, limit_seconds))
 
 
-def limit_start(state: State) -> tuple[State, tuple[Effect, ...]]:
+def limit_start(state: State) -> Step:
     """The job has not started in time, or not all have called `init()` again."""
     if state.phase is not Phase.FORMING or not waits_for_init(state):
         return state, ()
     if state.policy.is_elastic and not state.number and state.waiting >= state.policy.min_size:
-        return state, ()  # those that are there begin without the others
+        return state, ()  # those that have joined start without the others
     if state.policy.is_elastic and not start_is_overdue(state, state.waiting_since):
         return state, ()
     reason = _explain_overdue_start(state)
     if reason is None:
         return state, ()
-    stuck = () if unheard_hosts(state) else find_missing(state)  # where nothing is heard of a host, all may be well
+    stuck = () if unheard_hosts(state) else find_missing(state)  # else the missing host explains the others
     return replace(state, outcome=time_out(reason), stuck=stuck), ()
 
 
 def waits_for_init(state: State) -> bool:
-    """Before the first generation, or after `shutdown()`: members that begin again at a commit come at once."""
+    """Workers wait in `init()`: before the first generation, or after `shutdown()`."""
     if not state.number or not state.policy.is_elastic:
         return True
     reports = (each.report for each in state.list_workers(WorkerState.WAITING))
@@ -251,14 +249,14 @@ def start_is_overdue(state: State, since: float | None) -> bool:
 
 
 def find_missing(state: State) -> tuple[Worker, ...]:
-    """Those for whom the others wait in `init()`."""
+    """The workers that have not joined, while others wait in `init()`."""
     if state.waiting_since is None:
         return ()
     return tuple(record.worker for record in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER))
 
 
 def _explain_overdue_start(state: State) -> str | None:
-    """One sentence when the job did not start in time, naming who is missing; None while it still may."""
+    """One sentence with what is missing, if the start timeout has passed; None if it has not."""
     limit = f"{state.policy.start_timeout_seconds:g} s"
     if (silent := unheard_hosts(state)) and start_is_overdue(state, state.started):
         return f"no agent reported from {', '.join(silent)} within {limit} (--start-timeout)"
@@ -272,8 +270,8 @@ def _explain_overdue_start(state: State) -> str | None:
     return None
 
 
-def limit_shortage(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """There have been too few slots to start with, or too few workers to go on, for too long."""
+def limit_shortage(state: State) -> Step:
+    """There have been too few slots to start, or too few workers to continue, for the elastic timeout."""
     if not state.policy.is_elastic or (state.number and state.phase is not Phase.REFORMING):
         return state, ()
     limit_seconds = state.policy.recovery.elastic_timeout_seconds
@@ -282,7 +280,7 @@ def limit_shortage(state: State) -> tuple[State, tuple[Effect, ...]]:
         have = state.waiting + state.count(WorkerState.READY)
         outcome = run_short(have, state.policy.min_size, limit_seconds, state.cause)
         return (replace(state, outcome=outcome) if is_over else state), ()
-    if state.workers:  # a worker counts when its host's agent has been heard of
+    if state.workers:  # a worker counts once its host's agent has reported
         have = sum(state.last_heard.get(each.worker.slot.host) is not None for each in state.alive())
         needed, what = state.policy.min_size, "workers"
     else:

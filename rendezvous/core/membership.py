@@ -1,22 +1,22 @@
-"""Membership: `step(state, event) -> (state, effects)`, the one place where a job's fate is decided.
+"""Membership: `step(state, event) -> (state, effects)` decides everything about a job's workers.
 
 Theory of operation
 -------------------
-A job is a set of slots with one intended worker each. The shell around this core (server.py) turns each call, report
-and tick into an event, and carries out the effects; nothing here waits, reads a clock or fails.
+A job is a set of slots with one desired worker each. The server (server.py) turns each call, report and clock tick into
+an event, and performs the effects. Nothing here waits, reads a clock, or does input and output.
 
-`step` works in two halves. `facts.py` records what the event says. Then `settle` applies the rules below: the first
-rule that changes something is applied, and the search begins anew, until none does. So what follows from a state does
-not depend on the event that has led to it. Time limits (LIMITS) are looked at when the clock ticks. Once the outcome is
-decided, END_RULES take the place of RULES.
+`step` has two halves. `facts.py` records the event. Then `settle` applies the rules below: it applies the first rule
+that changes something, and starts over, until none does. So what follows from a state does not depend on the event that
+has led to it. The time limits (LIMITS) are checked when the clock ticks. Once the outcome is decided, END_RULES replace
+RULES.
 
 The phases of a job:
 
     forming   -> running    all workers have joined
-              -> reforming  a member is lost, or cannot go on
+              -> reforming  a member is lost, or cannot continue
               -> draining   the outcome is decided
     running   -> forming    a member joins again: after `shutdown()`, or at a resize
-              -> reforming  a member is lost, or cannot go on
+              -> reforming  a member is lost, or cannot continue
               -> draining   the outcome is decided
     reforming -> running    all survivors have reported, and there is a verdict
               -> draining   the outcome is decided
@@ -25,61 +25,61 @@ The phases of a job:
 The states of the worker in a slot:
 
     intended -> waiting   it joins before the first generation
-             -> ready     it joins beside a generation
-             -> refused   a member has ended well, so that no generation follows
-             -> leaving   it is given up, or its slot is not offered any more
+             -> ready     it joins while a generation trains
+             -> refused   a member has exited with 0, so that no generation follows
+             -> leaving   it is late, or its slot is no longer offered
              -> ended     its process ends, or its host is lost
     waiting  -> member    its generation is published
-             -> refused   a member has ended well, so that no generation follows
-             -> leaving   it is given up, or its slot is not offered any more
+             -> refused   a member has exited with 0, so that no generation follows
+             -> leaving   it is late, or its slot is no longer offered
              -> ended     its process ends, or its host is lost
-    ready    -> member    it is taken in
-             -> leaving   it is given up, or its slot is not offered any more
+    ready    -> member    it is added to the next generation
+             -> leaving   it is late, or its slot is no longer offered
              -> ended     its process ends, or its host is lost
     member   -> waiting   it joins again
-             -> refused   a member has ended well, so that no generation follows
-             -> leaving   it is given up, or its slot is not offered any more
+             -> refused   a member has exited with 0, so that no generation follows
+             -> leaving   it is late, or its slot is no longer offered
              -> ended     its process ends, or its host is lost
-    refused  -> leaving   it is given up, or its slot is not offered any more
+    refused  -> leaving   it is late, or its slot is no longer offered
              -> ended     its process ends, or its host is lost
     leaving  -> ended     its process ends, or its host is lost
     ended    -> intended  the next worker is started in its slot
 
-- Forming: the workers are started; those that call `init()` wait until all have. A job in which nobody joins is one of
-  plain programs: it goes from here to its end.
-- Reforming: each survivor reports what is pending on it, and the verdict (the recovery decision, verdict.py) says what
-  all of them do: go on where they stand, return to the last commit, or end. With too few left they wait for others.
-- Once a member has ended well there is no further generation: those that wait, and those that join later, are refused.
-  If another fails, that is how the job ends, once the others have come to their own ends: they may be past their
-  training.
-- Draining: the first cause decides the outcome, which never changes; the workers that are left are stopped.
+- Forming: the workers are started; those that call `init()` wait until all have. Workers that run a plain program never
+  join: their job stays in this phase until it ends.
+- Reforming: each survivor reports its pending operations, and the verdict (the recovery decision, verdict.py) says what
+  all of them do: continue where they are, restore the last commit, or end. If too few are left, they wait for new ones.
+- Once a member has exited with 0, no further generation follows: workers that wait, and those that join later, are
+  refused. If another worker fails then, the job has failed, but the others are not stopped: they may have finished
+  their training.
+- Draining: the first cause decides the outcome, which never changes; the remaining workers are stopped.
 
 A static job takes the same path. Its placement is fixed and no failure is allowed, so it is never interrupted, and all
 its verdicts are BEGIN.
 
-What holds throughout (the laws are in tests/rendezvous/core/test_laws.py):
+Invariants (tests/rendezvous/core/test_laws.py checks them):
 - Orders follow from the state and an agent's report: a Launch or Terminate may be lost or repeated.
-- An event about an incarnation that is not the intended one is stale, and changes nothing.
+- An event about an incarnation that was replaced is stale, and changes nothing.
 - An event that contradicts the state raises IllegalEventError and changes nothing.
-- Generation numbers only grow; each is published once, and never with fewer or more workers than the policy says.
-- A survivor keeps its place among survivors, and rank 0 holds the state that the others copy.
-- Each pending operation of each survivor is decided once, and nothing that was committed anywhere is revoked.
-- From every state the job runs or ends, if agents report and workers join; and it ends, if all fall silent.
+- Generation numbers only grow. Each generation is published once, with as many workers as the policy allows.
+- A survivor keeps its place among survivors, and rank 0 has the state that the others copy.
+- Each pending operation of each survivor is decided once, and nothing that any rank has committed is revoked.
+- From every state the job trains or ends, if agents report and workers join; and it ends, if none of them does.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from rendezvous.core.facts import limit_notices, record, record_the_end
-from rendezvous.core.lifecycle import WorkerState
+from rendezvous.core.facts import limit_notices, record, record_in_draining
+from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.losses import (
-    hear,
     limit_shortage,
     limit_start,
     lose_late_newcomers,
     lose_late_survivors,
     lose_silent_host,
     lose_unheard_host,
+    renew_lease,
 )
 from rendezvous.core.messages import (
     Begun,
@@ -98,7 +98,6 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Policy
 from rendezvous.core.rules import (
     Rule,
-    Step,
     conclude_job,
     conclude_stop,
     end_failed_start,
@@ -109,11 +108,11 @@ from rendezvous.core.rules import (
     limit_stopping,
     offer_resize,
     publish,
-    staff_again,
-    staff_first,
+    schedule_first,
+    schedule_later,
     stop_all,
 )
-from rendezvous.core.state import Phase, State
+from rendezvous.core.state import State, Step
 from rendezvous.core.table import Table
 
 LIMITS: tuple[Rule, ...] = (
@@ -131,15 +130,15 @@ RULES: tuple[Rule, ...] = (
     end_failed_start,
     conclude_stop,
     interrupt,
-    staff_first,
+    schedule_first,
     publish,
-    staff_again,
+    schedule_later,
     offer_resize,
 )
 END_LIMITS: tuple[Rule, ...] = (forget_silent_hosts, limit_stopping)
 END_RULES: tuple[Rule, ...] = (stop_all, finish)
 
-LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine, and a lease shorter than two ticks must still run out
+LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine; a lease shorter than two ticks must run out, too
 
 
 def begin(policy: Policy) -> State:
@@ -160,23 +159,23 @@ def step(state: State, event: Event) -> Step:
     elif isinstance(event, Begun | Reported | Lost):
         if event.host not in state.hosts:
             return _ignore_former(state, event, event.host)
-        state = _hear(state, event)
+        state = _renew_lease(state, event)
     elif isinstance(event, Ticked):
         state = _advance(state, event)
     if state.outcome is None:
         state, effects = record(state, event)
     else:
-        state, effects = record_the_end(state, state.outcome, event)
+        state, effects = record_in_draining(state, state.outcome, event)
     if isinstance(event, Begun | Reported | Declared | SequencerOpened) or (
-        isinstance(event, Joined) and _awaits(state)
+        isinstance(event, Joined) and _awaits_joins(state)
     ):
-        return state, effects  # with thousands of workers each look at all of them counts: the next tick settles
+        return state, effects  # the rules scan all workers, of which there may be thousands: the next tick applies them
     state, more = settle(state, has_ticked=isinstance(event, Ticked))
     return state, effects + more
 
 
-def _awaits(state: State) -> bool:
-    """Somebody else has to join before anything can follow from a join."""
+def _awaits_joins(state: State) -> bool:
+    """Nothing follows from a join before others have joined."""
     if state.outcome is not None or (state.interruption is not None and state.phase is not Phase.REFORMING):
         return False
     newcomers = state.phase is Phase.RUNNING or not state.number
@@ -184,7 +183,7 @@ def _awaits(state: State) -> bool:
 
 
 def advance(state: State, now: float) -> State:
-    """Set the clock forward; after a sleep of this machine nobody has less time left than before."""
+    """Set the clock forward; if this machine has slept, all time limits are extended by the sleep."""
     gap_seconds = now - state.now
     slept = gap_seconds > max(state.policy.lease_seconds / 2, LEAST_SLEEP_SECONDS)
     if state.started is not None and not slept:
@@ -206,17 +205,17 @@ def _advance(state: State, event: Ticked) -> State:
     return advance(state, event.now)
 
 
-def _hear(state: State, event: Begun | Reported | Lost) -> State:
-    """An agent has reported: its lease begins anew. One host's agent does not speak for another."""
+def _renew_lease(state: State, event: Begun | Reported | Lost) -> State:
+    """An agent has reported: renew its lease. An agent reports its own host's workers only."""
     if isinstance(event, Reported):
         for worker in event.running:
             if worker.slot.host != event.host:
                 raise IllegalEventError(event, f"worker {worker} is not on host {event.host}")
-    return state if isinstance(event, Lost) else hear(state, event.host)
+    return state if isinstance(event, Lost) else renew_lease(state, event.host)
 
 
-def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> tuple[State, tuple[Effect, ...]]:
-    """An agent that was dismissed is not heard any more; that it begins or is gone is no news."""
+def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> Step:
+    """A dismissed agent may not report; that it starts or is lost changes nothing."""
     is_known = any(slot.host == host for slot in state.workers)
     if not is_known or isinstance(event, Reported):
         raise IllegalEventError(event, f"host {host} is not in use{' any more' if is_known else ''}")
@@ -224,7 +223,7 @@ def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> t
 
 
 def _find_staleness(state: State, event: Joined | Exited | Declared) -> str | None:
-    """Why an event about this worker comes too late; None when it is the intended one and has not ended."""
+    """Why an event about this worker is stale; None if the worker is the present incarnation and has not ended."""
     worker, record = event.worker, state.workers.get(event.worker.slot)
     match event:
         case Joined(_, number) if number > state.number:
@@ -233,16 +232,16 @@ def _find_staleness(state: State, event: Joined | Exited | Declared) -> str | No
             raise IllegalEventError(event, f"slot {worker.slot} is not in use")
         case _ if worker.incarnation > record.worker.incarnation:
             number = worker.incarnation
-            raise IllegalEventError(event, f"incarnation {number} of slot {worker.slot} was never intended")
+            raise IllegalEventError(event, f"incarnation {number} of slot {worker.slot} was never started")
     if worker != record.worker:
         return f"worker {worker} was replaced by incarnation {record.worker.incarnation}"
     return f"worker {worker} has ended" if record.state is WorkerState.ENDED else None
 
 
 def settle(state: State, *, has_ticked: bool = False) -> Step:
-    """Apply the first rule that changes something, until none does: where the clock has ticked, the limits come first.
+    """Apply the first rule that changes something, until none does; after a clock tick, the time limits come first.
 
-    A tick after which nothing is due costs a look at each host, and none at the workers.
+    A tick after which nothing is due scans the hosts, and not the workers.
     """
     effects: list[Effect] = []
     if has_ticked:
@@ -280,7 +279,7 @@ def _list_rules(state: State) -> tuple[Rule, ...]:
 
 
 def _find_next_time(state: State) -> float:
-    """When a rule may have something to do by time alone; closed slots and hosts open again."""
+    """When the rules may have to be applied again though nothing happens, as when closed slots and hosts open."""
     recovery = state.policy.recovery
     times = [known.last + recovery.forgiveness_seconds for known in state.blacklist.slots.values()]
     times += [known.until for known in state.blacklist.hosts.values()]

@@ -1,7 +1,7 @@
-"""What goes into `membership.step` and what comes out of it: events, effects, and errors.
+"""The input and output of `membership.step`: events, effects, and errors.
 
-Events say what has happened, in past participles. Effects say what is to be done now, in imperatives; each is safe to
-carry out twice. An error refuses an event that cannot have happened, or a job that does not fit.
+An event, named by a past participle, has happened. An effect, named by an imperative, is to be performed now; each may
+be performed twice. An error refuses an event that contradicts the state, or a job that does not fit the hosts.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class CoreError(Exception):
 
 
 class IllegalEventError(CoreError):
-    """An event that contradicts the state: a fault of the shell or of a peer. The state is unchanged."""
+    """An event that contradicts the state: an error of the server or of a peer. The state is unchanged."""
 
     def __init__(self, event: object, reason: str) -> None:
         super().__init__(f"{type(event).__name__} is not possible here: {reason}")  # a report may list thousands
@@ -26,7 +26,7 @@ class IllegalEventError(CoreError):
 
 
 class TooFewSlotsError(CoreError):
-    """The hosts offer fewer slots than the job needs at least."""
+    """The hosts offer fewer slots than the job needs."""
 
     def __init__(self, hosts: Iterable[Host], needed: int) -> None:
         self.hosts = tuple(hosts)
@@ -38,7 +38,7 @@ class TooFewSlotsError(CoreError):
 
 @dataclass(frozen=True, slots=True)
 class HostsChanged:
-    """The hosts that the job may use are these, in this order."""
+    """The job may use these hosts, in this order."""
 
     hosts: tuple[Host, ...]
 
@@ -50,14 +50,14 @@ class HostsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A host's agent has been told of the job: its first lease begins. Told only of a host that can be cut off."""
+    """The launcher has configured a host's agent: its first lease begins. Submitted for hosts that can be cut off."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A host's agent has told which workers are running there: a sign of life, and what orders are compared with."""
+    """A host's agent has reported its running workers: a heartbeat, with which lost orders are found."""
 
     host: str
     running: tuple[Worker, ...] = ()
@@ -65,7 +65,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker asks to be in a generation newer than `after` (0 when it was in none yet), and tells of itself."""
+    """A worker asks to be in a generation newer than `after` (0 if it was in none yet), with its report."""
 
     worker: Worker
     after: int = 0
@@ -74,9 +74,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A worker has entered a function that begins again after an exception: from now on a lost member is replaced.
+    """A worker has entered a function that is called again after an exception: from now on lost members are replaced.
 
-    needs_state: it was taken in later, and has not yet received the others' state; when it has, it declares that.
+    needs_state: it was added later, and has not received the others' state yet; when it has, it declares again.
     """
 
     worker: Worker
@@ -85,7 +85,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class SequencerOpened:
-    """The sequencer of a generation, on the host of its rank 0, listens at this endpoint."""
+    """The sequencer of a generation listens at this endpoint, on the host of rank 0."""
 
     host: str
     generation: int
@@ -94,11 +94,11 @@ class SequencerOpened:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker has ended, with its whole process tree, or has failed and said with what code it will end.
+    """A worker has exited with its whole process tree, or has reported the code with which it will exit.
 
-    returncode: as waitpid tells it: the exit code, or -n for signal n.
-    error: why, in one sentence, where the code does not tell.
-    cannot_start: its command could not be started at all, which trying again does not mend.
+    returncode: as waitpid returns it: the exit code, or -n for signal n.
+    error: why, in one sentence, if the code does not tell.
+    cannot_start: its command could not be started; another try would fail, too.
     """
 
     worker: Worker
@@ -109,7 +109,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A host's agent is gone, and with it its workers."""
+    """A host's agent is lost, and its workers with it."""
 
     host: str
     reason: str
@@ -117,14 +117,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """A stop notice has come: this host, or (None) the whole job, is to end soon."""
+    """A stop notice has come: this host, or (None) the whole job, has to stop soon."""
 
     host: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Somebody asked the job to end; `at_once` leaves its workers no time."""
+    """The user or the launcher stops the job; `at_once` kills its workers without a grace."""
 
     exit_code: int
     reason: str
@@ -133,7 +133,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """The server's clock shows `now`, in seconds from an arbitrary start; it never goes back."""
+    """The server's clock shows `now`, in seconds since an arbitrary start; it never goes back."""
 
     now: float
 
@@ -144,7 +144,7 @@ Event = (
 
 
 class Level(StrEnum):
-    """How much a sentence matters to a person."""
+    """How important a sentence is to the user."""
 
     DEBUG = "debug"  # shown on request
     INFO = "info"
@@ -153,7 +153,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell a person: one sentence without a full stop."""
+    """Print one sentence, without a full stop, for the user."""
 
     sentence: str
     level: Level = Level.INFO
@@ -163,20 +163,20 @@ class Log:
 class Launch:
     """Start this worker, unless this incarnation has been started already.
 
-    is_late: others train already: it prepares itself alone, and joins when it enters the function that begins again.
+    is_late: the others train already. It starts alone, and joins when it enters its elastic function.
     """
 
     worker: Worker
-    assignment: Assignment  # the first one, for the environment; the generation's is the truth
+    assignment: Assignment  # for the environment; that of its generation may differ
     reason: str
     is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """End this worker and its process tree: a signal, then SIGKILL after the grace; no grace kills at once.
+    """Stop this worker and its process tree: a signal, then SIGKILL after the grace; with no grace, SIGKILL only.
 
-    signal: which comes first; SIGINT is followed by SIGTERM at half of the grace.
+    signal: the first one; SIGINT is followed by SIGTERM at half of the grace.
     """
 
     worker: Worker
@@ -187,7 +187,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Tell every member that this generation is formed, with its numbers (in rank order) and what all do now."""
+    """Send every member its new generation: the assignments (in rank order) and the verdict."""
 
     generation: Generation
     assignments: tuple[Assignment, ...]
@@ -197,7 +197,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Tell every member that the generation cannot go on: all stop, and join again with a report."""
+    """Tell every member that the generation cannot continue: each suspends its operations, and joins with a report."""
 
     generation: int
     reason: str
@@ -205,11 +205,11 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class OfferResize:
-    """Tell every member that at its next commit the generation may be formed anew.
+    """Tell every member that the job may be resized at its next commit.
 
     number: grows with each offer of the job.
-    adds: workers wait to be taken in.
-    removes: members are on slots that are no longer offered. Neither: the last offer is withdrawn.
+    adds: workers wait to be added.
+    removes: members are on slots that are no longer offered. If neither, the last offer is withdrawn.
     """
 
     generation: int
@@ -220,10 +220,10 @@ class OfferResize:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Let the agent of this host go: none of its workers is left, or it was lost. A later Launch needs a new one.
+    """Release the agent of this host: it has no workers, or was lost. A later Launch needs a new agent.
 
-    level: a warning where the host was lost.
-    is_drained: it was left because of a stop notice, though it may be listed still.
+    level: a warning if the host was lost.
+    is_drained: the host had a stop notice; it may still be listed.
     """
 
     host: str
@@ -234,7 +234,7 @@ class Dismiss:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """A stop notice is heeded: say so; one for the whole job (host None) every agent is told, now and later."""
+    """Print that a stop notice takes effect; send one for the whole job (host None) to every agent, now and later."""
 
     host: str | None
     reason: str
@@ -250,7 +250,7 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell a worker that waits to join that it will never be in a generation."""
+    """Tell a worker that waits to join that no generation will include it."""
 
     worker: Worker
     reason: str
@@ -258,7 +258,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Depart:
-    """Tell the members of the generation that this one has ended well: what needs it cannot complete any more."""
+    """Tell the members that this one has exited with 0: operations that need it cannot complete."""
 
     generation: int
     worker: Worker

@@ -1,4 +1,4 @@
-"""The values that membership is made of: hosts, slots, workers, generations, policy; and how members are numbered."""
+"""The values of membership: hosts, slots, workers, generations, the policy; and how members are numbered."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from typing import Self
 
 from rendezvous.core.reports import Decision, Verdict
 
-UNBOUNDED = 2**31 - 1  # of workers: as many as there are slots
+UNBOUNDED = 2**31 - 1  # workers: as many as there are slots
 LEAST_REPORT_SECONDS = 60.0
 LEASES_PER_REPORT = 12
-REPORTS_PER_LEASE = 6  # of an agent that has nothing new to tell
+REPORTS_PER_LEASE = 6  # heartbeats of an agent that has nothing new to report
 
 
 def limit_silence(lease_seconds: float) -> float:
-    """How long after its last report an agent may be silent: for the lease, counted from when the next one is due."""
+    """How long an agent may be silent after its last report: one lease, counted from when its next report is due."""
     return lease_seconds * (1 + 1 / REPORTS_PER_LEASE)
 
 
@@ -34,7 +34,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """A place for one worker, written `a:0`."""
+    """The place of one worker, written `a:0`."""
 
     host: str
     index: int
@@ -79,7 +79,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One numbered membership: who is in, in rank order."""
+    """One numbered membership: its members, in rank order."""
 
     number: int
     members: tuple[Worker, ...]
@@ -90,7 +90,7 @@ LOOPBACK = "127.0.0.1"  # an address that no other machine reaches
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where something listens: an address that the other members can reach, and a port."""
+    """The address and port of a listener, which the other members can reach."""
 
     address: str
     port: int
@@ -101,16 +101,16 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """How a job that may lose workers goes on; means nothing where no failure is allowed. Times are in seconds.
+    """How an elastic job recovers from failures; a static job ignores it. Times are in seconds.
 
-    reset_limit: how many generations may follow another without all members having called `init()`; None: any number.
-    elastic_timeout_seconds: how long the job waits for enough slots to start with, or for as many workers as it needs.
-    cooldown_seconds: how long a host is closed after its first closing, and at most: each further one takes twice as
-        long.
-    failures_per_slot: so many, of workers that had made no progress, close it, and half of its slots the host.
-    forgiveness_seconds: a failure that lies so far back, with none after it, is forgotten.
-    gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way; at
-        the start, how long those that are enough wait for hosts of which nothing has been heard.
+    reset_limit: how many generations may follow another without a call of `init()` by all members; None: any number.
+    elastic_timeout_seconds: how long the job waits for enough slots to start, and for enough workers to continue.
+    cooldown_seconds: how long a host is closed the first time, and at most; each further time takes twice as long.
+    failures_per_slot: as many failures of workers without progress close a slot. When half of its slots are closed, a
+        host is closed.
+    forgiveness_seconds: a failure is forgotten after this time without another one.
+    gathering_seconds: how long the first new worker that has joined waits for others that are starting. At the start of
+        the job, how long enough workers wait for hosts whose agent has not reported.
     """
 
     reset_limit: int | None = None
@@ -125,26 +125,26 @@ class Recovery:
         if not 0 <= least <= most:
             raise ValueError(f"a cooldown of {least:g} to {most:g} s is impossible")
         if (self.reset_limit is not None and self.reset_limit < 0) or self.failures_per_slot < 1:
-            raise ValueError("the reset limit must not be negative, and a slot needs a failure to be closed")
+            raise ValueError("the reset limit must not be negative, and at least one failure must close a slot")
         if self.elastic_timeout_seconds <= 0:
             raise ValueError("the elastic timeout must be longer than 0")
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How many workers at least and at most, how many failures are allowed, and the time limits, in seconds.
+    """The least and the largest number of workers, how many failures are allowed, and the time limits, in seconds.
 
-    A static job is the case min_size == max_size with no failure allowed.
+    A static job has min_size == max_size, and no failure is allowed.
 
-    failures_allowed: so many are survived; None: any number.
-    start_size: the job starts as soon as so many slots are offered; None: min_size.
+    failures_allowed: the job survives as many failures; None: any number.
+    start_size: the job starts when as many slots are offered; None: min_size.
     """
 
     min_size: int
     max_size: int
     failures_allowed: int | None = 0
     start_timeout_seconds: float = 120.0  # from the first join, or from the start until all agents have reported
-    lease_seconds: float = 30.0  # how long an agent may be silent, from when a report of it is due
+    lease_seconds: float = 30.0  # how long an agent may be silent after its next report is due
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     start_size: int | None = None
     recovery: Recovery = Recovery()
@@ -161,17 +161,17 @@ class Policy:
 
     @property
     def is_elastic(self) -> bool:
-        """Failures are allowed: the job may lose workers, and hosts may come and go."""
+        """Failures are allowed: the job may lose workers, and hosts may be added and removed."""
         return self.failures_allowed != 0
 
     @property
     def slots_to_start(self) -> int:
-        """As soon as so many slots are offered, the workers are started."""
+        """The workers are started when as many slots are offered."""
         return self.min_size if self.start_size is None else self.start_size
 
     @property
     def silence_seconds(self) -> float:
-        """How long ago an agent's last report may be."""
+        """How old an agent's last report may be."""
         return limit_silence(self.lease_seconds)
 
     @property
@@ -180,7 +180,7 @@ class Policy:
         return max(LEAST_REPORT_SECONDS, LEASES_PER_REPORT * self.lease_seconds)
 
     def allows(self, failures: int) -> bool:
-        """The job survives so many failures."""
+        """The job survives this many failures."""
         return self.failures_allowed is None or failures <= self.failures_allowed
 
     @classmethod
@@ -231,10 +231,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a worker is told of a generation it is in.
+    """What a worker receives about its generation.
 
-    key: the generation's secret, by which its members know each other.
-    verdict: what all members do with what the generation before has left.
+    key: the generation's secret, with which its members authenticate each other.
+    verdict: what all members do with the operations that the last generation left pending.
     """
 
     generation: int
@@ -244,7 +244,7 @@ class Membership:
 
 
 def rank(members: Sequence[Slot]) -> tuple[Assignment, ...]:
-    """Number the members in the order given: rank is the position, the other numbers follow from the hosts.
+    """Number the members in the order given: the rank is the position, the other numbers follow from the hosts.
 
     local_rank counts the members on the same host in rank order. cross_rank counts, in rank order, the members of
     equal local_rank on different hosts, so cross_size is the number of hosts that have that local rank (it differs

@@ -8,7 +8,7 @@ from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
 SIGINT, SIGABRT, SIGUSR2, SIGTERM = 2, 6, 12, 15
-SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
+SIGKILL = 9  # with which an agent, or its watchdog, kills the workers of a lost host
 FAILURE = 1
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
@@ -18,12 +18,12 @@ SIGNALS = {known.value: known.name for known in signal.Signals}
 
 
 class Cause(StrEnum):
-    """What decided how the job ended."""
+    """What decided the outcome."""
 
     SUCCEEDED = "succeeded"
     WORKER_FAILED = "worker failed"
     COMMAND_NOT_STARTED = "command not started"
-    WORKER_PUT_DOWN = "worker put down"
+    WORKER_KILLED = "worker killed"  # or judged to have failed: its error says why
     HOST_LOST = "host lost"
     START_TIMED_OUT = "start timed out"
     STOPPED = "stopped"
@@ -38,9 +38,9 @@ class Cause(StrEnum):
 class Outcome:
     """How the job ended.
 
-    exit_code: what hvdrun exits with.
+    exit_code: of hvdrun.
     reason: one sentence.
-    worker, rank, returncode: of the worker that failed first, where one did; returncode as waitpid tells it.
+    worker, rank, returncode: those of the worker that failed first, if one did; returncode as waitpid returns it.
     """
 
     exit_code: int
@@ -52,20 +52,20 @@ class Outcome:
 
     @property
     def is_interrupt(self) -> bool:
-        """Somebody pressed Ctrl-C."""
+        """The user pressed Ctrl-C."""
         return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT
 
     @property
     def stop_signal(self) -> int:
-        """The first signal that the workers get which are left; none gets a second SIGINT."""
+        """The first signal to the remaining workers; none gets a second SIGINT."""
         return SIGINT if self.is_interrupt else SIGTERM
 
 
 def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
-    """How a job has ended whose workers have ended by themselves.
+    """The outcome of a job whose workers have all ended.
 
-    first: the failure that was not made good, if there is one. It may be that of a machine that goes away.
-    has_stopped: after a stop notice, workers have ended as they should.
+    first: the first failure since the newest generation, if there is one.
+    has_stopped: there was a stop notice, and workers have exited because of it. A kill from outside belongs to it then.
     """
     if first is not None and not (has_stopped and first.exit_code in _ENDED_FROM_OUTSIDE):
         return first
@@ -73,22 +73,22 @@ def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
 
 
 def exit_code(returncode: int) -> int:
-    """A process' exit code as a shell tells it: 128 + n for signal n."""
+    """A process' exit code as a shell reports it: 128 + n for signal n."""
     return returncode if returncode >= 0 else SIGNAL_OFFSET - returncode
 
 
 def describe_returncode(returncode: int) -> str:
-    """How a worker ended, in words: `exit code 3`, `killed by SIGKILL (signal 9)`."""
+    """A returncode in words: `exit code 3`, `killed by SIGKILL (signal 9)`."""
     number = find_signal(returncode)
     if returncode < 0:
         return f"killed by {_name_signal(-returncode)}"
     if number is not None:
-        return f"exit code {returncode}, which is how a shell tells of {_name_signal(number)}"
+        return f"exit code {returncode}, with which a shell reports {_name_signal(number)}"
     return f"exit code {returncode}"
 
 
 def find_signal(returncode: int) -> int | None:
-    """The signal that ended a worker, or the program that a worker's shell waited for; None when none did."""
+    """The signal that killed a worker, or the program that a worker's shell waited for; None if none did."""
     if returncode < 0:
         return -returncode
     number = returncode - SIGNAL_OFFSET
@@ -106,18 +106,18 @@ def describe_loss(worker: Worker, rank: int, returncode: int, error: str | None)
 
 
 def succeed() -> Outcome:
-    """Every worker ended with 0."""
-    return Outcome(0, Cause.SUCCEEDED, "all workers ended well")
+    """All workers exited with 0."""
+    return Outcome(0, Cause.SUCCEEDED, "all workers exited with 0")
 
 
 def blame_worker(
     worker: Worker, rank: int, returncode: int, error: str | None = None, *, cannot_start: bool = False
 ) -> Outcome:
-    """The first failing worker decides; the arguments are those of `Exited`."""
+    """A worker failed, which ends the job; the arguments are those of `Exited`."""
     if error is not None and cannot_start:
         cause, reason = Cause.COMMAND_NOT_STARTED, error
     elif error is not None:
-        cause, reason = Cause.WORKER_PUT_DOWN, f"rank {rank} ({worker}) was ended: {error}"
+        cause, reason = Cause.WORKER_KILLED, describe_loss(worker, rank, returncode, error)
     elif returncode < 0:
         cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was killed by signal {-returncode}"
     else:
@@ -126,7 +126,7 @@ def blame_worker(
 
 
 def blame_host(host: str, reason: str) -> Outcome:
-    """A host was lost, which this job's policy does not allow."""
+    """A host was lost."""
     return Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, f"host {host} was lost: {reason}")
 
 
@@ -136,18 +136,18 @@ def time_out(reason: str) -> Outcome:
 
 
 def stop(code: int, reason: str) -> Outcome:
-    """Somebody ended the job from outside."""
+    """The job was stopped from outside."""
     return Outcome(code, Cause.STOPPED, reason)
 
 
 def end_as_noticed() -> Outcome:
-    """A stop notice came for the job, and its workers have saved what they need: it may go on another time."""
-    reason = f"the job has ended, as its stop notice asked (exit code {TEMPORARY_FAILURE}): start it again to go on"
+    """The job has stopped after a stop notice, and can be continued later."""
+    reason = f"the job has ended, as its stop notice asked (exit code {TEMPORARY_FAILURE}): start it again to continue"
     return Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason)
 
 
 def overrun_notice(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
-    """The workers have not ended in time after a stop notice, and are ended as by SIGTERM."""
+    """A worker has not exited in time after a stop notice: the job ends as after SIGTERM."""
     since = f"{limit_seconds:g} s (--grace) after the stop notice"
     remedy = "give it longer, or have it save with --checkpoint and hvd.elastic.run, or when hvd.stopping() says so"
     reason = f"rank {rank} ({worker}) had not ended {since}: {remedy}"
@@ -155,28 +155,28 @@ def overrun_notice(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
 
 
 def fail_to_report(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
-    """A survivor has not reported in time, after an interruption or a resize, and was given up."""
+    """A survivor has not joined in time after an interruption or a resize, and is killed."""
     reason = f"rank {rank} ({worker}) did not join the others again within {limit_seconds:g} s"
     return Outcome(TEMPORARY_FAILURE, Cause.WORKER_FAILED, reason, worker, rank)
 
 
 def fail_to_join(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
-    """A worker that was started while others train has not joined them in time, and was given up."""
-    reason = f"rank {rank} ({worker}) was started beside the others, and did not join them within {limit_seconds:g} s"
+    """A worker that was started while others train has not joined them in time, and is killed."""
+    reason = f"rank {rank} ({worker}) was started while the others trained, and did not join within {limit_seconds:g} s"
     return Outcome(TEMPORARY_FAILURE, Cause.WORKER_FAILED, f"{reason} (--start-timeout)", worker, rank)
 
 
-def fail_to_be_taken_in(worker: Worker, rank: int, reason: str) -> Outcome:
-    """With this newcomer the others get no further, and it was given up."""
+def fail_to_be_added(worker: Worker, rank: int, reason: str) -> Outcome:
+    """The others make no progress with this new worker, and it is killed."""
     return Outcome(
-        TEMPORARY_FAILURE, Cause.WORKER_FAILED, f"rank {rank} ({worker}) cannot be taken in: {reason}", worker, rank
+        TEMPORARY_FAILURE, Cause.WORKER_FAILED, f"rank {rank} ({worker}) cannot be added: {reason}", worker, rank
     )
 
 
 def give_up(reason: str, first: Outcome | None) -> Outcome:
-    """The job cannot go on.
+    """The job cannot continue.
 
-    first: the failure that it has come from, if one has.
+    first: the failure that led to it, if there is one.
     """
     if first is None:
         return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason)
@@ -184,9 +184,9 @@ def give_up(reason: str, first: Outcome | None) -> Outcome:
 
 
 def lose_state(reason: str, first: Outcome | None) -> Outcome:
-    """Nobody who is left holds the state of the training.
+    """No remaining worker has the state of the training.
 
-    One that has failed by itself, and was not ended, would fail again: its exit code does not say that others may try.
+    If a worker failed itself, it would fail again: the job exits with that worker's code, which invites no retry.
     """
     outcome = replace(give_up(reason, first), cause=Cause.STATE_LOST)
     if first is None or first.cause is not Cause.WORKER_FAILED or first.returncode is None:
@@ -196,24 +196,27 @@ def lose_state(reason: str, first: Outcome | None) -> Outcome:
 
 
 def fail_again(reason: str, first: Outcome | None) -> Outcome:
-    """A training function fails at the same place whenever it begins again; so it would when the job is."""
+    """A training function fails at the same step each time; it would do so in a new job."""
     return replace(give_up(reason, first), exit_code=FAILURE, cause=Cause.FAILS_AGAIN)
 
 
 def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:
-    """The job has changed its membership as often as it may."""
+    """The reset limit allows no further generation."""
     return replace(give_up(f"{reason}; {describe_reset_limit(limit)}", first), cause=Cause.RESETS_EXHAUSTED)
 
 
 def describe_reset_limit(resets: int) -> str:
-    """Why the job may not be formed anew any more, in one sentence without a full stop."""
+    """Why no further generation is allowed, in one sentence without a full stop."""
     times = "once" if resets == 1 else f"{resets} times"
-    story = f"the job has been formed anew {times}, and --reset-limit allows no more"
-    return story if resets else "--reset-limit 0 does not let the job be formed anew"
+    return (
+        f"the job has been reset {times}, and --reset-limit allows no more"
+        if resets
+        else "--reset-limit 0 allows no reset"
+    )
 
 
 def run_short(count: int, needed: int, limit_seconds: float, first: Outcome | None) -> Outcome:
-    """The job has had too few workers for too long."""
+    """The job has had too few workers for the elastic timeout."""
     sentence = (
         f"only {count} of at least {needed} workers (--min-np) were there for {limit_seconds:g} s (--elastic-timeout)"
     )

@@ -1,10 +1,10 @@
-"""What the survivors of a loss report, and what all of them do then: values, and an index for thousands of reports.
+"""What survivors report after a loss, the verdict that answers them, and an index for thousands of reports.
 
 The rules that lead from reports to a verdict are in `verdict.py`.
 
-An operation that is pending on one survivor may be completed on another. The set's ranks, the name and the place in the
-order say which one it is. Its place is its index if the survivor that waits knows of its release, and else any index
-above all that this survivor knows of.
+An operation that is pending on one survivor may be completed on another. The ranks of its process set, its name and its
+place in the order identify it. The place is the operation's index, if the survivor has received its release; else any
+index above those that the survivor has received.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,27 +15,26 @@ from typing import TypeAlias, TypeVar
 
 
 class JoinReason(StrEnum):
-    """What a worker that joins wants of the next generation."""
+    """Why a worker joins."""
 
-    BEGIN = "begin"  # it called `init()`: at first, or after `shutdown()`
-    FORM = "form"  # it was interrupted before it was connected to the generation's others: it has done nothing in it
-    CONTINUE = "continue"  # it was interrupted: its operations are suspended, and it can go on where it stands
-    RESIZE = "resize"  # at a commit all have seen that the job may grow or shrink: it begins the function again
-    RESTORE = "restore"  # an operation has failed for good: it has returned to its last commit, and begins again
+    BEGIN = "begin"  # it called `init()`: for the first time, or after `shutdown()`
+    FORM = "form"  # it was interrupted before it was connected to the other members: it has done nothing yet
+    CONTINUE = "continue"  # it was interrupted: its operations are suspended, and it can continue from there
+    RESIZE = "resize"  # at a commit all members have seen that the job may grow or shrink: it calls its function again
+    RESTORE = "restore"  # an operation has failed: it has restored its last commit, and calls its function again
 
 
 @dataclass(frozen=True, slots=True)
 class PendingOperation:
-    """An operation that this worker has asked for and that is not done here.
+    """An operation that this worker has submitted and that is not completed on it.
 
     ranks: the members of its process set, by their ranks in the interrupted generation.
-    name: as it travels, for example "allreduce.loss"; in its set no other pending operation of this rank has it.
-    title: as messages call it, for example "allreduce 'loss'".
+    name: its name on the wire, for example "allreduce.loss"; unique among the rank's pending operations of its set.
+    title: its name in messages, for example "allreduce 'loss'".
     number: which commit round this is, counted from 1 in its set; 0 for every other operation.
-    index: its place in the generation's order, when it was released; None before.
-    root: the rank whose data it needs, as a broadcast does; None where any survivors will do.
-    obstacle: why it cannot be run again here, as the end of a sentence ("its tensor was changed in place"); "" when
-        it can.
+    index: its place in the generation's order; None before its release.
+    root: the rank whose data it needs, as a broadcast does; None if any survivors suffice.
+    obstacle: why it cannot be repeated, as the end of a sentence ("its tensor was changed in place"); "" if it can.
     """
 
     ranks: tuple[int, ...]
@@ -49,12 +48,12 @@ class PendingOperation:
 
 @dataclass(frozen=True, slots=True)
 class CompletedOperation:
-    """One of the operations that were done last on this worker: its result may have been used.
+    """One of the operations that this worker completed last: its result may have been used.
 
-    ranks, name, number: as of a pending one.
+    ranks, name, number: see PendingOperation.
     index: its place in the generation's order.
-    answer: what the sequencer has answered, where nothing else makes the result, and where it is short: whoever still
-        waits can go on with it; b"" otherwise.
+    answer: the sequencer's answer, if it is short and alone makes the result: a survivor that still waits can use it.
+        Else b"".
     """
 
     ranks: tuple[int, ...]
@@ -66,16 +65,16 @@ class CompletedOperation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker tells when it joins: a snapshot, after which nothing of the old generation becomes done here.
+    """What a worker reports when it joins: a snapshot. No operation of the old generation completes on it later.
 
-    error: what it has noticed by itself, in one sentence without a full stop; "" when it was only told.
-    has_state: it is inside a function that begins again after an exception (`hvd.elastic.run`).
-    pending: but not the optimizer's reductions that its next commit round would cover: they are made anew as a whole,
-        unless that is done.
-    seen: the highest index of a release that it has heard of; -1 for none.
-    floor: `completed` lists all that were done here with this index or a higher one.
-    needs_state: it was taken in later, and has not yet received the others' state: nobody may copy from it.
-    commits: how often its program has committed its state, since it began.
+    error: an error that it has found itself, in one sentence without a full stop; "" if it was interrupted.
+    has_state: it is inside a function that is called again after an exception (`hvd.elastic.run`).
+    pending: without the optimizer's reductions that its next commit round would cover: unless that round is done, they
+        are all repeated.
+    seen: the highest index of a release that it has received; -1 for none.
+    floor: `completed` lists every operation completed here with this index or a higher one.
+    needs_state: it was added later, and has not received the others' state yet: no worker may copy from it.
+    commits: how often its program has committed its state since its start.
     """
 
     reason: JoinReason = JoinReason.BEGIN
@@ -93,20 +92,20 @@ class Decision(StrEnum):
     """What all members of a generation do when it is published."""
 
     BEGIN = "begin"  # start as they are: all have called `init()`
-    RETRY = "retry"  # run again whatever is pending, but for what the verdict calls done; nobody notices
-    RESIZE = "resize"  # what is pending raises HostsUpdatedInterrupt: begin the function again, with the state as it is
-    RESTORE = "restore"  # what is pending raises HorovodInternalError: the same, with the state as at the last commit
+    RETRY = "retry"  # repeat the pending operations that are not listed as done; the program does not notice
+    RESIZE = "resize"  # pending operations raise HostsUpdatedInterrupt: call the function again with the present state
+    RESTORE = "restore"  # pending operations raise HorovodInternalError: call it again with the last committed state
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Done for all survivors that still wait for it: a commit round, or what some have done, and all can.
+    """An operation that counts as done on the survivors that still wait for it.
 
     ranks: the members of its process set, by their ranks in the old generation.
-    number: of the commit round; 0 for all else.
-    name: as it travels; "" for a commit round.
-    answer: what the sequencer has answered to those who have done it; b"" for a barrier. Of a commit round, what those
-        who have done it tell of it: that a stop notice had come before.
+    number: of the commit round; 0 for any other operation.
+    name: its name on the wire; "" for a commit round.
+    answer: the sequencer's answer to those that have completed it; b"" for a barrier. For a commit round, it says that
+        a stop notice had come before.
     """
 
     ranks: tuple[int, ...]
@@ -117,12 +116,12 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What all members of a generation do with what the one before has left; the same for all.
+    """What all members of a generation do with the operations that the last one left pending; the same for all.
 
-    survivors: of a RETRY: its members' ranks in the old generation, in the order of the new one.
-    done: of a RETRY.
-    removed_only: of a RESIZE: nobody has come, so that the state need not be synchronised.
-    reason: one sentence without a full stop, for people.
+    survivors: for RETRY: the members' ranks in the old generation, in the order of the new one.
+    done: for RETRY: the operations that are not repeated.
+    removed_only: for RESIZE: no worker was added, so the state need not be synchronised.
+    reason: one sentence without a full stop, for the user.
     """
 
     decision: Decision
@@ -134,12 +133,12 @@ class Verdict:
 
 Ranks: TypeAlias = tuple[int, ...]
 FoundT = TypeVar("FoundT")
-_Found: TypeAlias = dict[tuple[int, str], dict[int, FoundT]]  # by set and name: by index, what is looked for
-_Uses: TypeAlias = _Found[int]  # somebody who has done it
+_Found: TypeAlias = dict[tuple[int, str], dict[int, FoundT]]  # by set and name, then by index
+_Uses: TypeAlias = _Found[int]  # a rank that has completed it
 
 
 class Survivors:
-    """What the survivors have reported.
+    """An index of the survivors' reports.
 
     Args:
         size: of the interrupted generation.
@@ -150,70 +149,70 @@ class Survivors:
         self.size = size
         self.reports = dict(sorted(reports.items()))
         self._numbers: dict[Ranks, int] = {}
-        self._numbers_by_identity: dict[int, int] = {}  # most ranks are one and the same tuple, and long
+        self._numbers_by_identity: dict[int, int] = {}  # most sets are the same long tuple, which is slow to hash
         self._members: dict[int, list[int]] = {}
         self._lost: dict[int, int | None] = {}
         self._ahead: dict[int, list[int]] = {}
         self._least: dict[int, int] = {}
 
     def list_pending(self) -> Iterator[tuple[int, PendingOperation]]:
-        """What is pending, with whom; by rank."""
+        """Every pending operation, with its rank; in rank order."""
         for rank, report in self.reports.items():
             for operation in report.pending:
                 yield rank, operation
 
     def list_completed_rounds(self) -> Iterator[tuple[int, CompletedOperation]]:
-        """The commit rounds that were seen committed, with who has seen it."""
+        """Every completed commit round, with its rank; in rank order."""
         for rank, report in self.reports.items():
             for operation in report.completed:
                 if operation.number:
                     yield rank, operation
 
     def list_members(self, ranks: Ranks) -> list[int]:
-        """Who is left of a set."""
+        """The survivors in a set."""
         number = self._number(ranks)
         if number not in self._members:
             self._members[number] = [rank for rank in ranks if rank in self.reports]
         return self._members[number]
 
     def find_lost(self, ranks: Ranks) -> int | None:
-        """The first member of a set that is gone; None where all are left."""
+        """The first lost member of a set; None if all have survived."""
         number = self._number(ranks)
         if number not in self._lost:
             self._lost[number] = next((rank for rank in ranks if rank not in self.reports), None)
         return self._lost[number]
 
     def is_everybody(self, ranks: Ranks) -> bool:
-        """It is the global set, which goes on with whoever is left."""
+        """It is the global set, which continues with the survivors."""
         return len(ranks) == self.size
 
     def find_round(self, rank: int, ranks: Ranks) -> int:
-        """The highest number of a commit round of this set that this rank has asked for, done or not; 0 for none."""
+        """The highest commit round of this set that this rank has submitted, completed or not; 0 for none."""
         return self._rounds.get((self._number(ranks), rank), 0)
 
     def find_least_round(self, ranks: Ranks) -> int:
-        """The highest commit round that every survivor of the set has asked for."""
+        """The highest commit round that every survivor of the set has submitted."""
         number = self._number(ranks)
         if number not in self._least:
             self._least[number] = min((self.find_round(rank, ranks) for rank in self.list_members(ranks)), default=0)
         return self._least[number]
 
     def find_completer(self, rank: int, operation: PendingOperation) -> int | None:
-        """Somebody who has done what is pending on this rank, and has gone on from there."""
+        """A rank that has completed what is pending on this rank, and has continued; None if there is none."""
         return self._find(self._uses[0], rank, operation)
 
     def find_answer(self, rank: int, operation: PendingOperation) -> bytes:
-        """What the sequencer has answered to those who have done what is pending on this rank; b"" if nobody knows."""
+        """The sequencer's answer to a rank that has completed what is pending on this rank; b"" if none reports it."""
         return self._find(self._answers, rank, operation) or b""
 
     def is_completed_elsewhere(self, rank: int, operation: PendingOperation) -> bool:
-        """Somebody has done what is pending on this rank."""
+        """Another rank has completed what is pending on this rank."""
         return self._find(self._uses[0], rank, operation) is not None or (
             self._find(self._uses[1], rank, operation) is not None
         )
 
     def find_out_of_window(self, rank: int, operation: PendingOperation) -> int | None:
-        """A member that is so far ahead that it does not know any more whether it has done this; None for none."""
+        """A member so far ahead that its report does not tell whether it has completed this; None if there is none."""
         number = self._number(operation.ranks)
         if number not in self._ahead:
             members = sorted(self.list_members(operation.ranks), key=lambda member: -self.reports[member].floor)
@@ -233,7 +232,7 @@ class Survivors:
 
     @cached_property
     def _answers(self) -> _Found[bytes]:
-        """Those that are known, by what they answer."""
+        """The reported answers of the sequencer."""
         answers: _Found[bytes] = {}
         for report in self.reports.values():
             for operation in report.completed:
@@ -244,9 +243,9 @@ class Survivors:
 
     @cached_property
     def _uses(self) -> tuple[_Uses, _Uses]:
-        """What was done whose namesake is pending somewhere: by those who went on, and by those whom it sent back.
+        """Completed operations whose name is pending on some rank: by ranks that continued, and by ranks it sent back.
 
-        Who has begun again at a resize was told so by the operation that it has done last.
+        The last operation that a rank completed before a RESIZE has sent it back.
         """
         names = {operation.name for _, operation in self.list_pending()}
         uses: tuple[_Uses, _Uses] = ({}, {})
@@ -262,7 +261,7 @@ class Survivors:
 
     @cached_property
     def _rounds(self) -> dict[tuple[int, int], int]:
-        """By set and rank, the highest commit round that was asked for."""
+        """By set and rank, the highest commit round that was submitted."""
         rounds: dict[tuple[int, int], int] = {}
         for rank, report in self.reports.items():
             asked: tuple[PendingOperation | CompletedOperation, ...] = (*report.pending, *report.completed)
@@ -273,7 +272,7 @@ class Survivors:
         return rounds
 
     def _number(self, ranks: Ranks) -> int:
-        """A number for a set."""
+        """A short key for a set."""
         number = self._numbers_by_identity.get(id(ranks))
         if number is None:
             number = self._numbers.setdefault(ranks, len(self._numbers))

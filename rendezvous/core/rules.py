@@ -1,16 +1,16 @@
-"""The rules: what follows from the facts of a state, whatever events have led to it.
+"""The rules: what follows from a state, whichever events have led to it.
 
-Each rule takes the state and returns it changed, with what is to be done, or returns it as it is. `settle` applies the
-first rule that changes something, and begins anew, until none does.
+Each rule takes the state, and returns it changed, with effects, or unchanged. `settle` applies the first rule that
+changes something, and starts over, until none does.
 
-Long because the order of the rules is the point.
+Long because the rules refer to each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from rendezvous.core.lifecycle import WorkerRecord, WorkerState
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
     give_up_workers,
     settle_suspicions,
@@ -20,20 +20,19 @@ from rendezvous.core.losses import (
 )
 from rendezvous.core.messages import Effect, Finish, Interrupt, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
-from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_taken_in, give_up, lose_state
+from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_added, give_up, lose_state
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
-from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, staff, stop_workers
-from rendezvous.core.state import Offer, Phase, State
+from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, schedule, stop_workers
+from rendezvous.core.state import Offer, State, Step
 from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, decide
 
-Step: TypeAlias = tuple[State, tuple[Effect, ...]]
 Rule: TypeAlias = Callable[[State], Step]
 
-_TAKEN_IN = frozenset({Decision.RESIZE, Decision.RESTORE})  # newcomers have yet to copy the others' state
+_ADDING = frozenset({Decision.RESIZE, Decision.RESTORE})  # new workers copy the others' state
 
 
 def conclude_job(state: State) -> Step:
-    """All have ended; one's success does not hide another's failure, where the others have not made it good."""
+    """All workers have ended, and some well: the job has succeeded, unless a failure has not been recovered from."""
     is_over = state.workers and state.ended == len(state.workers)
     if not is_over or not any(each.is_done and state.is_member(each) for each in state.workers.values()):
         return state, ()
@@ -42,16 +41,15 @@ def conclude_job(state: State) -> Step:
 
 
 def conclude_stop(state: State) -> Step:
-    """After a stop notice for the job all have ended, though none as the notice asks."""
+    """All workers have ended after a stop notice for the job, though none as the notice asks."""
     is_over = state.stops_at is not None and state.ended == len(state.workers)
     return (replace(state, outcome=conclude(state.cause, has_stopped=True)) if is_over else state), ()
 
 
 def end_without_survivors(state: State) -> Step:
-    """With the last member the state of the training is gone.
+    """No member is left, so the state of the training is lost.
 
-    Where all members of a generation fail, the first failure decides how the job ends. Workers that were started in the
-    place of members lost before are left without the state.
+    The first failure of the generation decides the outcome. New workers, if there are any, do not have the state.
     """
     cause, generation = state.cause, state.generation
     if cause is None or generation is None or state.refusal is not None:
@@ -65,18 +63,18 @@ def end_without_survivors(state: State) -> Step:
 
 
 def end_failed_start(state: State) -> Step:
-    """Before the first generation: too few slots are left because workers have failed in the others.
+    """Before the first generation: failures have closed so many slots that too few are left.
 
-    When too few are offered at all, hosts may still come.
+    If too few are offered at all, the job waits for hosts.
     """
     if state.number or state.cause is None or state.policy.min_size > state.slots_offered:
         return state, ()
-    staffed, _ = staff(state)
-    return (state if len(staffed.alive()) >= state.policy.min_size else replace(state, outcome=state.cause)), ()
+    scheduled, _ = schedule(state)
+    return (state if len(scheduled.alive()) >= state.policy.min_size else replace(state, outcome=state.cause)), ()
 
 
 def interrupt(state: State) -> Step:
-    """Stop a generation that cannot go on: its members report by a deadline, unless none is to follow."""
+    """Interrupt a generation that cannot continue: its members report by a deadline, if another one follows."""
     if state.interruption is None or state.phase is Phase.REFORMING:
         return state, ()
     deadline = None if state.refusal is not None else state.now + state.policy.report_seconds
@@ -84,26 +82,26 @@ def interrupt(state: State) -> Step:
     return state, (Interrupt(state.number, state.interruption or ""),)
 
 
-def staff_first(state: State) -> Step:
-    """Before the first generation a slot that is free gets a worker, which is waited for."""
-    return (state, ()) if state.number else staff(state)
+def schedule_first(state: State) -> Step:
+    """Before the first generation workers are scheduled before `publish`, which waits for them."""
+    return (state, ()) if state.number else schedule(state)
 
 
-def staff_again(state: State) -> Step:
-    """Later nobody waits for newcomers."""
-    return staff(state) if state.number else (state, ())
+def schedule_later(state: State) -> Step:
+    """Later `publish` comes first: it does not wait for new workers."""
+    return schedule(state) if state.number else (state, ())
 
 
 def offer_resize(state: State) -> Step:
-    """Tell the members of the newest generation what they would gain by forming anew, if that is news.
+    """Offer the members a resize that would add or remove workers, if it differs from the last offer.
 
-    When no newcomer is on its way any more, or the first has waited for some seconds, the members are told that they
-    may take them in; likewise when members are to be left out. An offer is withdrawn when it would change nothing.
+    It is offered when no new worker is starting, or the first has waited for some seconds. An offer is withdrawn when
+    it would change nothing.
     """
     generation = state.generation
     if generation is None or state.phase is not Phase.RUNNING or not state.policy.is_elastic:
         return state, ()
-    if state.refusal is not None or state.stops_at is not None or not state.may_form_anew:
+    if state.refusal is not None or state.stops_at is not None or not state.may_reset:
         return state, ()
     survivors = state.survivors()
     if not all(record.has_state for record in survivors):
@@ -126,34 +124,34 @@ def offer_resize(state: State) -> Step:
 
 
 def stop_all(state: State) -> Step:
-    """The outcome is decided: the workers that are left are stopped."""
+    """The outcome is decided: stop the remaining workers."""
     if state.phase in {Phase.DRAINING, Phase.FINISHED}:
         return state, ()
     return stop_workers(state, state.policy.grace_seconds)
 
 
 def finish(state: State) -> Step:
-    """Nothing is left to wait for."""
+    """All workers have ended."""
     if state.outcome is None or state.phase is not Phase.DRAINING or state.ended < len(state.workers):
         return state, ()
     return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
 
 
 def forget_silent_hosts(state: State) -> Step:
-    """An agent whose lease runs out while the job ends has taken its workers along."""
+    """While the job ends, an agent's lease has run out: its workers have ended, too."""
     silent = silent_hosts(state) if state.phase is Phase.DRAINING else ()
     return (state.with_host_ended(silent[0]) if silent else state), ()
 
 
 def limit_stopping(state: State) -> Step:
-    """Workers that have not ended in time are not waited for."""
+    """The workers have not ended by the deadline: the job ends without them."""
     if state.outcome is None or state.deadline is None or state.now <= state.deadline:
         return state, ()
     return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
 
 
 def publish(state: State) -> Step:
-    """Pass the verdict and publish the next generation, if nobody is missing."""
+    """Reach the verdict and publish the next generation, if all awaited workers have joined."""
     if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
         return state, ()
     if state.number:
@@ -163,10 +161,10 @@ def publish(state: State) -> Step:
 
 
 def _may_start(state: State) -> bool:
-    """Nobody is missing whom the first generation waits for.
+    """The first generation can be published.
 
-    With as many as the job starts with, it does not wait long for hosts of which nothing has been heard, which may
-    never come. Their workers are taken in later.
+    Once as many workers as the job starts with have joined, it does not wait long for workers whose agent has not
+    reported, and which may never join. They are added later.
     """
     policy, since = state.policy, state.waiting_since
     if since is None or state.waiting < policy.min_size:
@@ -181,7 +179,7 @@ def _may_start(state: State) -> bool:
 
 
 def _publish_first(state: State) -> Step:
-    """Those who have joined are the first generation."""
+    """Publish the workers that have joined as the first generation."""
     hosts = [host.name for host in state.offered]
     members = arrange((), state.list_workers(WorkerState.WAITING), hosts)
     started = len(members) + state.count(WorkerState.INTENDED)
@@ -190,27 +188,27 @@ def _publish_first(state: State) -> Step:
 
 
 def _judge(state: State) -> Step:
-    """Every survivor of the newest generation has reported."""
+    """Decide, once all survivors of the newest generation have reported."""
     generation = state.generation
     if generation is None:
-        raise ValueError("there is no generation to survive")
+        raise ValueError("there is no generation to recover")
     survivors = state.survivors()
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
     state = settle_suspicions(state, has_committed=state.crash_loop.shows_progress(reports.values()))
     survivors = state.survivors()
-    crash_loop = state.crash_loop.note(generation.members, tuple(reports.values()))
+    crash_loop = state.crash_loop.count(generation.members, tuple(reports.values()))
     if (reason_to_end := crash_loop.reason_to_end) is not None:
-        return _go_on_without_newcomers(state, survivors, reason_to_end)
+        return _drop_newcomers(state, survivors, reason_to_end)
     newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
-    cause = _explain(state, reports.values())
+    cause = _find_cause(state, reports.values())
     had_state = frozenset(ranks[record.worker] for record in survivors if record.had_state)
     least = state.least_size
     situation = Situation(len(generation.members), reports, least, newcomers, state.verdict, cause, had_state)
     match decide(situation):
         case End(reason, is_state_lost):
             return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()
-        case AwaitWorkers(reason) if not state.may_form_anew:
+        case AwaitWorkers(reason) if not state.may_reset:
             return replace(state, outcome=exhaust_resets(state.resets, reason, state.cause)), ()
         case AwaitWorkers():
             since = state.clock if state.short_since is None else state.short_since
@@ -219,8 +217,8 @@ def _judge(state: State) -> Step:
             return _publish_next(replace(state, crash_loop=crash_loop), verdict, survivors, ranks)
 
 
-def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> Step:
-    """These members get no further together; those who were before some of them came may, without them."""
+def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> Step:
+    """The members make no progress: kill the newest among them, without which the others may; else the job ends."""
     newcomers = [record for record in survivors if record.needs_state]
     if not 0 < len(newcomers) < len(survivors):
         is_own = any(
@@ -229,19 +227,19 @@ def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], 
         return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
     weight = state.policy.recovery.failures_per_slot
     state, effects, outcome = give_up_workers(
-        state, newcomers, lambda worker, rank: fail_to_be_taken_in(worker, rank, reason), weight=weight
+        state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), weight=weight
     )
     return (state if state.policy.allows(state.failures) else replace(state, outcome=outcome)), effects
 
 
 def _complete(record: WorkerRecord) -> Report:
-    """A survivor's report, with what it may not know of itself."""
+    """A survivor's report, with what only the rendezvous knows."""
     report = record.report or Report()
     return replace(report, needs_state=record.needs_state)
 
 
-def _explain(state: State, reports: Iterable[Report]) -> str:
-    """What has interrupted the generation, in one sentence; "" where nothing has."""
+def _find_cause(state: State, reports: Iterable[Report]) -> str:
+    """What has interrupted the generation, in one sentence; "" if nothing has."""
     if state.cause is not None:
         return state.cause.reason
     return next((report.error for report in reports if report.error and report.reason is JoinReason.CONTINUE), "")
@@ -254,7 +252,7 @@ def _publish_next(
     if verdict.decision is Decision.RETRY:
         verdict = replace(verdict, survivors=tuple(ranks[record.worker] for record in composition.members))
     if any(record.report is not None and record.report.reason is not JoinReason.BEGIN for record in survivors):
-        if not state.may_form_anew:
+        if not state.may_reset:
             return replace(state, outcome=exhaust_resets(state.resets, verdict.reason, state.cause)), ()
         state = replace(state, resets=state.resets + 1)
     reason = verdict.reason or _describe_all(len(composition.members))
@@ -277,7 +275,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
             assignment=assignment,
             generation=number,
             report=None,
-            needs_state=verdict.decision in _TAKEN_IN and (record.needs_state or record.worker in added),
+            needs_state=verdict.decision in _ADDING and (record.needs_state or record.worker in added),
         )
         for record, assignment in zip(members, assignments, strict=True)
     )

@@ -1,26 +1,24 @@
-"""Which slots get a worker, which workers are stopped, which agents may go, and who is in the next generation.
+"""Which slots get a worker, which workers are stopped, which agents are released, and the members of a generation.
 
-Before the first generation each slot that is offered gets a worker, up to the most that the job may have, once enough
-slots are offered to start with. Slots are used host by host, in the order of the list. Later a worker is started only
-to be taken in at a commit: so only when all members can begin again, or none of what they do could make use of it.
-Usually that is in the slot of a lost worker, but any open slot will do.
+Before the first generation, each offered slot gets a worker, up to the largest size, once enough slots are offered to
+start. Slots are used host by host, in the order of the list. Later a worker is started only if it can be added at a
+commit: all members must be able to call their function again. Any open slot will do; often it is a lost worker's.
 
-In a generation, hosts come in the order of their first survivor, then new hosts in the order in which they are
-offered; on each host survivors in their order, then newcomers by slot. So a survivor keeps its place among survivors,
-and rank 0, whose state all others copy, is a survivor. A survivor that has not got the others' state yet does not
-count as one here.
+In a generation, hosts come in the order of their first survivor, then new hosts in the order of the offer. On each
+host, survivors come in their former order, then new workers by slot. So a survivor keeps its place among survivors, and
+rank 0, whose state the others copy, is a survivor. Survivors that still need the state come after the others.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from rendezvous.core.lifecycle import WorkerRecord, WorkerState
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.messages import Dismiss, Effect, Launch, Refuse, Reported, Terminate, TooFewSlotsError
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
 from rendezvous.core.reports import Decision
-from rendezvous.core.state import Phase, State
+from rendezvous.core.state import State, Step
 
 
 def place(hosts: Sequence[Host], min_size: int, max_size: int) -> tuple[Slot, ...]:
@@ -44,7 +42,7 @@ def list_slots(hosts: Iterable[Host]) -> Iterator[Slot]:
 class Composition:
     """The next generation.
 
-    members: in rank order; added: those of them that are new; removed: members of the former one that are left out.
+    members: in rank order. added: those that are new. removed: survivors that are not in it.
     """
 
     members: tuple[WorkerRecord, ...]
@@ -55,8 +53,8 @@ class Composition:
 def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord]) -> Composition:
     """Choose the members of the next generation.
 
-    Survivors on slots that are no longer offered are left out where all begin again, unless that took the job below its
-    least size, or nobody stayed who holds the state: then some stay for one generation more, until others are ready.
+    At a RESIZE or RESTORE, survivors on slots that are no longer offered are removed. Some stay for one more generation
+    if the job had too few workers without them, or no worker with the state.
     """
     hosts = [host.name for host in state.offered]
     if decision is Decision.RETRY:
@@ -92,8 +90,8 @@ def arrange(
     return tuple(record for each in members.values() for record in each)
 
 
-def foresee(state: State, newcomers: Iterable[WorkerRecord]) -> dict[Slot, Assignment]:
-    """Everybody's numbers, if all newcomers were taken in now: the best guess for their environment."""
+def estimate_assignments(state: State, newcomers: Iterable[WorkerRecord]) -> dict[Slot, Assignment]:
+    """The assignments if all new workers were added now: an estimate for their environment."""
     hosts = [host.name for host in state.offered]
     members = [record.worker.slot for record in arrange(state.survivors(), tuple(newcomers), hosts)]
     return dict(zip(members, rank(members), strict=True))
@@ -103,8 +101,8 @@ _UNKNOWN = Assignment(0, 1, 0, 1, 0, 1)
 _JOINED = frozenset({WorkerState.WAITING, WorkerState.READY, WorkerState.MEMBER})
 
 
-def staff(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Retire who is wanted no more, dismiss agents without workers, and launch where there is room."""
+def schedule(state: State) -> Step:
+    """Stop new workers that are not wanted, dismiss agents without workers, and launch workers in open slots."""
     if state.refusal is not None or state.stops_at is not None:
         return state, ()
     if not state.policy.is_elastic and state.workers:
@@ -115,8 +113,8 @@ def staff(state: State) -> tuple[State, tuple[Effect, ...]]:
     return state, retired + dismissed + launched
 
 
-def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
-    """End these workers, which are intended no more; their slots are free when they have ended."""
+def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> Step:
+    """Stop these workers, which are no longer wanted; their slots are free when they have ended."""
     leaves_by = state.clock + state.policy.grace_seconds
     listed = tuple(records)
     effects: list[Effect] = []
@@ -130,14 +128,14 @@ def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[
     return state.with_records(leaving), tuple(effects)
 
 
-def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
-    """These will be in no further generation, and do not wait any more."""
+def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> Step:
+    """Tell these workers that no further generation includes them."""
     refused = tuple(replace(each, state=WorkerState.REFUSED, report=None) for each in records)
     return state.with_records(refused), tuple(Refuse(each.worker, reason) for each in refused)
 
 
-def stop_workers(state: State, grace_seconds: float) -> tuple[State, tuple[Effect, ...]]:
-    """The outcome is decided: end the workers that are left."""
+def stop_workers(state: State, grace_seconds: float) -> Step:
+    """The outcome is decided: stop the remaining workers."""
     if state.outcome is None:
         raise ValueError("workers are stopped when the outcome is decided")
     deadline = state.now + grace_seconds + state.policy.lease_seconds
@@ -152,7 +150,7 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, tuple[Effec
 
 
 def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
-    """Compare what should run on a host with what does: a lost order is repeated."""
+    """Compare the workers that should run on a host with those that do, and repeat lost orders."""
     running = frozenset(event.running)
     intended = {record.worker: record for record in state.on(event.host) if record.state is not WorkerState.ENDED}
     missing = tuple(
@@ -161,7 +159,7 @@ def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
         if worker not in running and record.state is WorkerState.INTENDED
     )
     surplus = tuple(
-        Terminate(worker, 0.0, "it is not intended (any more)") for worker in event.running if worker not in intended
+        Terminate(worker, 0.0, "it is no longer wanted") for worker in event.running if worker not in intended
     )
     leaving = tuple(
         Terminate(worker, max(0.0, record.leaves_by - state.clock), record.reason)
@@ -172,18 +170,18 @@ def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
 
 
 def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
-    """Those who have been started, and are in no generation yet; before the first one, all."""
+    """The workers that are in no generation yet; before the first one, all."""
     waiting = {WorkerState.INTENDED, WorkerState.READY} | (set() if state.number else {WorkerState.WAITING})
     return state.list_workers(*waiting)
 
 
-def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """Newcomers on slots that are no longer offered, and those for which there is no room any more."""
+def _retire_unwanted(state: State) -> Step:
+    """Stop new workers on slots that are no longer offered, and those beyond the largest size."""
     newcomers = find_newcomers(state)
     if not newcomers:
         return state, ()
-    if state.number and not state.may_form_anew:
-        return retire(state, newcomers, "the job may not be formed anew any more (--reset-limit)")
+    if state.number and not state.may_reset:
+        return retire(state, newcomers, "the membership may not change any more (--reset-limit)")
     effects: tuple[Effect, ...] = ()
     for record in newcomers:
         if not state.offers(record.worker.slot):
@@ -198,7 +196,7 @@ def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
 
 
 def explain_removal(state: State, slot: Slot) -> str:
-    """Why a slot cannot be used any more, in one sentence."""
+    """Why a slot is no longer offered, in one sentence."""
     is_listed = slot.host in state.slots
     return f"host {slot.host} offers fewer slots now" if is_listed else _explain_absence(state, slot.host)
 
@@ -207,7 +205,7 @@ def _explain_absence(state: State, host: str) -> str:
     return f"host {host} got a stop notice" if host in state.drained else f"host {host} is no longer listed"
 
 
-def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
+def _dismiss_idle(state: State) -> Step:
     effects: list[Effect] = []
     for host in tuple(state.hosts):
         if host not in state.slots and all(record.state is WorkerState.ENDED for record in state.on(host)):
@@ -216,9 +214,9 @@ def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
     return state, tuple(effects)
 
 
-def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
+def _launch(state: State) -> Step:
     is_first = not state.workers
-    if state.number and not _can_take_in(state, state.survivors()):
+    if state.number and not _can_add(state, state.survivors()):
         return state, ()
     newcomers = find_newcomers(state)
     room = state.policy.max_size - _count_staying(state) - len(newcomers)
@@ -230,7 +228,7 @@ def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
         WorkerRecord(Worker(slot, 1 if known is None else known.worker.incarnation + 1), _UNKNOWN, since=state.clock)
         for slot, known in former.items()
     ]
-    numbers = foresee(state, (*newcomers, *new))
+    numbers = estimate_assignments(state, (*newcomers, *new))
     records = [replace(record, assignment=numbers[record.worker.slot]) for record in new]
     effects = tuple(
         Launch(
@@ -244,10 +242,10 @@ def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
     return replace(state.with_slots(records), short_since=None) if is_first else state.with_slots(records), effects
 
 
-def _can_take_in(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:
-    """A newcomer would be of use: all can begin again, somebody has said so, and one fits in beside it."""
-    can_begin_again = all(record.may_begin_again for record in survivors) and any(each.has_state for each in survivors)
-    return can_begin_again and state.may_form_anew and state.policy.max_size > 1
+def _can_add(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:
+    """A new worker could be added: all members can call their function again, at least one has the state."""
+    can_begin_again = all(record.can_restore for record in survivors) and any(each.has_state for each in survivors)
+    return can_begin_again and state.may_reset and state.policy.max_size > 1
 
 
 def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:
@@ -257,12 +255,12 @@ def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:
 
 
 def _count_staying(state: State) -> int:
-    """How many survivors are in slots that are offered."""
+    """How many survivors are on offered slots."""
     return sum(state.offers(record.worker.slot) for record in state.survivors())
 
 
 def _list_vacant(state: State) -> Iterator[Slot]:
-    """The slots in which a worker may be started, in the order offered; as few are looked at as are asked for."""
+    """The slots in which a worker may be started, in the order of the offer; lazily, since there may be thousands."""
 
     def is_vacant(slot: Slot) -> bool:
         record = state.workers.get(slot)

@@ -1,26 +1,25 @@
-"""What membership remembers between two events; frozen, so that a refused event changes nothing."""
+"""The state of a job's membership; frozen, so that a refused event changes nothing."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeAlias
 
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
+from rendezvous.core.messages import Effect
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
-__all__ = ["Offer", "Phase", "State", "WorkerRecord", "WorkerState"]
-
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A resize that the newest generation was offered.
+    """A resize that was offered to the newest generation.
 
-    number: how many there have been in the job.
-    added, removed: who would come and go.
+    number: how many offers the job has made.
+    added, removed: the workers that it would add and remove.
     """
 
     number: int = 0
@@ -37,27 +36,27 @@ class Offer:
 class State:
     """One job's membership.
 
-    listed: the hosts that the job was given, and offered: those of them that it may use now.
-    slots: how many each of these has.
-    drained: hosts that have got a stop notice, and when they go away, on the job's own clock.
-    stops_at: when the whole job has to have ended, because of a stop notice; None while there is none.
-    hosts: those in use, each with all slots that ever had a worker.
-    workers: one record for each slot that ever had a worker, also on hosts that are not in use any more.
-    last_heard: when the agent of each host in use last reported, or when it was begun; None before it has.
-    counts: how many workers are in which state (counted along, so that a join costs no scan).
-    generation: the newest one; its number only grows; and verdict: with which it began.
-    failures: how many workers and hosts have failed so far, and cause: the first of them since the newest generation.
-    waiting_since: since when somebody has stood WAITING; None while nobody does.
-    refusal: why there will be no further generation; set by the first worker that ends well, and nobody waits then.
-    outcome: set from draining on.
-    deadline: when draining ends at the latest, or when the survivors of an interruption must have reported.
-    slept_seconds: for how long this machine has slept: so much does the job's own clock lag behind.
-    short_since: since when there have been too few slots to start with, or workers to go on; on the job's own clock.
-    gathering_since: since when there has been something to offer; the same.
-    interruption: why the newest generation cannot go on, in one sentence without a full stop; None while it can.
-    start_errors: why commands cannot be started, as far as logged.
-    stuck: workers for which the others have waited in vain when the job ended.
-    settled_until: when the rules may have something to do though nothing has happened, on the job's own clock.
+    listed: the hosts that the job was given; offered: those of them without a stop notice.
+    slots: how many slots each offered host has.
+    drained: by host, when its stop notice runs out, on the job's clock.
+    stops_at: when the stop notice of the whole job runs out, on the job's clock; None without one.
+    hosts: the hosts in use, each with all slots that have ever had a worker.
+    workers: one record for each slot that has ever had a worker, also on hosts that are no longer in use.
+    last_heard: by host in use, when its agent last reported or was configured; None before that.
+    counts: how many workers are in each state, so that a join needs no scan.
+    generation: the newest one; its number only grows. verdict: the verdict with which it began.
+    failures: how many workers and hosts have failed. cause: the first failure since the newest generation.
+    waiting_since: since when a worker has been WAITING; None if none is.
+    refusal: why no further generation follows; set when the first worker exits with 0. Then no worker is WAITING.
+    outcome: set from DRAINING on.
+    deadline: when DRAINING ends at the latest, or when the survivors of an interruption must have reported.
+    slept_seconds: how long this machine has slept: the job's clock lags behind by as much.
+    short_since: since when there are too few slots to start, or workers to continue; on the job's clock.
+    gathering_since: since when there is a resize to offer; on the job's clock.
+    interruption: why the newest generation cannot continue, in one sentence without a full stop; None while it can.
+    start_errors: the errors of commands that cannot be started, as far as they were logged.
+    stuck: workers that had not joined when the start timeout ended the job.
+    settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
     """
 
     policy: Policy
@@ -100,18 +99,18 @@ class State:
 
     @property
     def clock(self) -> float:
-        """The job's own clock, in seconds since its start: it stops while this machine sleeps."""
+        """The job's clock, in seconds since its start: it stops while this machine sleeps."""
         return self.now - self.slept_seconds
 
     @property
-    def may_form_anew(self) -> bool:
-        """The reset limit leaves room for another generation."""
+    def may_reset(self) -> bool:
+        """The reset limit allows another generation."""
         limit = self.policy.recovery.reset_limit
         return limit is None or self.resets < limit
 
     @property
     def placement(self) -> tuple[Slot, ...]:
-        """The slots that ever had a worker, in the order in which they got it."""
+        """The slots that have ever had a worker, in the order in which they got it."""
         return tuple(self.workers)
 
     @property
@@ -121,22 +120,22 @@ class State:
 
     @property
     def ended(self) -> int:
-        """How many slots' workers have ended."""
+        """How many workers have ended."""
         return self.count(WorkerState.ENDED)
 
     @property
     def slots_offered(self) -> int:
-        """How many slots the hosts have that the job may use now."""
+        """How many slots the offered hosts have."""
         return sum(self.slots.values())
 
     @property
     def has_stopped(self) -> bool:
-        """Somebody has ended as one does after a stop notice."""
+        """A worker has exited as one does after a stop notice."""
         return any(record.is_done and record.returncode == TEMPORARY_FAILURE for record in self.workers.values())
 
     @property
     def least_size(self) -> int:
-        """How many workers a generation needs; after a stop notice for the job whoever is left may save the state."""
+        """How many workers a generation needs; after a stop notice for the job one is enough to save the state."""
         return self.policy.min_size if self.stops_at is None else 1
 
     def offers(self, slot: Slot) -> bool:
@@ -171,53 +170,53 @@ class State:
         )
 
     def is_member(self, record: WorkerRecord) -> bool:
-        """It belongs to the newest generation, or, before the first, to those that will form it."""
+        """The worker is in the newest generation, or, before the first one, was started for it."""
         return record.generation == self.number
 
     def rank_of(self, worker: Worker) -> int:
-        """The rank of the worker's slot in the newest generation, before the first by placement."""
+        """The rank of the worker's slot in the newest generation; before the first one, by placement."""
         return self.workers[worker.slot].assignment.rank
 
     def ends_well(self, returncode: int) -> bool:
-        """A worker that ends so has not failed."""
+        """A worker that exits with this code has not failed."""
         return returncode == 0 or (self.stops_at is not None and returncode == TEMPORARY_FAILURE)
 
-    def dies_of_notice(self, worker: Worker, returncode: int) -> bool:
-        """A stop notice ends this worker, which has not joined and cannot pass the notice on."""
+    def is_killed_by_notice(self, worker: Worker, returncode: int) -> bool:
+        """A stop notice (SIGUSR2) has killed this worker, which has not joined and so could not handle it."""
         return returncode == -SIGUSR2 and self.workers[worker.slot].state is WorkerState.INTENDED
 
     def find_offered(self, host: str) -> Host | None:
-        """The host as the job may use it now; None when it may not."""
+        """The host as it is offered; None if it is not."""
         return Host(host, self.slots[host]) if host in self.slots else None
 
     def enter(self, phase: Phase) -> Self:
         """The state in another phase.
 
         Raises:
-            ValueError: no way leads there.
+            ValueError: the table has no such transition.
         """
         check_transition(PHASES, self.phase, phase)
         return replace(self, phase=phase)
 
     def with_interruption(self, reason: str) -> Self:
-        """The state in which the newest generation cannot go on; the first reason counts."""
+        """The state in which the newest generation cannot continue; the first reason is kept."""
         return replace(self, interruption=self.interruption or reason)
 
     def with_offer(self, hosts: tuple[Host, ...]) -> Self:
-        """The state in which the job may use these hosts, but for those that are drained."""
+        """The state in which these hosts are listed; those that are not drained are offered."""
         names = {host.name for host in hosts}
         return replace(self, listed=hosts).with_drained(
             {host: when for host, when in self.drained.items() if host in names or host in self.hosts}
         )
 
     def with_drained(self, drained: Mapping[str, float]) -> Self:
-        """The state in which these hosts have got a stop notice."""
+        """The state in which these hosts have a stop notice, and the other listed ones are offered."""
         offered = tuple(host for host in self.listed if host.name not in drained)
         slots = {host.name: host.slots for host in offered}
         return replace(self, drained=drained, offered=offered, slots=slots, settled_until=0.0)
 
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
-        """The state with these records in place of their slots' former ones; the counts follow."""
+        """The state with these records in their slots, and the counts that follow."""
         workers = self.workers
         counts = Counter(self.counts)
         for record in records:
@@ -236,7 +235,7 @@ class State:
         )
 
     def with_slots(self, records: Iterable[WorkerRecord]) -> Self:
-        """The state with these records, also of slots that have had no worker yet; their hosts are in use."""
+        """The state with these records, also in slots that have had no worker yet; their hosts are in use."""
         listed = tuple(records)
         new = {record.worker.slot: record for record in listed if record.worker.slot not in self.workers}
         used = dict.fromkeys((*self.hosts, *(record.worker.slot.host for record in listed)))
@@ -246,7 +245,7 @@ class State:
         return replace(self, workers=workers, counts=dict(counts)).with_records(former).with_hosts(used)
 
     def with_host_ended(self, host: str, returncode: int | None = None) -> Self:
-        """The state without the workers of a host whose agent is gone: it has taken them along, nobody has seen how."""
+        """The state in which all workers of a lost host have ended; returncode: None, since none was reported."""
         return self.with_records(
             replace(record, state=WorkerState.ENDED, report=None, returncode=returncode)
             for record in self.on(host)
@@ -254,7 +253,7 @@ class State:
         )
 
     def without_host(self, host: str) -> Self:
-        """The state in which this host is not in use; its records stay, for those of its workers that come late."""
+        """The state in which this host is not in use; its records stay, to recognise late calls of its workers."""
         return self.with_hosts(other for other in self.hosts if other != host)
 
     def with_hosts(self, used: Iterable[str]) -> Self:
@@ -265,3 +264,6 @@ class State:
                 slots[slot.host].append(slot)
         heard = Table.of((host, self.last_heard.get(host)) for host in slots)
         return replace(self, hosts={host: tuple(each) for host, each in slots.items()}, last_heard=heard)
+
+
+Step: TypeAlias = tuple[State, tuple[Effect, ...]]  # the new state, and the effects

@@ -1,7 +1,7 @@
-"""A mapping that never changes, and whose changed copy is cheap: what lets a frozen state hold thousands of workers.
+"""A persistent mapping: a changed copy is cheap, so that a frozen state can hold thousands of workers.
 
-Copying a dict for each of n joins would cost n * n in all. Here the keys are numbered once and shared by all copies,
-and the values are the leaves of a tree of which a change copies one path.
+A copy of a dict for each of n joins would take time n * n. Here all copies share the keys and their positions. The
+values are the leaves of a tree, and a change copies one path. (A hash trie from a library loses the order of the keys.)
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,15 +18,15 @@ _Node: TypeAlias = tuple[Any, ...]  # of nodes, or of values at the bottom
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[K, V]):
-    """A value for each of a fixed set of keys, in their order. Make one with `Table.of`."""
+    """A value for each of a fixed set of keys, in their order. Create one with `Table.of`."""
 
     _positions: Mapping[K, int]
     _root: _Node
-    _span: int  # how many values stand beneath each child of the root
+    _span: int  # how many values each child of the root holds
 
     @classmethod
     def of(cls, items: Iterable[tuple[K, V]]) -> Self:
-        """The table of these keys and values; each key comes once."""
+        """The table of these keys and values."""
         values = dict(items)
         node: _Node = tuple(values.values())
         span = 1
@@ -44,11 +44,11 @@ class Table(Generic[K, V]):
         return value
 
     def get(self, key: K) -> V | None:
-        """The key's value; None for a key that is not in the table."""
+        """The key's value; None if the table has no such key."""
         return self[key] if key in self._positions else None
 
     def replace(self, key: K, value: V) -> Self:
-        """The table with another value for this key.
+        """A copy with another value for this key.
 
         Raises:
             KeyError: the table has no such key.
@@ -78,7 +78,7 @@ class Table(Generic[K, V]):
 
 
 def _replace(node: _Node, position: int, value: object, span: int) -> _Node:
-    """The node with another leaf at this position; nothing but the path to it is copied."""
+    """A copy of the node with another leaf at this position."""
     child, rest = divmod(position, span)
     changed = value if span == 1 else _replace(node[child], rest, value, span // WIDTH)
     return (*node[:child], changed, *node[child + 1 :])

@@ -69,8 +69,8 @@ print("stops after", state.step, flush=True)
 sys.exit(75 if hvd.stopping() else 0)
 """
 GOES_ON = f"{WAIT_FOR}\nprint('pid', os.getpid(), flush=True)\nwait_for('nothing')\n"
-STOPS = "hvdrun: the job has ended, as its stop notice asked (exit code 75): start it again to go on.\n"
-DRAINS = "hvdrun: host localhost got a stop notice: the job goes on without it.\n"
+STOPS = "hvdrun: the job has ended, as its stop notice asked (exit code 75): start it again to continue.\n"
+DRAINS = "hvdrun: host localhost got a stop notice: the job continues without it.\n"
 
 
 def find_pids(running: Running, count: int) -> list[int]:

@@ -97,7 +97,7 @@ GOES_ON = "the job goes on with 2 workers."
         ),
         (
             ['join a:1 after=1 restore state "error=the shapes\n differ"', "join a:0 after=1 continue state"],
-            ["rank 1 has returned to its last commit: the shapes differ.", GOES_ON],
+            ["rank 1 has restored its last commit: the shapes differ.", GOES_ON],
         ),
         (
             ['join a:1 after=1 continue "error=rank 0 has closed the connection"', "exit a:0 -9"],
@@ -225,7 +225,7 @@ def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Pape
     story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
     for end in range(3, len(story) + 1):
         reporter.note_state(play(*story[:end]))
-    limit = "the job has been formed anew once, and --reset-limit allows no more:"
+    limit = "the job has been reset once, and --reset-limit allows no more:"
     assert paper.notices == [
         "the job goes on with 2 workers.",
         f"{limit} no worker is started on c.",

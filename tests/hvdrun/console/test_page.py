@@ -82,7 +82,7 @@ def test_anything_else_comes_without_a_hint(returncode: int | None) -> None:
         (3, "exit code 3"),
         (-9, "killed by SIGKILL (signal 9)"),
         (-40, "killed by signal 40"),
-        (139, "exit code 139, which is how a shell tells of SIGSEGV (signal 11)"),
+        (139, "exit code 139, with which a shell reports SIGSEGV (signal 11)"),
         (255, "exit code 255"),
     ],
 )

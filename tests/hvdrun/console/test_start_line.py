@@ -17,9 +17,10 @@ from hvdrun.console.start_line import StartLine, StartProgress, measure_start
 from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.core import membership
+from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.state import Phase, State
+from rendezvous.core.state import State
 from tests.house.sources import ROOT
 from tests.hvdrun.console.screens import Screen
 from tests.waiting import LIMIT_SECONDS, in_loop, wait_until

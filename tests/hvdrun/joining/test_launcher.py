@@ -55,7 +55,11 @@ def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome
 @pytest.mark.parametrize(
     ("number", "exit_code", "sentences"),
     [
-        (signal.SIGUSR2, 75, ["the job has ended, as its stop notice asked (exit code 75): start it again to go on."]),
+        (
+            signal.SIGUSR2,
+            75,
+            ["the job has ended, as its stop notice asked (exit code 75): start it again to continue."],
+        ),
         (signal.SIGTERM, 143, ["SIGTERM came to hvdrun."]),
         (signal.SIGINT, 130, []),
     ],

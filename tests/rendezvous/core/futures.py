@@ -1,8 +1,8 @@
 """What becomes of a simulated job: all do what is expected of them, or nobody comes, or all have trained enough."""
 
+from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import HostsChanged, Joined
 from rendezvous.core.model import Host
-from rendezvous.core.state import Phase
 from tests.rendezvous.core.world import World
 
 

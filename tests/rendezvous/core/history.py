@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.messages import (
     Begun,
     Declared,
@@ -20,7 +21,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.reports import JoinReason, Report
-from rendezvous.core.state import Phase, State, WorkerState
+from rendezvous.core.state import State
 from tests.rendezvous.core.futures import cooperate, end_well, starve
 from tests.rendezvous.core.witness import Witness
 from tests.rendezvous.core.world import World

@@ -108,8 +108,8 @@ def explains(outcome: Outcome, event: Event, before: State, after: State) -> boo
             return outcome.exit_code == 0 and is_success_without(before.alive(), after)
         case Exited(worker, returncode, error, cannot_start):
             code = returncode if returncode > 0 else 128 - returncode
-            put_down = Cause.COMMAND_NOT_STARTED if cannot_start else Cause.WORKER_PUT_DOWN
-            cause = Cause.WORKER_FAILED if error is None else put_down
+            killed = Cause.COMMAND_NOT_STARTED if cannot_start else Cause.WORKER_KILLED
+            cause = Cause.WORKER_FAILED if error is None else killed
             return (outcome.cause, outcome.exit_code, outcome.worker) == (cause, code, worker)
         case Stopped(code, reason):
             return (outcome.cause, outcome.exit_code, outcome.reason) == (Cause.STOPPED, code, reason)

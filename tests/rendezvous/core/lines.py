@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, repeat
 from typing import assert_never
 
+from rendezvous.core.failures import Blacklist
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
 from rendezvous.core.messages import (
     Announce,
     Depart,
@@ -23,7 +25,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Assignment
 from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Done, Verdict
-from rendezvous.core.state import State, WorkerRecord, WorkerState
+from rendezvous.core.state import State
 from tests.rendezvous.core.judgement import number_members
 
 
@@ -134,12 +136,17 @@ def show_state(state: State) -> Iterator[str]:
     yield " ".join([state.phase, *known])
     if state.outcome is not None:
         yield f"outcome {show_outcome(state.outcome)}"
-    for host, left_seconds in state.blacklist.find_closed(state.clock).items():
+    for host, left_seconds in find_closed(state.blacklist, state.clock).items():
         yield f"{host} is closed for {left_seconds:g} s more"
     for host in state.hosts:
         heard = state.last_heard[host]
         sign = "never heard" if heard is None else f"heard at {heard:g}"
         yield f"{host} {sign}: {', '.join(show_record(record) for record in state.on(host))}"
+
+
+def find_closed(blacklist: Blacklist, now: float) -> dict[str, float]:
+    """The closed hosts, and for how many seconds more."""
+    return {host: known.until - now for host, known in blacklist.hosts.items() if now < known.until}
 
 
 def show_record(record: WorkerRecord) -> str:

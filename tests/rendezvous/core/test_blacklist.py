@@ -4,6 +4,7 @@ import pytest
 
 from rendezvous.core.failures import Blacklist
 from rendezvous.core.model import Host, Recovery, Slot
+from tests.rendezvous.core.lines import find_closed
 
 RECOVERY = Recovery(cooldown_seconds=(10.0, 100.0), failures_per_slot=3, forgiveness_seconds=600.0)
 A0, A1, A2 = (Slot("a", index) for index in range(3))
@@ -20,9 +21,9 @@ def test_half_of_its_slots_rounded_up_close_a_host(slots: int, closed: int) -> N
     host = Host("a", slots)
     blacklist = Blacklist()
     for index in range(closed):
-        assert blacklist.find_closed(0) == {}
+        assert find_closed(blacklist, 0) == {}
         blacklist = fail(blacklist, *[Slot("a", index)] * 3, host=host)
-    assert blacklist.find_closed(0) == {"a": 10.0}
+    assert find_closed(blacklist, 0) == {"a": 10.0}
 
 
 def test_a_closed_host_comes_back_without_suspected_slots() -> None:
@@ -34,7 +35,7 @@ def test_very_many_closings_are_no_trouble() -> None:
     blacklist = Blacklist()
     for now in range(2000):
         blacklist = blacklist.close_host("a", float(now), Recovery(cooldown_seconds=(0.5, 0.5)))
-    assert blacklist.find_closed(1999.0) == {"a": 0.5}
+    assert find_closed(blacklist, 1999.0) == {"a": 0.5}
 
 
 def test_what_lies_far_back_is_forgotten() -> None:
@@ -42,5 +43,5 @@ def test_what_lies_far_back_is_forgotten() -> None:
     assert (blacklist.count(A0, 600.0, RECOVERY), blacklist.count(A0, 600.1, RECOVERY)) == (2, 0)
     assert fail(blacklist, A0, at=700.0).count(A0, 700.0, RECOVERY) == 1
     closed = Blacklist().close_host("a", 0.0, RECOVERY)
-    assert closed.close_host("a", 611.0, RECOVERY).find_closed(611.0) == {"a": 10.0}
-    assert closed.close_host("a", 609.0, RECOVERY).find_closed(609.0) == {"a": 20.0}
+    assert find_closed(closed.close_host("a", 611.0, RECOVERY), 611.0) == {"a": 10.0}
+    assert find_closed(closed.close_host("a", 609.0, RECOVERY), 609.0) == {"a": 20.0}

@@ -75,7 +75,7 @@ def test_a_start_without_enough_workers_says_how_many_there_were() -> None:
 def test_a_busy_survivor_without_a_state_may_not_begin_again() -> None:
     state = play(*TRIO, "exit a:2 1", "join a:0 after=1 continue pending=allreduce.x")
     (busy,) = (record for record in state.survivors() if record.report is not None)
-    assert not busy.may_begin_again
+    assert not busy.can_restore
 
 
 def test_a_plain_program_that_dies_of_a_stop_notice_after_others_have_ended_well_has_not_succeeded() -> None:

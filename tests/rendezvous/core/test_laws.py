@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from rendezvous.core import membership
+from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import (
     Begun,
     Declared,
@@ -35,7 +36,6 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
-from rendezvous.core.state import Phase
 from tests.rendezvous.core.histories import list_seeds
 from tests.rendezvous.core.history import Chance, ElasticChance, choose_join, choose_report
 from tests.rendezvous.core.witness import Witness

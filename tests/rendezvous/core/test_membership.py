@@ -75,9 +75,9 @@ EVERYWHERE_ILLEGAL = {
     "lost c gone": "host c is not in use",
     "join c:0": "slot c:0 is not in use",
     "join a:1": "slot a:1 is not in use",
-    "join a:0#2": f"{NOT_YET}incarnation 2 of slot a:0 was never intended",
+    "join a:0#2": f"{NOT_YET}incarnation 2 of slot a:0 was never started",
     "join a:0 after=2": f"{NOT_YET}generation 2 has not been published",
-    "exit a:0#2 0": f"{NOT_YET}incarnation 2 of slot a:0 was never intended",
+    "exit a:0#2 0": f"{NOT_YET}incarnation 2 of slot a:0 was never started",
     "exit b:1 0": "slot b:1 is not in use",
     "report a running b:0": "host a is not in use|worker b:0 is not on host a",
 }
@@ -143,7 +143,7 @@ class ReadOnce(tuple[Worker, ...]):
 def test_a_report_is_compared_without_searching_it_for_each_worker() -> None:
     running = ReadOnce([parse_worker("a:0"), parse_worker("a:7")])
     _, (order,) = membership.step(play(*BEFORE["forming"]), Reported("a", running))
-    assert order == Terminate(parse_worker("a:7"), 0, "it is not intended (any more)")
+    assert order == Terminate(parse_worker("a:7"), 0, "it is no longer wanted")
 
 
 def count_work(policy: Policy, events: list[Event]) -> int:
@@ -208,8 +208,8 @@ def test_the_diagrams_in_the_docstring_are_those_of_the_tables() -> None:
 
 def test_a_rule_cannot_leave_the_table() -> None:
     state = play("policy size=1", "tick 0", "hosts a:1", "join a:0")
-    with pytest.raises(ValueError, match="there is no way from running to finished"):
+    with pytest.raises(ValueError, match="there is no transition from running to finished"):
         state.enter(Phase.FINISHED)
     record = state.workers[Slot("a", 0)]
-    with pytest.raises(ValueError, match="there is no way from member to ready"):
+    with pytest.raises(ValueError, match="there is no transition from member to ready"):
         state.with_records([replace(record, state=WorkerState.READY)])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
-from rendezvous.core.verdict import Answer, AwaitWorkers, End, Situation, decide, may_begin_again
+from rendezvous.core.verdict import Answer, AwaitWorkers, End, Situation, can_restore, decide
 from tests.rendezvous.core.commands import parse_report
 from tests.rendezvous.core.judgement import check_retry
 from tests.rendezvous.core.truth import Loss, losses
@@ -38,7 +38,7 @@ TABLE = [
     (["form state", "form state needs_state", ""], {"former": RESIZED}, Decision.RESIZE),
     (["form state", "", ""], {"former": RESTORED, "min_size": 2}, AwaitWorkers),
     (["form", "form", ""], {"former": Verdict(Decision.RETRY)}, Decision.RETRY),
-    # they can go on where they stand
+    # they can continue where they are
     (["continue", "continue", ""], {}, Decision.RETRY),
     (["continue", "form", ""], {}, Decision.RETRY),
     (["continue pending=allreduce.x", "continue pending=allreduce.x", ""], {}, Decision.RETRY),
@@ -152,7 +152,7 @@ def test_a_shortage_says_how_many_are_left_and_how_others_could_come() -> None:
     ],
 )
 def test_who_has_a_state_or_has_done_nothing_may_begin_again(line: str, may: bool) -> None:  # noqa: FBT001 - a table
-    assert may_begin_again(parse_report(line.split(), 2)) is may
+    assert can_restore(parse_report(line.split(), 2)) is may
 
 
 @few
@@ -204,7 +204,7 @@ def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.Dat
 def test_what_has_interrupted_is_not_told_twice() -> None:
     restored = Report(reason=JoinReason.RESTORE, has_state=True, error="no luck")
     reports = {0: Report(reason=JoinReason.CONTINUE, has_state=True), 1: restored}
-    reason = "rank 1 has returned to its last commit: no luck"
+    reason = "rank 1 has restored its last commit: no luck"
     for cause, told in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
         verdict = decide(Situation(2, reports, cause=cause))
         assert isinstance(verdict, Verdict)

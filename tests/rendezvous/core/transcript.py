@@ -7,7 +7,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     hosts a:2 b:2
     report a running a:0 a:1#2
     join a:0 after=1
-    join a:0 after=1 continue state needs_state "error=the peer has gone" seen=7 floor=2 pending=OPERATION done=OPERATION
+    join a:0 after=1 continue state needs_state "error=the peer left" seen=7 floor=2 pending=OPERATION done=OPERATION
     declare a:0
     join a:0 b:0 after=1 form   (each of them does so; workers may be listed for `declare` and `exit`, too)
     join all        (in the order of their ranks; so do `declare all` and, host by host, `report all`)
@@ -36,9 +36,10 @@ from collections.abc import Collection, Iterator
 from itertools import takewhile
 
 from rendezvous.core import membership
+from rendezvous.core.lifecycle import WorkerState
 from rendezvous.core.messages import CoreError, Event, Reported, Ticked
 from rendezvous.core.model import Policy, Worker
-from rendezvous.core.state import State, WorkerState
+from rendezvous.core.state import State
 from tests.rendezvous.core import stories
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.lines import show_effects, show_state

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Self
 
 from rendezvous.core import membership
+from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.messages import (
     CoreError,
     Depart,
@@ -30,7 +31,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
-from rendezvous.core.state import Phase, State, WorkerState
+from rendezvous.core.state import State
 from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
 
 

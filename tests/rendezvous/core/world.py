@@ -242,7 +242,7 @@ class World:
             self.tell(Declared(each.worker, each.needs_state))
 
     def trouble(self) -> None:
-        """A member notices by itself that the generation cannot go on."""
+        """A member notices by itself that the generation cannot continue."""
         members = [each for each in self.list_members() if not each.joined]
         if members and self.interrupted != self.generation:
             each = self.chance.choice(members)

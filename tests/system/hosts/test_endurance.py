@@ -66,7 +66,7 @@ Fate = Callable[[Endurance, random.Random], None]
 FAULTY: Mapping[str, Fate] = {"kill": kill, "stop": stop, "cut": cut}
 NOTICED: Mapping[str, Fate] = {"notice": notify}
 SAID = {
-    "notice": r"^hvdrun: host .* got a stop notice: the job goes on without it",
+    "notice": r"^hvdrun: host .* got a stop notice: the job continues without it",
     "kill": r"^hvdrun: rank .* was lost: killed by SIGKILL",
     "stop": r"^hvdrun: rank .* was lost: .* was stopped for longer than the lease",
     "cut": r"^hvdrun: (?:the )?host .* was lost: its agent was silent",

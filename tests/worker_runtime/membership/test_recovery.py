@@ -383,7 +383,7 @@ def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> No
     assert stage.registrar.declared == [False]
 
 
-def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., Stage]) -> None:
+def test_a_newcomer_needs_the_state_until_it_has_received_it(make_stage: Callable[..., Stage]) -> None:
     stage = make_stage(late=True)
     entering = stage.enter(JoinReason.BEGIN)
     call = stage.registrar.read()
