@@ -19,7 +19,7 @@ from rendezvous.core.messages import (
     Announce,
     Declared,
     Depart,
-    Effect,
+    Effects,
     Event,
     Exited,
     HostsChanged,
@@ -41,12 +41,12 @@ from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
 from rendezvous.core.reports import JoinReason
 from rendezvous.core.scheduling import find_newcomers, place, reconcile, refuse, retire, stop_workers
-from rendezvous.core.state import Offer, State, Step
+from rendezvous.core.state import Offer, State
 
 _INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
 
 
-def record(state: State, event: Event) -> Step:
+def record(state: State, event: Event) -> tuple[State, Effects]:
     """Record an event while the outcome is not decided."""
     match event:
         case HostsChanged():
@@ -72,7 +72,7 @@ def record(state: State, event: Event) -> Step:
             return state, ()
 
 
-def record_in_draining(state: State, outcome: Outcome, event: Event) -> Step:
+def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[State, Effects]:
     """Record an event once the outcome is decided: the workers are being stopped, or have ended."""
     match event:
         case Joined(worker):
@@ -97,7 +97,7 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> Step:
             return state, ()
 
 
-def _change_hosts(state: State, event: HostsChanged) -> Step:
+def _change_hosts(state: State, event: HostsChanged) -> tuple[State, Effects]:
     if not state.policy.is_elastic:
         if state.workers:
             raise IllegalEventError(event, "the placement of this job is fixed")
@@ -111,7 +111,7 @@ def _change_hosts(state: State, event: HostsChanged) -> Step:
     return state, tuple(Log(f"the worker on the host {host} stays there until it ends: {why}") for host in staying)
 
 
-def _announce(state: State, event: SequencerOpened) -> tuple[Effect, ...]:
+def _announce(state: State, event: SequencerOpened) -> Effects:
     generation = state.generation
     if state.phase is not Phase.RUNNING or generation is None or event.generation != generation.number:
         return ()
@@ -127,7 +127,7 @@ def _declare(state: State, worker: Worker, *, needs_state: bool) -> State:
     return state.with_records([replace(known, has_state=True, needs_state=needs_state)])
 
 
-def _join(state: State, event: Joined) -> Step:
+def _join(state: State, event: Joined) -> tuple[State, Effects]:
     """A worker asks to be in the next generation.
 
     Before the first generation, after `shutdown()` and `init()`, and at a resize, a member waits for all others. A
@@ -156,7 +156,7 @@ def _join(state: State, event: Joined) -> Step:
     return state.with_interruption(report.error or f"rank {known.assignment.rank} cannot continue"), ()
 
 
-def _exit(state: State, event: Exited) -> Step:
+def _exit(state: State, event: Exited) -> tuple[State, Effects]:
     """A worker has exited: it was stopped, has succeeded, or has failed."""
     former = state.workers[event.worker.slot]
     is_leaving = former.state is WorkerState.LEAVING
@@ -191,7 +191,7 @@ def _exit(state: State, event: Exited) -> Step:
     return record_loss(state, [former], outcome), notes
 
 
-def _note_failure(state: State, event: Exited, rank: int) -> Step:
+def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, Effects]:
     """Log a failure; a command that cannot be started is logged once, since the workers share it."""
     if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
         return state, ()
@@ -201,12 +201,12 @@ def _note_failure(state: State, event: Exited, rank: int) -> Step:
     return state, (Log(sentence, Level.WARNING),)
 
 
-def _end_well(state: State, worker: Worker) -> Step:
+def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     """A member has exited with 0: it is not replaced, and no further generation can have all workers."""
     if state.ended == len(state.workers):
         return state, ()
     generation, rank = state.generation, state.rank_of(worker)
-    departure: tuple[Effect, ...] = ()
+    departure: Effects = ()
     if generation is not None and generation.members[rank] == worker:
         departure = (Depart(generation.number, worker, rank),)
     refusal = state.refusal or _explain_refusal(state, worker)
@@ -228,7 +228,7 @@ def _explain_refusal(state: State, gone: Worker) -> str:
     return f"{name} has exited and will not join; every worker must call hvd.init() as often as the others"
 
 
-def _notice(state: State, host: str | None) -> Step:
+def _notice(state: State, host: str | None) -> tuple[State, Effects]:
     """A stop notice has come: an elastic job drains the host, if other members are left; else the whole job stops."""
     if state.stops_at is not None or (host is not None and (host in state.drained or host not in state.hosts)):
         return state, ()
@@ -243,7 +243,7 @@ def _notice(state: State, host: str | None) -> Step:
     return drained, (Notify(host, f"host {host} got a stop notice: the job continues without it"),)
 
 
-def _record_notice_of(state: State, host: str) -> Step:
+def _record_notice_of(state: State, host: str) -> tuple[State, Effects]:
     """A stop notice has killed a worker that had not joined, and so could not pass it on: the notice is for its host.
 
     If the job does not train yet, and cannot start without that worker, there is nothing to save: it ends.
@@ -255,13 +255,13 @@ def _record_notice_of(state: State, host: str) -> Step:
     return replace(state, outcome=end_as_noticed()), ()
 
 
-def _stop(state: State, why: str) -> Step:
+def _stop(state: State, why: str) -> tuple[State, Effects]:
     """The whole job has to stop. No worker is added or removed until then."""
     if not state.alive():
         return replace(state, outcome=end_as_noticed()), ()
     grace_seconds = state.policy.grace_seconds
     sentence = f"{why}: the workers have {grace_seconds:g} s (--grace) to save what they need and to end"
-    effects: tuple[Effect, ...] = (Notify(None, sentence),)
+    effects: Effects = (Notify(None, sentence),)
     if not state.offer.is_empty and state.phase is Phase.RUNNING:
         number = state.offer.number + 1
         state = replace(state, offer=Offer(number))
@@ -269,7 +269,7 @@ def _stop(state: State, why: str) -> Step:
     return replace(state, stops_at=state.clock + grace_seconds), effects
 
 
-def limit_notices(state: State) -> Step:
+def limit_notices(state: State) -> tuple[State, Effects]:
     """Stop workers whose notice has run out; offer a host again some time after its notice."""
     if state.stops_at is not None:
         alive = state.alive() if state.clock > state.stops_at else ()
@@ -288,7 +288,7 @@ def _overrun(state: State, late: Worker) -> State:
     return replace(state, outcome=outcome)
 
 
-def _leave(state: State, host: str, records: list[WorkerRecord]) -> Step:
+def _leave(state: State, host: str, records: list[WorkerRecord]) -> tuple[State, Effects]:
     """Stop workers that are still on a host whose notice has run out; the others repeat the step without them."""
     reason = f"host {host} got a stop notice {state.policy.grace_seconds:g} s ago (--grace)"
     members = {record.worker for record in state.survivors()}

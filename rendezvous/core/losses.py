@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
-from rendezvous.core.messages import Dismiss, Effect, Level, Log, Terminate
+from rendezvous.core.messages import Dismiss, Effect, Effects, Level, Log, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,
@@ -24,7 +24,7 @@ from rendezvous.core.outcome import (
     time_out,
 )
 from rendezvous.core.reports import JoinReason
-from rendezvous.core.state import State, Step
+from rendezvous.core.state import State
 
 
 def renew_lease(state: State, host: str) -> State:
@@ -69,7 +69,7 @@ def unheard_hosts(state: State) -> tuple[str, ...]:
     return tuple(host for host, heard in state.last_heard.items() if heard is None)
 
 
-def lose_host(state: State, host: str, reason: str) -> Step:
+def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
     """A host is lost with its workers. It is no failure if they had ended, or were leaving a drained host."""
     if host not in state.hosts:
         return state, ()
@@ -91,7 +91,9 @@ def lose_host(state: State, host: str, reason: str) -> Step:
     return record_loss(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), (dismissal,)
 
 
-def evict(state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome]) -> Step:
+def evict(
+    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome]
+) -> tuple[State, Effects]:
     """Kill workers that have not joined in time; they count as lost."""
     state, effects, outcome = give_up_workers(state, records, explain)
     if outcome is None:
@@ -101,7 +103,7 @@ def evict(state: State, records: Sequence[WorkerRecord], explain: Callable[[Work
 
 def give_up_workers(
     state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome], *, weight: int = 1
-) -> tuple[State, tuple[Effect, ...], Outcome | None]:
+) -> tuple[State, Effects, Outcome | None]:
     """Kill workers that are alive. Also returns the outcome of a job that does not survive it; None without workers.
 
     explain: makes the outcome of a worker and its rank.
@@ -181,7 +183,7 @@ def end_job(state: State, outcome: Outcome) -> State:
     return replace(state.with_interruption(outcome.reason), cause=outcome, refusal=refusal)
 
 
-def lose_silent_host(state: State) -> Step:
+def lose_silent_host(state: State) -> tuple[State, Effects]:
     """The lease of an agent has run out."""
     silent = silent_hosts(state)
     if not silent:
@@ -189,7 +191,7 @@ def lose_silent_host(state: State) -> Step:
     return lose_host(state, silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)")
 
 
-def lose_unheard_host(state: State) -> Step:
+def lose_unheard_host(state: State) -> tuple[State, Effects]:
     """An agent that was started for an elastic job has never reported."""
     limit_seconds = state.policy.start_timeout_seconds
     for host in unheard_hosts(state) if state.policy.is_elastic else ():
@@ -199,7 +201,7 @@ def lose_unheard_host(state: State) -> Step:
     return state, ()
 
 
-def lose_late_newcomers(state: State) -> Step:
+def lose_late_newcomers(state: State) -> tuple[State, Effects]:
     """New workers have not joined within the start timeout."""
     if not state.number or not state.count(WorkerState.INTENDED) or state.clock < state.settled_until:
         return state, ()
@@ -208,7 +210,7 @@ def lose_late_newcomers(state: State) -> Step:
     return evict(state, late, lambda worker, rank: fail_to_join(worker, rank, limit_seconds))
 
 
-def lose_late_survivors(state: State) -> Step:
+def lose_late_survivors(state: State) -> tuple[State, Effects]:
     """Members have not reported after an interruption, or have not reached the commit at which the others wait."""
     limit_seconds = state.policy.report_seconds
     since = state.waiting_since if state.number and state.phase is Phase.FORMING else None
@@ -220,7 +222,7 @@ def lose_late_survivors(state: State) -> Step:
     return evict(state, late, lambda worker, rank: fail_to_report(worker, rank, limit_seconds))
 
 
-def limit_start(state: State) -> Step:
+def limit_start(state: State) -> tuple[State, Effects]:
     """The job has not started in time, or not all have called `init()` again."""
     if state.phase is not Phase.FORMING or not waits_for_init(state):
         return state, ()
@@ -270,7 +272,7 @@ def _explain_overdue_start(state: State) -> str | None:
     return None
 
 
-def limit_shortage(state: State) -> Step:
+def limit_shortage(state: State) -> tuple[State, Effects]:
     """There have been too few slots to start, or too few workers to continue, for the elastic timeout."""
     if not state.policy.is_elastic or (state.number and state.phase is not Phase.REFORMING):
         return state, ()

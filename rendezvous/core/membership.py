@@ -85,6 +85,7 @@ from rendezvous.core.messages import (
     Begun,
     Declared,
     Effect,
+    Effects,
     Event,
     Exited,
     IllegalEventError,
@@ -112,7 +113,7 @@ from rendezvous.core.rules import (
     schedule_later,
     stop_all,
 )
-from rendezvous.core.state import State, Step
+from rendezvous.core.state import State
 from rendezvous.core.table import Table
 
 LIMITS: tuple[Rule, ...] = (
@@ -146,7 +147,7 @@ def begin(policy: Policy) -> State:
     return State(policy)
 
 
-def step(state: State, event: Event) -> Step:
+def step(state: State, event: Event) -> tuple[State, Effects]:
     """What follows from one event.
 
     Raises:
@@ -214,7 +215,7 @@ def _renew_lease(state: State, event: Begun | Reported | Lost) -> State:
     return state if isinstance(event, Lost) else renew_lease(state, event.host)
 
 
-def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> Step:
+def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> tuple[State, Effects]:
     """A dismissed agent may not report; that it starts or is lost changes nothing."""
     is_known = any(slot.host == host for slot in state.workers)
     if not is_known or isinstance(event, Reported):
@@ -238,7 +239,7 @@ def _find_staleness(state: State, event: Joined | Exited | Declared) -> str | No
     return f"worker {worker} has ended" if record.state is WorkerState.ENDED else None
 
 
-def settle(state: State, *, has_ticked: bool = False) -> Step:
+def settle(state: State, *, has_ticked: bool = False) -> tuple[State, Effects]:
     """Apply the first rule that changes something, until none does; after a clock tick, the time limits come first.
 
     A tick after which nothing is due scans the hosts, and not the workers.

@@ -7,6 +7,7 @@ be performed twice. An error refuses an event that contradicts the state, or a j
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Worker
 from rendezvous.core.outcome import SIGTERM, Outcome
@@ -286,3 +287,5 @@ Effect = (
     | Log
     | Finish
 )
+
+Effects: TypeAlias = tuple[Effect, ...]

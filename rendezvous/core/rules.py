@@ -18,20 +18,20 @@ from rendezvous.core.losses import (
     start_is_overdue,
     start_leases,
 )
-from rendezvous.core.messages import Effect, Finish, Interrupt, OfferResize, Publish
+from rendezvous.core.messages import Effects, Finish, Interrupt, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
 from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_added, give_up, lose_state
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
 from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, schedule, stop_workers
-from rendezvous.core.state import Offer, State, Step
+from rendezvous.core.state import Offer, State
 from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, decide
 
-Rule: TypeAlias = Callable[[State], Step]
+Rule: TypeAlias = Callable[[State], tuple[State, Effects]]
 
 _ADDING = frozenset({Decision.RESIZE, Decision.RESTORE})  # new workers copy the others' state
 
 
-def conclude_job(state: State) -> Step:
+def conclude_job(state: State) -> tuple[State, Effects]:
     """All workers have ended, and some well: the job has succeeded, unless a failure has not been recovered from."""
     is_over = state.workers and state.ended == len(state.workers)
     if not is_over or not any(each.is_done and state.is_member(each) for each in state.workers.values()):
@@ -40,13 +40,13 @@ def conclude_job(state: State) -> Step:
     return replace(state, outcome=conclude(first, has_stopped=state.has_stopped)), ()
 
 
-def conclude_stop(state: State) -> Step:
+def conclude_stop(state: State) -> tuple[State, Effects]:
     """All workers have ended after a stop notice for the job, though none as the notice asks."""
     is_over = state.stops_at is not None and state.ended == len(state.workers)
     return (replace(state, outcome=conclude(state.cause, has_stopped=True)) if is_over else state), ()
 
 
-def end_without_survivors(state: State) -> Step:
+def end_without_survivors(state: State) -> tuple[State, Effects]:
     """No member is left, so the state of the training is lost.
 
     The first failure of the generation decides the outcome. New workers, if there are any, do not have the state.
@@ -62,7 +62,7 @@ def end_without_survivors(state: State) -> Step:
     return replace(state, outcome=outcome), ()
 
 
-def end_failed_start(state: State) -> Step:
+def end_failed_start(state: State) -> tuple[State, Effects]:
     """Before the first generation: failures have closed so many slots that too few are left.
 
     If too few are offered at all, the job waits for hosts.
@@ -73,7 +73,7 @@ def end_failed_start(state: State) -> Step:
     return (state if len(scheduled.alive()) >= state.policy.min_size else replace(state, outcome=state.cause)), ()
 
 
-def interrupt(state: State) -> Step:
+def interrupt(state: State) -> tuple[State, Effects]:
     """Interrupt a generation that cannot continue: its members report by a deadline, if another one follows."""
     if state.interruption is None or state.phase is Phase.REFORMING:
         return state, ()
@@ -82,17 +82,17 @@ def interrupt(state: State) -> Step:
     return state, (Interrupt(state.number, state.interruption or ""),)
 
 
-def schedule_first(state: State) -> Step:
+def schedule_first(state: State) -> tuple[State, Effects]:
     """Before the first generation workers are scheduled before `publish`, which waits for them."""
     return (state, ()) if state.number else schedule(state)
 
 
-def schedule_later(state: State) -> Step:
+def schedule_later(state: State) -> tuple[State, Effects]:
     """Later `publish` comes first: it does not wait for new workers."""
     return schedule(state) if state.number else (state, ())
 
 
-def offer_resize(state: State) -> Step:
+def offer_resize(state: State) -> tuple[State, Effects]:
     """Offer the members a resize that would add or remove workers, if it differs from the last offer.
 
     It is offered when no new worker is starting, or the first has waited for some seconds. An offer is withdrawn when
@@ -123,34 +123,34 @@ def offer_resize(state: State) -> Step:
     return replace(state, offer=offer, gathering_since=None if offer.is_empty else state.gathering_since), (effect,)
 
 
-def stop_all(state: State) -> Step:
+def stop_all(state: State) -> tuple[State, Effects]:
     """The outcome is decided: stop the remaining workers."""
     if state.phase in {Phase.DRAINING, Phase.FINISHED}:
         return state, ()
     return stop_workers(state, state.policy.grace_seconds)
 
 
-def finish(state: State) -> Step:
+def finish(state: State) -> tuple[State, Effects]:
     """All workers have ended."""
     if state.outcome is None or state.phase is not Phase.DRAINING or state.ended < len(state.workers):
         return state, ()
     return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
 
 
-def forget_silent_hosts(state: State) -> Step:
+def forget_silent_hosts(state: State) -> tuple[State, Effects]:
     """While the job ends, an agent's lease has run out: its workers have ended, too."""
     silent = silent_hosts(state) if state.phase is Phase.DRAINING else ()
     return (state.with_host_ended(silent[0]) if silent else state), ()
 
 
-def limit_stopping(state: State) -> Step:
+def limit_stopping(state: State) -> tuple[State, Effects]:
     """The workers have not ended by the deadline: the job ends without them."""
     if state.outcome is None or state.deadline is None or state.now <= state.deadline:
         return state, ()
     return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
 
 
-def publish(state: State) -> Step:
+def publish(state: State) -> tuple[State, Effects]:
     """Reach the verdict and publish the next generation, if all awaited workers have joined."""
     if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
         return state, ()
@@ -178,7 +178,7 @@ def _may_start(state: State) -> bool:
     return has_waited and all(state.last_heard[each.worker.slot.host] is None for each in missing)
 
 
-def _publish_first(state: State) -> Step:
+def _publish_first(state: State) -> tuple[State, Effects]:
     """Publish the workers that have joined as the first generation."""
     hosts = [host.name for host in state.offered]
     members = arrange((), state.list_workers(WorkerState.WAITING), hosts)
@@ -187,7 +187,7 @@ def _publish_first(state: State) -> Step:
     return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
 
 
-def _judge(state: State) -> Step:
+def _judge(state: State) -> tuple[State, Effects]:
     """Decide, once all survivors of the newest generation have reported."""
     generation = state.generation
     if generation is None:
@@ -217,7 +217,7 @@ def _judge(state: State) -> Step:
             return _publish_next(replace(state, crash_loop=crash_loop), verdict, survivors, ranks)
 
 
-def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> Step:
+def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> tuple[State, Effects]:
     """The members make no progress: kill the newest among them, without which the others may; else the job ends."""
     newcomers = [record for record in survivors if record.needs_state]
     if not 0 < len(newcomers) < len(survivors):
@@ -247,7 +247,7 @@ def _find_cause(state: State, reports: Iterable[Report]) -> str:
 
 def _publish_next(
     state: State, verdict: Verdict, survivors: tuple[WorkerRecord, ...], ranks: Mapping[Worker, int]
-) -> Step:
+) -> tuple[State, Effects]:
     composition = compose(state, verdict.decision, survivors)
     if verdict.decision is Decision.RETRY:
         verdict = replace(verdict, survivors=tuple(ranks[record.worker] for record in composition.members))
@@ -263,7 +263,7 @@ def _describe_all(workers: int) -> str:
     return "the only worker has joined" if workers == 1 else f"all {workers} workers have joined"
 
 
-def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> Step:
+def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> tuple[State, Effects]:
     number = state.number + 1
     members = composition.members
     assignments = rank([record.worker.slot for record in members])
@@ -293,7 +293,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
         interruption=None,
         offer=Offer(state.offer.number),
     )
-    effects: tuple[Effect, ...] = (Publish(generation, assignments, reason, verdict),)
+    effects: Effects = (Publish(generation, assignments, reason, verdict),)
     for record in composition.removed:
         state, more = retire(state, [record], explain_removal(former, record.worker.slot))
         effects += more

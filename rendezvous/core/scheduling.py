@@ -14,11 +14,20 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
-from rendezvous.core.messages import Dismiss, Effect, Launch, Refuse, Reported, Terminate, TooFewSlotsError
+from rendezvous.core.messages import (
+    Dismiss,
+    Effect,
+    Effects,
+    Launch,
+    Refuse,
+    Reported,
+    Terminate,
+    TooFewSlotsError,
+)
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
 from rendezvous.core.reports import Decision
-from rendezvous.core.state import State, Step
+from rendezvous.core.state import State
 
 
 def place(hosts: Sequence[Host], min_size: int, max_size: int) -> tuple[Slot, ...]:
@@ -101,7 +110,7 @@ _UNKNOWN = Assignment(0, 1, 0, 1, 0, 1)
 _JOINED = frozenset({WorkerState.WAITING, WorkerState.READY, WorkerState.MEMBER})
 
 
-def schedule(state: State) -> Step:
+def schedule(state: State) -> tuple[State, Effects]:
     """Stop new workers that are not wanted, dismiss agents without workers, and launch workers in open slots."""
     if state.refusal is not None or state.stops_at is not None:
         return state, ()
@@ -113,7 +122,7 @@ def schedule(state: State) -> Step:
     return state, retired + dismissed + launched
 
 
-def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> Step:
+def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, Effects]:
     """Stop these workers, which are no longer wanted; their slots are free when they have ended."""
     leaves_by = state.clock + state.policy.grace_seconds
     listed = tuple(records)
@@ -128,13 +137,13 @@ def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> Step:
     return state.with_records(leaving), tuple(effects)
 
 
-def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> Step:
+def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, Effects]:
     """Tell these workers that no further generation includes them."""
     refused = tuple(replace(each, state=WorkerState.REFUSED, report=None) for each in records)
     return state.with_records(refused), tuple(Refuse(each.worker, reason) for each in refused)
 
 
-def stop_workers(state: State, grace_seconds: float) -> Step:
+def stop_workers(state: State, grace_seconds: float) -> tuple[State, Effects]:
     """The outcome is decided: stop the remaining workers."""
     if state.outcome is None:
         raise ValueError("workers are stopped when the outcome is decided")
@@ -149,7 +158,7 @@ def stop_workers(state: State, grace_seconds: float) -> Step:
     return replace(state.enter(Phase.DRAINING), deadline=deadline), effects
 
 
-def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
+def reconcile(state: State, event: Reported) -> Effects:
     """Compare the workers that should run on a host with those that do, and repeat lost orders."""
     running = frozenset(event.running)
     intended = {record.worker: record for record in state.on(event.host) if record.state is not WorkerState.ENDED}
@@ -175,14 +184,14 @@ def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
     return state.list_workers(*waiting)
 
 
-def _retire_unwanted(state: State) -> Step:
+def _retire_unwanted(state: State) -> tuple[State, Effects]:
     """Stop new workers on slots that are no longer offered, and those beyond the largest size."""
     newcomers = find_newcomers(state)
     if not newcomers:
         return state, ()
     if state.number and not state.may_reset:
         return retire(state, newcomers, "the membership may not change any more (--reset-limit)")
-    effects: tuple[Effect, ...] = ()
+    effects: Effects = ()
     for record in newcomers:
         if not state.offers(record.worker.slot):
             state, more = retire(state, [record], explain_removal(state, record.worker.slot))
@@ -205,7 +214,7 @@ def _explain_absence(state: State, host: str) -> str:
     return f"host {host} got a stop notice" if host in state.drained else f"host {host} is no longer listed"
 
 
-def _dismiss_idle(state: State) -> Step:
+def _dismiss_idle(state: State) -> tuple[State, Effects]:
     effects: list[Effect] = []
     for host in tuple(state.hosts):
         if host not in state.slots and all(record.state is WorkerState.ENDED for record in state.on(host)):
@@ -214,7 +223,7 @@ def _dismiss_idle(state: State) -> Step:
     return state, tuple(effects)
 
 
-def _launch(state: State) -> Step:
+def _launch(state: State) -> tuple[State, Effects]:
     is_first = not state.workers
     if state.number and not _can_add(state, state.survivors()):
         return state, ()

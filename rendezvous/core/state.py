@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self, TypeAlias
+from typing import Self
 
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
-from rendezvous.core.messages import Effect
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
 from rendezvous.core.reports import Decision, Verdict
@@ -264,6 +263,3 @@ class State:
                 slots[slot.host].append(slot)
         heard = Table.of((host, self.last_heard.get(host)) for host in slots)
         return replace(self, hosts={host: tuple(each) for host, each in slots.items()}, last_heard=heard)
-
-
-Step: TypeAlias = tuple[State, tuple[Effect, ...]]  # the new state, and the effects
