@@ -1,4 +1,4 @@
-"""The ways to an agent through the pipes of a child process: the agent itself on this machine, or a command.
+"""The transports whose agent is a child process, or has the pipes of one: the agent of this machine, or a command.
 
 The command may be srun, an ssh of the user's choice, or a shell on this machine. Its standard input and output are
 those of the shell that it starts on the host.
@@ -9,57 +9,46 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.child import OutputFile
 from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.failures import AgentStartError, NoTunnelError
-from hvdrun.transport.start import RemoteAgent, add_last_words, find_mark, last_words
-from hvdrun.transport.transport import MAX_AT_ONCE, read_messages
-from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Order
+from hvdrun.transport.start import RemoteAgent, add_last_words
+from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, StreamTransport
 
-_START_SECONDS = 60.0  # for a login or a step of the scheduler, and for an agent on a busy host
-_CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; one that is killed leaves that to its watchdog
-_END_SECONDS = 3.0  # for a command that was asked to end, and has to end what it started
-_CHUNK_BYTES = 256 * 1024
+_TERMINATE_SECONDS = 3.0  # for a command that has got SIGTERM, and has to end what it started
 
 
-class ChildTransport:
-    """What the two ways have in common; see `Transport`.
+class ChildTransport(StreamTransport):
+    """What the two transports have in common; see `Transport`.
 
-    The child leads a session of its own, because a Ctrl-C is hvdrun's to hand on.
+    The child leads a session: a Ctrl-C at the terminal reaches hvdrun alone, which passes it on.
     """
 
-    def __init__(self, host: str) -> None:
-        self.host = host
+    def __init__(self, host: str, name: str) -> None:
+        """Start nothing yet; `name` is the child's, for a sentence about its end."""
+        super().__init__(host)
+        self._name = name
         self._process: asyncio.subprocess.Process | None = None
         self._errors: OutputFile | None = None
-        self._name = "its agent"  # of the child, in a sentence about its end
-        self._first = b""  # of the agent's output
-
-    def send(self, order: Order) -> None:
-        """Send an order; see `Transport`."""
-        self._write(codec.encode_order(order))
-
-    def messages(self) -> AsyncIterator[AgentMessage]:
-        """What the agent tells; see `Transport`."""
-        return read_messages(self._read, self._first)
 
     async def wait(self) -> str:
         """Wait for the child's end; see `Transport`."""
         if self._process is None:
             return "it was never started"
-        code = await self._process.wait()
+        code = await self._wait_exit()
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        return add_last_words(f"{self._name} ended with {how}", self._said)
+        return add_last_words(f"{self._name} ended with {how}", self._stderr_tail)
 
     @property
-    def _said(self) -> bytes:
-        """The end of the child's standard error."""
+    def _stderr_tail(self) -> bytes:
         return b"" if self._errors is None else self._errors.read_tail()
+
+    async def _wait_exit(self) -> int:
+        return -1 if self._process is None else await self._process.wait()
 
     async def _start(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._errors = OutputFile()
@@ -76,15 +65,7 @@ class ChildTransport:
         except BaseException:
             self._errors.close()
             raise
-
-    def _write(self, data: bytes) -> None:
-        if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
-            self._process.stdin.write(data)
-
-    async def _read(self) -> bytes:
-        if self._process is None or self._process.stdout is None:
-            return b""
-        return await self._process.stdout.read(_CHUNK_BYTES)
+        self._reader, self._writer = self._process.stdout, self._process.stdin
 
     def _signal(self, number: signal.Signals, *, group: bool) -> None:
         """Signal the child; with `group` also what it has started in its own process group."""
@@ -99,27 +80,33 @@ class ChildTransport:
         """End the child's input and wait for its end; after each limit, in seconds, it gets the next signal."""
         if self._process is None or self._errors is None:
             return
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        if self._writer is not None:
+            self._writer.close()
         for seconds, number in limits:
             try:
                 async with asyncio.timeout(seconds):
-                    await self._discard_output(self._process)
+                    await self._discard_output()
                 break
             except TimeoutError:
                 self._signal(number, group=group)
-        await self._discard_output(self._process)
+        try:
+            async with asyncio.timeout(_TERMINATE_SECONDS):
+                await self._discard_output()
+        except TimeoutError:  # a process in another session, started by a prefix perhaps, keeps the output open
+            self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way
         self._errors.close()
 
-    async def _discard_output(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the child's end: asyncio notices it only once all output was read."""
-        while await self._read():
-            pass
-        await process.wait()
+    async def _discard_output(self) -> None:
+        """Wait for the child's end: asyncio notices it only when all output was read."""
+        await self._read_to_end()
+        await self._wait_exit()
 
 
 class LocalTransport(ChildTransport):
     """Starts the agent on this machine, with hvdrun's own interpreter."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host, "its agent")
 
     async def open(self) -> None:
         """Start the agent; see `Transport`."""
@@ -133,12 +120,12 @@ class LocalTransport(ChildTransport):
         return port
 
     async def kill(self) -> None:
-        """Kill the agent; its watchdog clears away. See `Transport`."""
+        """Kill the agent; its watchdog cleans up. See `Transport`."""
         self._signal(signal.SIGKILL, group=False)
 
     async def close(self) -> None:
         """End the agent; see `Transport`."""
-        await self._end([(_CLOSE_SECONDS, signal.SIGKILL)], group=False)
+        await self._end([(CLOSE_SECONDS, signal.SIGKILL)], group=False)
         if self._process is not None and self._process.returncode:  # its watchdog may have been killed too
             remove_orphans(os.environ)
 
@@ -146,8 +133,8 @@ class LocalTransport(ChildTransport):
 class CommandTransport(ChildTransport):
     """Starts an agent by a command.
 
-    words: the command, the shell command of the agent among them.
-    gate: shared by all transports of a job, it bounds how many start at the same time.
+    words: the command; the shell command of the agent is among them.
+    gate: shared by all transports of a job; limits how many start at the same time.
     environment: the command's; None for that of this process.
     is_here: the command runs on this machine, where the agent reaches hvdrun without a tunnel.
     """
@@ -161,33 +148,34 @@ class CommandTransport(ChildTransport):
         *,
         environment: Mapping[str, str] | None = None,
         is_here: bool = False,
-        start_seconds: float = _START_SECONDS,
+        start_seconds: float = START_SECONDS,
     ) -> None:
-        super().__init__(host)
+        self._program = Path(words[0]).name
+        super().__init__(host, f"its agent's {self._program}")
         self._words = tuple(words)
         self._agent = agent
         self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
         self._environment = environment
         self._is_here = is_here
         self._start_seconds = start_seconds
-        self._program = Path(self._words[0]).name
-        self._name = f"its agent's {self._program}"
 
     async def open(self) -> None:
-        """Start the command, and wait for the agent's first word; see `Transport`.
+        """Start the command, and wait until the agent runs; see `Transport`.
 
         Raises:
             LaunchError: one of the classes in `failures`.
         """
-        try:
+        with self._explains_timeout(self._start_seconds):
             async with self._gate, asyncio.timeout(self._start_seconds):
-                await self._start_agent()
-        except TimeoutError as error:
-            how = f"no sign of it within {self._start_seconds:g} s"
-            raise AgentStartError(self.host, how, last_words(self._said)) from error
+                try:
+                    await self._start(self._words, self._environment)
+                except OSError as error:
+                    how = f"{self._program} cannot be run"
+                    raise AgentStartError(self.host, how, error.strerror or str(error)) from error
+                await self._start_agent(self._agent)
 
     async def tunnel(self, port: int) -> int:
-        """There is none to another machine; see `Transport`.
+        """Only this machine can be reached so; see `Transport`.
 
         Raises:
             NoTunnelError: the host is not this machine.
@@ -197,27 +185,14 @@ class CommandTransport(ChildTransport):
         raise NoTunnelError(self.host, self._program)
 
     async def kill(self) -> None:
-        """Kill the command; see `Transport`. Its agent then has no orders any more, and ends."""
+        """Kill the command; see `Transport`. Its agent then gets no more orders, and ends."""
         if self._process is not None:
             self._signal(signal.SIGTERM, group=True)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_SECONDS):
-                    await self._process.wait()
+                async with asyncio.timeout(_TERMINATE_SECONDS):
+                    await self._wait_exit()
             self._signal(signal.SIGKILL, group=True)
 
     async def close(self) -> None:
         """End the agent; see `Transport`."""
-        await self._end([(_CLOSE_SECONDS, signal.SIGTERM), (_END_SECONDS, signal.SIGKILL)], group=True)
-
-    async def _start_agent(self) -> None:
-        try:
-            await self._start(self._words, self._environment)
-        except OSError as error:
-            how = f"{self._program} cannot be run"
-            raise AgentStartError(self.host, how, error.strerror or str(error)) from error
-        self._write(self._agent.encode_start())
-        before, self._first = await find_mark(self._read)
-        if not self._first and self._process is not None:
-            code = await self._process.wait()
-            await self.close()
-            raise self._agent.explain(self.host, code, self._said, before)
+        await self._end([(CLOSE_SECONDS, signal.SIGTERM), (_TERMINATE_SECONDS, signal.SIGKILL)], group=True)

@@ -1,18 +1,25 @@
-"""What the pool asks of a way to a host."""
+"""A transport: what the launcher needs of a host, and what the transports with a stream to their agent share."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
+from hvdrun.transport.failures import AgentStartError
+from hvdrun.transport.start import RemoteAgent, find_mark, last_words
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
 # Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
 # little, and a jump host that all of them pass through counts each against its MaxStartups.
 MAX_AT_ONCE = 32
+START_SECONDS = 60.0  # for a login or a step of the scheduler, and for an agent on a busy host
+CLOSE_SECONDS = 8.0  # more than an agent takes to clean up
+_CHUNK_BYTES = 256 * 1024
 
 
 class Transport(Protocol):
-    """A way to one host: starts an agent there, takes orders to it and brings the workers' output back."""
+    """The connection with one host: starts an agent there, sends orders to it, and brings the workers' output back."""
 
     async def open(self) -> None:
         """Start the agent.
@@ -22,29 +29,88 @@ class Transport(Protocol):
         """
 
     def send(self, order: Order) -> None:
-        """Send an order, without waiting; to an agent that has ended it is lost."""
+        """Send an order, without waiting; after the agent's end it is lost."""
 
     def messages(self) -> AsyncIterator[AgentMessage]:
-        """The workers' output and the agent's remarks, until the agent ends."""
+        """The agent's messages, the workers' output among them, until the agent ends."""
 
     async def wait(self) -> str:
-        """Wait until the agent has ended; how it did, in half a sentence."""
+        """Wait until the agent has ended; how it ended, in half a sentence."""
 
     async def tunnel(self, port: int) -> int:
         """The port of that host's loopback address that leads to this machine's loopback `port`, until the end.
 
         Raises:
-            LaunchError: there can be none.
+            LaunchError: no tunnel can be opened.
         """
 
     async def kill(self) -> None:
-        """Kill an agent that has fallen silent, or close the way to it, which ends it too.
+        """Kill a silent agent, or close the connection, which ends the agent too.
 
-        Its messages end with what has come from it until then.
+        `messages` ends with what has come from the agent until then.
         """
 
     async def close(self) -> None:
-        """End the agent, if it has not ended, by ending its order channel; it clears away what is its own."""
+        """End the agent's orders, wait for its end, and close the connection."""
+
+
+class StreamTransport:
+    """What the transports with a stream to their agent share; see `Transport`."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None  # None, too, after the end of the orders
+        self._first = b""  # of the agent's output
+
+    def send(self, order: Order) -> None:
+        """Send an order; see `Transport`."""
+        self._write(codec.encode_order(order))
+
+    def messages(self) -> AsyncIterator[AgentMessage]:
+        """The agent's messages; see `Transport`."""
+        return read_messages(self._read, self._first)
+
+    @property
+    def _stderr_tail(self) -> bytes:
+        """The end of what the agent has written to standard error."""
+        raise NotImplementedError
+
+    async def _wait_exit(self) -> int:
+        """Wait until the agent or its shell has ended: the exit code, or a negative number."""
+        raise NotImplementedError
+
+    def _write(self, data: bytes) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(data)
+
+    async def _read(self) -> bytes:
+        return b"" if self._reader is None else await self._reader.read(_CHUNK_BYTES)
+
+    async def _read_to_end(self) -> None:
+        while await self._read():
+            pass
+
+    async def _start_agent(self, agent: RemoteAgent) -> None:
+        """Have the shell at the other end of the stream start the agent, and wait until the agent runs.
+
+        Raises:
+            LaunchError: the agent does not start.
+        """
+        self._write(agent.encode_start())
+        before, self._first = await find_mark(self._read)
+        if not self._first:
+            raise agent.explain(self.host, await self._wait_exit(), self._stderr_tail, before)
+
+    @contextmanager
+    def _explains_timeout(self, seconds: float) -> Iterator[None]:
+        """Turn a TimeoutError of the start, which had so many seconds, into a LaunchError."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise AgentStartError(
+                self.host, f"no sign of it within {seconds:g} s", last_words(self._stderr_tail)
+            ) from error
 
 
 async def read_messages(read: Callable[[], Awaitable[bytes]], first: bytes = b"") -> AsyncIterator[AgentMessage]:

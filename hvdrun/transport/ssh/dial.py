@@ -92,7 +92,7 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     except BaseException:
         if via is not None:
-            via.close()
+            await in_thread(via.close)
         raise
 
 

@@ -1,10 +1,10 @@
-"""The way to an agent on another machine: one ssh connection, whose one session is the agent."""
+"""The transport over ssh: one connection to another machine, whose one session is the agent."""
 
 import asyncio
 import contextlib
-import functools
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,24 +12,19 @@ import paramiko
 
 from hvdrun.processes.background import in_thread
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.transport import start
 from hvdrun.transport.account import find_home
 from hvdrun.transport.failures import AgentStartError
+from hvdrun.transport.ssh.channels import ForwardedChannel, Forwarder, Tunnels
 from hvdrun.transport.ssh.commands import MatchCommands
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import Connection, dial
-from hvdrun.transport.ssh.failures import BadSshConfigError, TunnelRefusedError
-from hvdrun.transport.ssh.streams import Bridge, Pump, Stream
+from hvdrun.transport.ssh.failures import BadSshConfigError, SshError, TunnelRefusedError
 from hvdrun.transport.ssh.target import Target, resolve_target
-from hvdrun.transport.ssh.tunnel import Tunnels
-from hvdrun.transport.start import RemoteAgent, make_agent
-from hvdrun.transport.transport import MAX_AT_ONCE, read_messages
-from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentMessage, Order
+from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
+from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, StreamTransport
 
-_CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
 _DISCONNECT_SECONDS = 5.0
-_WINDOW_BYTES = 512 * 1024  # of output on its way to us: what comes through a tunnel has to wait behind it
+_WINDOW_BYTES = 512 * 1024  # of output that may be in transit; a tunnel's bytes wait behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +32,14 @@ class Limits:
     """How long to wait: for a login, all attempts included, and for an agent that starts on a busy host."""
 
     connect_seconds: float = 30.0
-    start_seconds: float = 60.0
+    start_seconds: float = START_SECONDS
 
 
-class SshTransport:
+class SshTransport(StreamTransport):
     """Starts an agent on another machine; see `Transport`.
 
-    resolve: finds out where the host's name leads; it may block, and runs in a thread.
-    gate: shared by all transports of a job, it bounds how many log in at the same time.
+    resolve: finds out where the host's name leads; may block, and runs in a thread.
+    gate: shared by all transports of a job; limits how many log in at the same time.
     """
 
     def __init__(
@@ -55,17 +50,16 @@ class SshTransport:
         gate: asyncio.Semaphore | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.host = host
+        super().__init__(host)
         self._resolve = resolve
         self._agent = agent
         self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
         self._limits = limits or Limits()
         self._connection: Connection | None = None
-        self._pump: Pump | None = None
-        self._stream: Stream | None = None
-        self._bridge: Bridge | None = None
+        self._forwarder: Forwarder | None = None
+        self._session: ForwardedChannel | None = None
         self._tunnels: Tunnels | None = None
-        self._first = b""  # of the agent's output
+        self._sockets = contextlib.AsyncExitStack()  # both ends of the session's socket pair
         self._closing = False
 
     async def open(self) -> None:
@@ -74,43 +68,35 @@ class SshTransport:
         Raises:
             LaunchError: one of the classes in `failures`.
         """
-        async with self._gate:
-            target = await in_thread(self._resolve)
-            limit = target.connect_timeout_seconds or self._limits.connect_seconds
-            self._connection = await dial(target, limit)
         try:
-            async with asyncio.timeout(self._limits.start_seconds):
-                await self._start(self._connection)
-        except TimeoutError as error:
-            said = start.last_words(self._bridge.errors) if self._bridge is not None else ""
-            raise AgentStartError(self.host, f"no sign of it within {self._limits.start_seconds:g} s", said) from error
-
-    def send(self, order: Order) -> None:
-        """Send an order; see `Transport`."""
-        if self._stream is not None:
-            self._stream.write(codec.encode_order(order))
-
-    def messages(self) -> AsyncIterator[AgentMessage]:
-        """What the agent tells; see `Transport`."""
-        return read_messages(self._read, self._first)
+            async with self._gate:
+                target = await in_thread(self._resolve)
+                self._connection = await dial(target, target.connect_timeout_seconds or self._limits.connect_seconds)
+            with self._explains_timeout(self._limits.start_seconds):
+                async with asyncio.timeout(self._limits.start_seconds):
+                    await self._open_session(self._connection.client)
+                    await self._start_agent(self._agent)
+        except OSError as error:
+            reason = error.strerror or error
+            raise SshError(
+                self.host, f"this machine cannot open an ssh connection to the host {self.host!r}: {reason}."
+            ) from error
 
     async def wait(self) -> str:
         """Wait for the agent's end; see `Transport`."""
-        if self._stream is None or self._bridge is None or self._connection is None:
+        if self._connection is None or self._session is None:
             return "it was never started"
-        await self._bridge.closed.wait()
-        self._stream.check()
-        code = self._bridge.exit_code
+        code = await self._wait_exit()
         if code >= 0:
             how = f"its agent ended with exit code {code}"
-        elif self._connection.client.is_active() or self._closing:
-            how = "its agent was killed by a signal"
-        else:
+        elif not self._closing and (self._session.was_cut or not self._connection.client.is_active()):
             how = "its ssh connection was lost"
-        return start.add_last_words(how, self._bridge.errors)
+        else:
+            how = "its agent was killed by a signal"
+        return add_last_words(how, self._stderr_tail)
 
     async def tunnel(self, port: int) -> int:
-        """Let the host reach a port of this machine's loopback; the port on its own loopback that leads here.
+        """Let the host connect to a port of this machine's loopback; the port of its own loopback that leads here.
 
         Ends with this transport.
 
@@ -127,66 +113,79 @@ class SshTransport:
             self._closing = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DISCONNECT_SECONDS):
-                    await in_thread(functools.partial(_disconnect, self._connection, self._pump))
+                    await in_thread(partial(_disconnect, self._connection, self._forwarder))
 
     async def close(self) -> None:
         """End the agent; see `Transport`."""
-        if self._connection is None:
-            return
         try:
-            if self._stream is not None and self._bridge is not None and self._first:
-                await self._end(self._stream, self._bridge)
-            if self._tunnels is not None:
-                await self._tunnels.close()
+            if self._first:
+                await self._end_agent()
         finally:
             await self.kill()
+            if self._tunnels is not None:
+                await self._tunnels.close()
+            await self._sockets.aclose()
 
-    async def _start(self, connection: Connection) -> None:
-        session = await self._open_session(connection)
-        self._pump = Pump(self._fail)
-        self._tunnels = Tunnels(self.host, connection, self._pump, self._fail)
-        self._stream, self._bridge = self._pump.open_stream(session)
-        self._stream.write(self._agent.encode_start())
-        before, self._first = await start.find_mark(self._stream.read)
-        if not self._first:
-            await self._bridge.closed.wait()
-            raise self._agent.explain(self.host, self._bridge.exit_code, self._bridge.errors, before)
+    @property
+    def _stderr_tail(self) -> bytes:
+        return b"" if self._session is None else self._session.errors
 
-    async def _open_session(self, connection: Connection) -> paramiko.Channel:
+    async def _wait_exit(self) -> int:
+        if self._session is None or self._reader is None:
+            return -1
+        await self._session.closed.wait()
+        if (error := self._reader.exception()) is not None:
+            raise error
+        return self._session.exit_code
+
+    async def _open_session(self, client: paramiko.Transport) -> None:
+        """Connect this transport's stream with a session that runs the agent's shell."""
+
         def work() -> paramiko.Channel:
-            session = connection.client.open_session(_WINDOW_BYTES, timeout=self._limits.start_seconds)
+            session = client.open_session(_WINDOW_BYTES, timeout=self._limits.start_seconds)
             session.settimeout(self._limits.start_seconds)
             session.exec_command(self._agent.command())
             return session
 
         try:
-            return await in_thread(work)
+            channel = await in_thread(work)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
+        ours, end = socket.socketpair()
+        self._sockets.enter_context(ours)
+        self._sockets.enter_context(end)
+        end.setblocking(False)  # noqa: FBT003 - socket's signature
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        self._sockets.push_async_callback(self._abort, self._writer)
+        self._forwarder = Forwarder(self._fail)
+        self._tunnels = Tunnels(self.host, client, self._forwarder, self._fail)
+        self._session = self._forwarder.add(channel, end)
 
-    async def _read(self) -> bytes:
-        return b"" if self._stream is None else await self._stream.read()
-
-    async def _end(self, stream: Stream, bridge: Bridge) -> None:
-        """End the agent's input, and wait for its end."""
-        stream.end_writing()
+    async def _end_agent(self) -> None:
+        """End the agent's orders, and wait for its end."""
+        if self._writer is not None:
+            self._writer.write_eof()
+            self._writer = None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                while await stream.read():
-                    pass
-                await bridge.closed.wait()
-                stream.check()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._read_to_end()
+                await self._wait_exit()
+
+    @staticmethod
+    async def _abort(writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()  # the orders that are left are lost
+        await writer.wait_closed()
 
     def _fail(self, error: BaseException) -> None:
-        """Raise an unexpected error of a task or a thread where the agent is listened to."""
-        if self._stream is not None:
-            self._stream.fail(error)
+        """Raise an unexpected error of a task or a thread in the code that reads the agent's messages."""
+        if self._reader is not None:
+            self._reader.set_exception(error)  # type: ignore[arg-type]  # it takes any
 
 
-def _disconnect(connection: Connection, pump: Pump | None) -> None:
+def _disconnect(connection: Connection, forwarder: Forwarder | None) -> None:
     connection.close()
-    if pump is not None:
-        pump.stop()
+    if forwarder is not None:
+        forwarder.stop()
 
 
 class SshTransports:

@@ -1,5 +1,6 @@
 """Agents behind commands: a shell in the place of srun and of an ssh, and programs that are no agents."""
 
+import os
 import shlex
 import signal
 import sys
@@ -66,7 +67,7 @@ async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -
         assert isinstance(await anext(transport.messages()), Hello)
         assert isinstance(transport, CommandTransport)
         assert transport._process is not None
-        assert transport._said.startswith(b"me@far")
+        assert transport._stderr_tail.startswith(b"me@far")
     finally:
         await transport.close()
     assert transport._process.returncode == 1  # its launcher has gone
@@ -78,8 +79,10 @@ async def test_a_step_has_no_variables_of_tasks(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     step = write_script(tmp_path / "srun", '#!/bin/sh\necho "$SLURM_JOB_ID-$SLURM_NTASKS-" >&2; exit 3\n').python
     allocation = Allocation("Slurm job 17", (Host("n1", 1),), steps={"n1": (step, "--nodes=1")})
+    transport = Transports().make("n1", make_spec("n1", allocation=allocation))
     with pytest.raises(AgentStartError, match=r"'n1' did not start \(exit code 3\): 17--"):
-        await Transports().make("n1", make_spec("n1", allocation=allocation)).open()
+        await transport.open()
+    await transport.close()
 
 
 @in_loop
@@ -112,8 +115,10 @@ async def test_a_command_that_starts_no_agent_is_told(
     tmp_path: Path, program: str, error: type[Exception], said: str
 ) -> None:
     way = write_script(tmp_path / "way", f"#!/bin/sh\n{program}\n").python
+    transport = make(RemoteAgent("/no/python"), way)
     with pytest.raises(error, match=said):
-        await make(RemoteAgent("/no/python"), way).open()
+        await transport.open()
+    await transport.close()
 
 
 @in_loop
@@ -149,8 +154,8 @@ async def test_a_chatty_command_holds_nothing_up(tmp_path: Path) -> None:
 async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "_CLOSE_SECONDS", 0.2)
-    monkeypatch.setattr(child, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(child, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(child, "_TERMINATE_SECONDS", 0.2)
     agent = write_agent(
         tmp_path,
         """
@@ -167,8 +172,21 @@ async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
     assert transport._process is not None
     await transport.close()
     assert transport._process.returncode == -signal.SIGKILL
-    started = int(last_words(transport._said))
+    started = int(last_words(transport._stderr_tail))
     await happen(lambda: not is_alive(started), "its end")
+
+
+@in_loop
+async def test_a_process_in_another_session_that_keeps_the_output_open_does_not_hold_the_close_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(child, "_TERMINATE_SECONDS", 0.2)
+    prefix = f"setsid sleep 600 & echo $! >{tmp_path}/pid"
+    transport = make(RemoteAgent(sys.executable, prefix))
+    await transport.open()
+    await transport.close()
+    os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), signal.SIGKILL)
 
 
 @in_loop

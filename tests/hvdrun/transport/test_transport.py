@@ -140,7 +140,7 @@ async def test_an_agent_s_last_words_are_in_the_sentence_about_its_end() -> None
 
 @in_loop
 async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(child, "CLOSE_SECONDS", 0.2)
     transport = LocalTransport("a")
     async with opened(transport):
         find_agent(transport).suspend()

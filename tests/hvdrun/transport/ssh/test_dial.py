@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.ssh.dial import dial
+from hvdrun.transport.ssh.dial import Connection, dial
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - see there
@@ -72,6 +72,24 @@ def test_a_server_that_hangs_up_is_told_when_the_limit_is_over(home: Home, times
 def test_a_server_that_says_nothing_is_told_when_the_limit_is_over(home: Home) -> None:
     with listening(None) as port, pytest.raises(TimedOutError, match=r"no answer within 1 s \(.*silent\)"):
         reach(replace(home.target(), port=port), limit_seconds=1.0)
+
+
+def test_a_jump_host_is_left_without_blocking_the_event_loop(
+    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    close = Connection.close
+
+    def note(connection: Connection) -> None:
+        threads.append(threading.current_thread())
+        close(connection)
+
+    monkeypatch.setattr(Connection, "close", note)
+    jump = home.target(server)
+    with pytest.raises(JumpFailedError):
+        reach(replace(jump, port=1, via=jump))
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_a_port_where_nobody_listens_refuses(home: Home) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hvdrun.transport.ssh.streams import Bridge
+from hvdrun.transport.ssh.channels import ForwardedChannel
 from hvdrun.transport.ssh.transport import SshTransport
 from rendezvous.wire.orders import Wait
 from tests.hvdrun.transport.ssh.agents import make_transport
@@ -30,12 +30,12 @@ async def expect_fault(transport: SshTransport, server: SshServer) -> None:
 
 @in_loop
 async def test_a_failing_thread_is_raised(home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Bridge) -> bool:
+    def fail(_: ForwardedChannel) -> bool:
         raise ZeroDivisionError("of a test")
 
     transport = make_transport(home.target(server))
     await transport.open()
-    monkeypatch.setattr(Bridge, "work", fail)
+    monkeypatch.setattr(ForwardedChannel, "work", fail)
     transport.send(Wait(60.0))  # wakes the thread
     await expect_fault(transport, server)
 
@@ -50,7 +50,7 @@ async def test_a_failing_task_of_a_tunnel_is_raised(
         raise ZeroDivisionError("of a test")
 
     def create_task(coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - any context
-        if named.get("name") == "lead a connection of a tunnel":
+        if named.get("name") == "serve a tunnel's connection":
             coro.close()
             coro = fail()
         return create(coro, **named)

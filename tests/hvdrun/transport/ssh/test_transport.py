@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
+import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,11 +85,10 @@ async def test_a_reader_that_pauses_holds_the_host_back(home: Home, server: SshS
         """,
     )
     async with opened(home, server, agent) as transport:
-        assert transport._stream is not None
         stalled_at = await settle(lambda: (tmp_path / "written").stat().st_size)
         assert 0 < stalled_at * size < 8 * 1024 * 1024
         received = len(transport._first)
-        while chunk := await transport._stream.read():
+        while chunk := await transport._read():
             received += len(chunk)
         assert received == count * (size + 4)
 
@@ -108,9 +110,8 @@ async def test_an_order_is_not_waited_for_when_the_agent_does_not_read(
     home: Home, server: SshServer, tmp_path: Path
 ) -> None:
     async with opened(home, server, write_agent(tmp_path, STAYS)) as transport:
-        assert transport._stream is not None
         for _ in range(64):
-            transport._stream.write(bytes(256 * 1024))  # would never return
+            transport._write(bytes(256 * 1024))  # would never return
         session = find_session(server)
         (agent,) = session.children(recursive=True)[-1:]
         session.kill()
@@ -135,13 +136,27 @@ async def test_a_lost_connection_ends_what_is_told_and_the_agent(home: Home, ser
 async def test_an_agent_that_does_not_end_is_left_with_its_connection(
     home: Home, server: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hvdrun.transport.ssh.transport._CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("hvdrun.transport.ssh.transport.CLOSE_SECONDS", 0.2)
     async with opened(home, server, write_agent(tmp_path, STAYS)) as transport:
         agent = find_session(server).children(recursive=True)[-1]
     assert await transport.wait() == "its agent was killed by a signal"  # for all that is known of it here
     assert is_alive(agent.pid)
     agent.kill()
     await happen(lambda: server.sessions() == [], "the end of the connection")
+
+
+@in_loop
+async def test_an_open_without_a_free_descriptor_is_one_sentence(
+    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", fail)
+    with pytest.raises(SshError, match=r"this machine cannot open an ssh connection to .*: Too many open files"):
+        async with opened(home, server):
+            pass
+    await happen(lambda: not server.sessions(), "the end of the connection")
 
 
 @in_loop

@@ -1,11 +1,13 @@
 """Connections from the far side to this machine's loopback, through a real OpenSSH server."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,6 +129,24 @@ async def test_a_port_here_where_nobody_listens_ends_the_connection(
         closed = probe.getsockname()[1]
     async with connected(home, server, tmp_path) as transport:
         assert await read(await transport.tunnel(closed)) == b""
+
+
+@in_loop
+async def test_a_connection_for_which_no_socket_is_available_ends_alone(
+    home: Home, server: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: object) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    async with connected(home, server, tmp_path) as transport, tunnelling(transport, greet) as port:
+        with monkeypatch.context() as patch:
+            patch.setattr("hvdrun.transport.ssh.channels.socket", SimpleNamespace(**{**vars(socket), "socket": fail}))
+            assert await read(port) == b""
+        assert await read(port) == b"hello"
 
 
 @in_loop

@@ -1,0 +1,291 @@
+"""Connects the channels of one ssh connection with sockets of this machine: the agent's session, and its tunnels.
+
+paramiko's calls block: a send waits for the network, and so does a receive, which opens the channel's window. One
+thread per connection makes these calls for all of its channels, and sleeps until a channel or a socket is ready. It
+holds at most one chunk in each direction, so that a receiver that pauses also pauses its sender.
+"""
+
+import asyncio
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import paramiko
+
+from hvdrun.processes.background import in_thread, supervise
+from hvdrun.transport.ssh.failures import TunnelRefusedError
+from rendezvous.core.model import LOOPBACK
+
+_CHUNK_BYTES = 64 * 1024
+_CHUNKS_IN_A_ROW = 8  # then the thread serves the other channels
+_ERROR_TAIL_BYTES = 16 * 1024
+_JOIN_SECONDS = 5.0
+_LOST = (paramiko.SSHException, OSError, EOFError)  # paramiko raises these when a channel or its connection has ended
+
+
+class _ReadEvent(threading.Event):
+    """paramiko sets it when a channel has something to read or has ended."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def set(self) -> None:
+        self._wake()
+
+
+class _WindowCondition(threading.Condition):
+    """paramiko notifies it when the remote side accepts more bytes."""
+
+    def __init__(self, channel: paramiko.Channel, wake: Callable[[], None]) -> None:
+        super().__init__(channel.lock)
+        self._wake = wake
+
+    def notify_all(self) -> None:
+        super().notify_all()
+        self._wake()
+
+
+@dataclass(slots=True)
+class _Direction:
+    """Bytes from one side to the other; `end` passes the end of file on."""
+
+    receive: Callable[[int], bytes]
+    send: Callable[[bytes], int]
+    end: Callable[[], object]
+    pending: bytes = b""
+    has_ended: bool = False
+
+    def forward(self) -> bool:
+        """Forward the bytes that are there and that the other side accepts; True where there may be more."""
+        try:
+            for _ in range(_CHUNKS_IN_A_ROW):
+                if not self.pending:
+                    self.pending = self.receive(_CHUNK_BYTES)
+                if not self.pending:
+                    self.has_ended = True
+                    self.end()
+                    return False
+                self.pending = self.pending[self.send(self.pending) :]
+        except (BlockingIOError, TimeoutError):  # of a socket, of a channel
+            return False
+        return True
+
+
+class ForwardedChannel:
+    """A channel and the socket that it is connected with. The connection's thread works on it.
+
+    end: the socket, which does not block. Its owner closes it, after `closed` is set.
+    errors: the end of what the channel received as standard error.
+    exit_code: of the channel's command, once `closed` is set; -1 where the server reported none.
+    was_cut: the connection ended before the command did.
+    closed: set when the channel has ended in both directions.
+    """
+
+    def __init__(self, channel: paramiko.Channel, end: socket.socket, wake: Callable[[], None]) -> None:
+        self.errors = b""
+        self.exit_code = -1
+        self.was_cut = False
+        self.closed = asyncio.Event()
+        self._was_closed = False  # before the last read
+        self._is_broken = False
+        self._loop = asyncio.get_running_loop()
+        self._channel = channel
+        self._end = end
+        self._outward = _Direction(end.recv, self._send, channel.shutdown_write)
+        self._inward = _Direction(channel.recv, end.send, lambda: end.shutdown(socket.SHUT_WR))
+        channel.settimeout(0.0)
+        channel.in_buffer.set_event(_ReadEvent(wake))
+        channel.in_stderr_buffer.set_event(_ReadEvent(wake))
+        channel.out_buffer_cv = _WindowCondition(channel, wake)
+
+    @property
+    def has_ended(self) -> bool:
+        """The channel has closed, and all that it received has been forwarded."""
+        return self._was_closed and self._inward.has_ended
+
+    def register(self, ready: select.poll) -> None:
+        """Wake the thread when the socket is ready; the channel wakes the thread by its event and its condition."""
+        wants_input = not self._outward.pending and not self._outward.has_ended
+        events = (select.POLLIN if wants_input else 0) | (select.POLLOUT if self._inward.pending else 0)
+        if events:  # poll reports a hang-up even where no event is wanted
+            ready.register(self._end, events)
+
+    def work(self) -> bool:
+        """Forward what can be forwarded; True where there may be more."""
+        try:
+            self._was_closed = self._channel.closed
+            while self._channel.recv_stderr_ready():
+                self.errors = (self.errors + self._channel.recv_stderr(_CHUNK_BYTES))[-_ERROR_TAIL_BYTES:]
+            return max([way.forward() for way in (self._outward, self._inward) if not way.has_ended], default=False)
+        except _LOST:  # the other channels continue
+            self._was_closed = self._outward.has_ended = self._inward.has_ended = self._is_broken = True
+            with suppress(*_LOST):  # sends the close to the remote side
+                self._channel.close()
+            return False
+
+    def finish(self) -> None:
+        """End the socket's input, and set `closed`."""
+        with suppress(OSError):
+            self._end.shutdown(socket.SHUT_WR)
+        self.was_cut = self._is_broken or not self._channel.eof_received
+        if not self._is_broken:  # after our close the remote side may report an exit code that is not the command's
+            self.exit_code = self._channel.exit_status
+        with suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(self.closed.set)
+
+    def _send(self, data: bytes) -> int:
+        sent = 0 if self._channel.closed else self._channel.send(data)
+        return sent or len(data)  # 0: the channel has ended, and the rest is lost
+
+
+class Forwarder:
+    """The thread of one connection, which serves all of its channels.
+
+    fail: gets an unexpected error of the thread, in the event loop.
+    """
+
+    def __init__(self, fail: Callable[[BaseException], None]) -> None:
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._channels: list[ForwardedChannel] = []
+        self._wakeup = os.eventfd(0)
+        self._is_woken = False
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="hvdrun-ssh-forwarder", daemon=True)
+        self._thread.start()
+
+    def add(self, channel: paramiko.Channel, end: socket.socket) -> ForwardedChannel:
+        """Connect a channel with a socket, which does not block, until the channel's end."""
+        forwarded = ForwardedChannel(channel, end, self._wake)
+        with self._lock:
+            self._channels.append(forwarded)
+        self._wake()
+        return forwarded
+
+    def stop(self) -> None:
+        """Stop the thread, and wait for its end. Close the connection first."""
+        self._is_stopping = True
+        self._wake()
+        self._thread.join(_JOIN_SECONDS)
+
+    def _wake(self) -> None:
+        with self._lock:
+            if not self._is_woken:
+                self._is_woken = True
+                os.eventfd_write(self._wakeup, 1)
+
+    def _run(self) -> None:
+        try:
+            more = False
+            while not self._is_stopping:
+                self._sleep(0 if more else None)
+                more = self._work()
+            self._work()
+        except Exception as error:  # noqa: BLE001 - raised in the loop
+            with suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._fail, error)
+        for channel in self._channels:
+            channel.finish()
+        with self._lock:
+            self._is_woken = True  # for good
+            os.close(self._wakeup)
+
+    def _sleep(self, milliseconds: int | None) -> None:
+        ready = select.poll()
+        ready.register(self._wakeup, select.POLLIN)
+        for channel in self._channels:
+            channel.register(ready)
+        ready.poll(milliseconds)
+        with self._lock:
+            if self._is_woken:
+                self._is_woken = False
+                os.eventfd_read(self._wakeup)
+
+    def _work(self) -> bool:
+        """Serve each channel once; True where one may have more."""
+        with self._lock:
+            channels = list(self._channels)
+        more = max([channel.work() for channel in channels], default=False)  # any() would leave some out
+        for channel in channels:
+            if channel.has_ended:
+                with self._lock:
+                    self._channels.remove(channel)
+                channel.finish()
+        return more
+
+
+_MAX_TUNNEL_CONNECTIONS = 64  # an agent needs a few; a stranger on its host must not use up this process' descriptors
+_REQUEST_SECONDS = 15.0
+
+
+class Tunnels:
+    """Ports of the host's loopback that lead to ports of this machine's loopback.
+
+    Agents use them that cannot connect to the launcher, for example because it is behind network address translation.
+
+    fail: gets an unexpected error of a task.
+    """
+
+    def __init__(
+        self, host: str, client: paramiko.Transport, forwarder: Forwarder, fail: Callable[[BaseException], None]
+    ) -> None:
+        self._fail = fail
+        self._host = host
+        self._client = client
+        self._forwarder = forwarder
+        self._loop = asyncio.get_running_loop()
+        self._targets: dict[int, int] = {}  # port of the host -> port of this machine
+        self._connections: set[asyncio.Task[None]] = set()
+        self._requesting = asyncio.Lock()  # paramiko keeps one answer at a time
+
+    async def open(self, port: int) -> int:
+        """Open a tunnel to this port; the port of the host, which the server chooses.
+
+        Raises:
+            TunnelRefusedError: the server opens none.
+        """
+        try:
+            async with self._requesting, asyncio.timeout(_REQUEST_SECONDS):
+                remote = await in_thread(lambda: self._client.request_port_forward(LOOPBACK, 0, self._accept))
+        except TimeoutError as error:
+            raise TunnelRefusedError(self._host, f"no answer within {_REQUEST_SECONDS:g} s") from error
+        except _LOST as error:
+            reason = "it denied the request" if self._client.is_active() else "the connection has ended"
+            raise TunnelRefusedError(self._host, reason) from error
+        self._targets[remote] = port
+        return remote
+
+    async def close(self) -> None:
+        """Close all connections. Stop the forwarder first."""
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _accept(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
+        """Accept a connection. paramiko's thread calls this."""
+        del origin
+        try:
+            self._loop.call_soon_threadsafe(self._start, channel, server[1])
+        except RuntimeError:  # the loop has closed
+            channel.close()
+
+    def _start(self, channel: paramiko.Channel, remote: int) -> None:
+        task = asyncio.create_task(self._serve(channel, self._targets.get(remote)), name="serve a tunnel's connection")
+        self._connections.add(supervise(task, self._fail))
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, channel: paramiko.Channel, port: int | None) -> None:
+        """Connect a channel with the port, until its end; close it where nothing listens, or no socket is available."""
+        if port is not None and len(self._connections) <= _MAX_TUNNEL_CONNECTIONS:
+            with suppress(OSError), socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as end:
+                await self._loop.sock_connect(end, (LOOPBACK, port))
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await self._forwarder.add(channel, end).closed.wait()
+                return
+        await in_thread(channel.close)
