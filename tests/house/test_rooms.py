@@ -19,8 +19,7 @@ RUN_BY = {
     "hvdrun/startup/early_notice.py": "tests/hvdrun/processes/test_signals.py",
     "hvdrun/startup/search_path.py": "tests/hvdrun/test_main.py",
     "hvdrun/shim/modules/horovod/__init__.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
-    "hvdrun/shim/modules/horovod/_offering.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
-    "hvdrun/shim/modules/horovod/_unserved.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
+    "hvdrun/shim/modules/horovod/_modules.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "hvdrun/shim/modules/horovod/common/util.py": "tests/hvdrun/shim/modules/horovod/test_horovod.py",
     "worker_runtime/coordination/driver.py": "tests/worker_runtime/coordination/test_driver.py",
 }

@@ -52,19 +52,22 @@ def _become(spec: ModuleSpec) -> None:
 def __getattr__(name: str) -> object:
     """`run`, which is imported when it is used: a worker seldom does."""
     if name == "run":
-        from horovod import runner  # noqa: PLC0415 - see above
+        from importlib import import_module  # noqa: PLC0415 - see above
 
-        return getattr(runner, name)
+        return getattr(import_module("horovod.runner"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-if _MODE != "on":
-    _installed = _find_installed()
-    if _installed is not None:
-        _become(_installed)
-    elif _MODE == "off":
+_installed = None if _MODE == "on" else _find_installed()
+if _installed is not None:
+    _become(_installed)
+else:
+    if _MODE == "off":
         raise ModuleNotFoundError(
             f"No module named '{__name__}': Horovod is not installed in {sys.executable}, and --horovod-shim off "
             "keeps hvdrun from standing in for it",
             name=__name__,
         )
+    from horovod._modules import Finder
+
+    sys.meta_path.append(Finder())

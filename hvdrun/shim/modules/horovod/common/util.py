@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 from warnings import warn
 
-from horovod._offering import find_module
+from horovod._modules import find_module
 
 __all__ = [
     "ccl_built",

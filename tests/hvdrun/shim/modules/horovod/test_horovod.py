@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from types import ModuleType
 from typing import Any
 
@@ -21,14 +22,11 @@ from tests.house.sources import name_module
 
 LIMIT_SECONDS = 60
 UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
-MODULES = sorted(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))
+TABLES: dict[str, dict[str, tuple[str, ...]]] = run_path(str(FOLDER / "horovod" / "_modules.py"))["MODULES"]
+MODULES = sorted({*TABLES, *(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))})
 needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=needs_mxnet)]
-SERVED = [
-    pytest.param(name, marks=needs_mxnet) if "mxnet" in name else name
-    for name in MODULES
-    if name.rpartition(".")[2] not in UNSERVED
-]
+SERVED = [pytest.param(name, marks=needs_mxnet) if "mxnet" in name else name for name in MODULES]
 # What libraries import from Horovod and use of it, in their own sources at these versions.
 LIBRARIES = {
     "pytorch-ignite 0.5.3: ignite/distributed/comp_models/horovod.py, ignite/distributed/auto.py": {
@@ -58,7 +56,7 @@ OURS, THEIRS = "0.28.1", "0.19.5"
 
 def list_names(module: ModuleType) -> Iterator[tuple[str, str]]:
     """Where each name of a module's table comes from, and the name."""
-    for source, names in getattr(module, "_TABLE", {}).items():
+    for source, names in TABLES.get(module.__name__, {}).items():
         yield from ((source, name) for name in names)
 
 
@@ -154,7 +152,7 @@ def test_run_is_imported_when_it_is_used_and_is_the_runners() -> None:
 
 
 def test_the_file_that_steps_aside_is_understood_by_older_pythons() -> None:
-    for name in ("__init__.py", "_offering.py", "_unserved.py", "torch/__init__.py"):
+    for name in ("__init__.py", "_modules.py"):
         ast.parse((FOLDER / "horovod" / name).read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
@@ -249,7 +247,7 @@ def test_the_installed_one_is_as_if_it_had_been_found_at_once(installed: Path) -
         "import sys, horovod, horovod.torch, importlib, pickle\n"
         "assert sys.modules['horovod'] is horovod is importlib.import_module('horovod')\n"
         "assert horovod.__spec__.origin == horovod.__file__ and not horovod.__file__.startswith({shim!r})\n"
-        "assert not [name for name in sys.modules if name in ('horovod._offering', 'horovod._unserved')]\n"
+        "assert not [name for name in sys.modules if name == 'horovod._modules']\n"
         "print(horovod.torch.__file__)"
     )
     found = ask(ShimMode.AUTO, installed, code=code.replace("{shim!r}", repr(str(FOLDER))))
@@ -264,17 +262,17 @@ def source(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def offer(table: dict[str, tuple[str, ...]], **namespace: object) -> dict[str, Any]:
+def offer(table: dict[str, tuple[str, ...]], *submodules: str) -> dict[str, Any]:
     """The namespace of a module `glass` after the table has filled it."""
-    filled = {"__name__": "glass", **namespace}
-    import_module("horovod._offering").offer(filled, table)
+    filled: dict[str, Any] = {"__name__": "glass"}
+    import_module("horovod._modules").offer(filled, table, submodules)
     return filled
 
 
 def test_what_is_there_is_offered_as_it_is_and_the_rest_is_left_out(source: ModuleType) -> None:
     table = {"tank": ("water", "_mud", "none", "wine"), "tank.deep": ("pearls",), "cellar": ("beer",)}
     there = {"water": source.water, "_mud": source._mud, "none": None}
-    assert offer(table, __all__=["air"]) == {"__name__": "glass", "__all__": ["air", "water", "none"], **there}
+    assert offer(table, "air") == {"__name__": "glass", "__all__": ["air", "water", "none"], **there}
 
 
 REFUSED = f"^glass cannot be imported: {sys.executable}"
@@ -292,7 +290,7 @@ def test_what_everything_needs_is_named(monkeypatch: pytest.MonkeyPatch, missing
     def refuse(_: str) -> None:
         raise ModuleNotFoundError(name=missing)
 
-    monkeypatch.setattr(import_module("horovod._offering"), "import_module", refuse)
+    monkeypatch.setattr(import_module("horovod._modules"), "import_module", refuse)
     with pytest.raises(ImportError, match=told) as caught:
         offer({"worker_runtime.torch": ("rank",)})
     assert caught.value.name == name

@@ -1,5 +1,0 @@
-"""Not served; the import says what is."""
-
-from horovod._unserved import UnservedError
-
-raise UnservedError(__name__)

@@ -1,6 +1,0 @@
-"""Compression of gradients."""
-
-from horovod._offering import offer
-
-_TABLE = {"worker_runtime.torch.compression": ("Compression", "Compressor", "FP16Compressor", "NoneCompressor")}
-offer(globals(), _TABLE)
