@@ -1,6 +1,6 @@
-"""`python -m hvdrun.agent`: started by a launcher, which speaks on standard input and listens on standard output.
+"""`python -m hvdrun.agent`: a launcher starts it, writes to its standard input and reads its standard output.
 
-Pythons that are too old for hvdrun must be able to read this file.
+Pythons that are too old for hvdrun must be able to parse this file.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ def main() -> int:
     from hvdrun.startup.search_path import prefer_own_packages  # noqa: PLC0415 - the same
 
     prefer_own_packages()
-    from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - only now they are surely ours
+    from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - from here on these are our own
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
     from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - the same
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
 
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # what is ignored concerns hvdrun, and no worker
-    # What a library may print must not get into the frames.
+        signal.signal(number, signal.SIG_DFL)  # a worker must not inherit what nohup ignores
+    # What a library prints must not get into the frames.
     output = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(output, False)  # noqa: FBT003 - os.set_inheritable's signature
@@ -42,7 +42,7 @@ def main() -> int:
         ending = str(error)
     if ending == Ending.RELEASED:
         return 0
-    with suppress(OSError):  # the launcher, if it is there, puts this into its own sentence about this agent's end
+    with suppress(OSError):  # the launcher reports it as the reason
         sys.stderr.write(ending + "\n")
     return 1
 

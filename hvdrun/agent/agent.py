@@ -1,18 +1,17 @@
-"""The story of an agent: take orders, start workers at once, attend the rendezvous, and leave nothing behind.
+"""One agent: it obeys orders, starts workers, reports to the rendezvous, and leaves nothing behind.
 
-Orders come on standard input, the workers' output goes to standard output; both belong to the launcher. The end of the
-order channel without a Release means that the launcher is gone: all workers are killed at once. So they are when the
-server has not acknowledged a report for so long that its machine may be gone. The server counts this host as lost much
-earlier, after the lease; but then it says so as soon as it is heard again, while one that was stopped, or asleep, has
-counted nobody as lost.
+Orders come on standard input, and the workers' output goes to standard output; the launcher is at the other end. The
+end of the orders without a Release means that the launcher is gone: the agent kills all workers immediately. It does
+the same when the server has acknowledged no report for so long that its machine may be gone (see `Lease`). The server
+counts this host as lost much earlier, after the lease, and reports that as soon as it is reached again.
 
-Before it is told of the job, an agent says hello, and takes part in the connectivity check of the hosts if it is asked;
-later it does so whenever another host is to join. Other hosts may take long to start; it waits for as long as its
-launcher goes on to say so.
+Before the job begins, the agent says hello, and takes part in the connectivity check of the hosts where the launcher
+asks it to. Later it does so whenever another host joins. Other hosts may take long to start: the agent waits as long as
+the launcher sends Wait.
 
-gRPC is imported when the first workers have been started: it takes a tenth of a second that they need not wait for.
+gRPC is imported after the first workers have been started: the import takes a tenth of a second.
 
-Long because all that comes to an agent (orders, signals, the end of its launcher) meets here.
+Long because all that reaches an agent (orders, signals, the end of its launcher) meets here.
 """
 
 import asyncio
@@ -37,9 +36,10 @@ from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
-from hvdrun.agent.standstill import Standstill
+from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
+from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.signals import answer_notice
@@ -77,7 +77,7 @@ _LOOKS_PER_LEASE = 6
 
 
 class Ending(StrEnum):
-    """Why an agent ends, in words for its launcher."""
+    """Why an agent ends, as its launcher prints it."""
 
     RELEASED = "it was released"
     LAUNCHER_GONE = "its launcher has gone"
@@ -85,9 +85,9 @@ class Ending(StrEnum):
 
 
 class OrderReader:
-    """The launcher's orders, one after the other; None at their end.
+    """Reads the launcher's orders.
 
-    exit_code: what an agent that has come by itself ends with, once it was released, or a signal has ended it.
+    exit_code: of an agent that has joined by itself, once it was released, or a signal has ended it.
     """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -97,7 +97,7 @@ class OrderReader:
         self._pending: list[Order] = []
 
     async def next(self) -> Order | None:
-        """The next order."""
+        """The next order; None at their end."""
         while not self._pending:
             chunk = await self._reader.read(_CHUNK_BYTES)
             if not chunk:
@@ -109,7 +109,7 @@ class OrderReader:
         return order
 
     async def skip(self) -> None:
-        """Wait for their end."""
+        """Read orders to their end, and drop them."""
         while await self.next() is not None:
             pass
 
@@ -117,8 +117,8 @@ class OrderReader:
 class Agent:
     """Serves one job on one host, from its Begin to its end.
 
-    output: is open, and the agent's from now on.
-    is_joined: it has come by itself: SIGTERM is a stop notice, as SIGUSR2 is, and a second one ends the agent.
+    output: an open forwarder, which the agent closes.
+    is_joined: it has joined by itself. SIGTERM is a stop notice then, as SIGUSR2 is, and a second one ends the agent.
     """
 
     def __init__(self, begin: Begin, folder: Path, output: OutputForwarder, *, is_joined: bool = False) -> None:
@@ -127,8 +127,10 @@ class Agent:
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         silence_seconds = limit_silence(begin.lease_seconds)
-        self._watchdog = Watchdog(name_agent_origin(begin.job, begin.host), folder, silence_seconds, self._warn)
-        self._folder.make()  # now that there is somebody who will remove it
+        self._children = Children()
+        origin = name_agent_origin(begin.job, begin.host)
+        self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
+        self._folder.make()  # only now: the watchdog removes it after a kill
         self._output = output
         elastic = is_elastic(begin.environment)
         self._port = ReservedPort() if begin.master is None and not elastic else None
@@ -137,7 +139,7 @@ class Agent:
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.patience_seconds)
-        self._sequencing = Sequencing(begin, spawner, self._watchdog, self._warn)
+        self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn)
         self._probe_responder = ProbeResponder(self._output.tell, self._fail)
         self._watch = Watch(
             begin.job,
@@ -145,21 +147,21 @@ class Agent:
             CheckedSpawner(begin, spawner, self._watchdog),
             self._output,
             feed=self._input,
+            children=self._children,
             watchdog=self._watchdog,
             outlives_losses=elastic,
             grace_seconds=begin.grace_seconds,
-            claim=self._sequencing.note_end,
         )
         watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
-        self._standstill = Standstill(watched, begin.lease_seconds)
+        self._stopped_detector = StoppedDetector(watched, begin.lease_seconds)
 
     async def run(self, orders: OrderReader) -> Ending:
-        """Carry out orders until one of the endings; then clear everything away."""
+        """Obey orders until one of the endings; then leave nothing behind."""
         if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend())
-        others = (self._obey(orders), self._await_signal(orders), self._standstill.run())
+        others = (self._obey(orders), self._await_signal(orders), self._stopped_detector.run())
         parts: set[asyncio.Future[Any]] = {
             attending,
             self._watch.failure,
@@ -169,12 +171,12 @@ class Agent:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending: Ending = done.pop().result()
             if ending is Ending.RELEASED:
-                await self._unless_left(orders, attending, self._watch.await_failed())
+                await self._while_launcher_lives(orders, attending, self._watch.await_failed())
                 await self._sequencing.close()
                 await self._watch.close()
-                await self._unless_left(orders, attending, self._output.close())
+                await self._while_launcher_lives(orders, attending, self._output.close())
         finally:
-            # Before the workers are killed: their ends are this agent's doing, and not to be reported as theirs.
+            # Before the workers are killed: the agent must not report these ends as failures of the workers.
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
@@ -190,23 +192,23 @@ class Agent:
         return ending
 
     def note_notice(self) -> None:
-        """A stop notice has come: the job drains this host, or stops."""
+        """Report a stop notice: the job drains this host, or stops."""
         self._watch.note_notice()
 
     async def _await_signal(self, orders: OrderReader) -> Ending:
         signalled = asyncio.Event()
-        is_patient = self._is_joined
+        takes_notice = self._is_joined
 
         def end(number: signal.Signals) -> None:
             orders.exit_code = SIGNAL_OFFSET + number
             signalled.set()
 
-        def heed_sigterm() -> None:
-            nonlocal is_patient
-            if not is_patient:
+        def answer_sigterm() -> None:
+            nonlocal takes_notice
+            if not takes_notice:
                 end(signal.SIGTERM)
             elif self._watch.running():
-                is_patient = False
+                takes_notice = False
                 self._watch.note_notice()
             else:
                 orders.exit_code = TEMPORARY_FAILURE
@@ -214,8 +216,8 @@ class Agent:
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
-        loop.add_signal_handler(signal.SIGTERM, heed_sigterm)
-        for number in (signal.SIGINT, signal.SIGHUP):  # that one is ignored (nohup) is of no concern to the workers
+        loop.add_signal_handler(signal.SIGTERM, answer_sigterm)
+        for number in (signal.SIGINT, signal.SIGHUP):  # handled though ignored (nohup): workers would inherit that
             is_ignored = signal.getsignal(number) is signal.SIG_IGN
             loop.add_signal_handler(number, (lambda _: None) if is_ignored else end, number)
         await signalled.wait()
@@ -241,17 +243,17 @@ class Agent:
                 case None:
                     return Ending.LAUNCHER_GONE
                 case ListAddresses() | ProbePeers() as question:
-                    self._probe_responder.take(question)
+                    self._probe_responder.answer(question)
                 case Begin() | Wait():
-                    pass  # what belongs before the start changes nothing after it
+                    pass  # these belong before the start
 
     async def _attend(self) -> NoReturn:
-        """Serve the workers' calls and report to the server.
+        """Serve the workers' calls, and report to the server.
 
         Raises:
             LeaseExpiredError: no report was acknowledged for too long.
         """
-        while not self._watch.changed.is_set():  # until the first worker was launched, for which there may be no order
+        while not self._watch.changed.is_set():  # until the first worker was launched; that order may never come
             if not self._lease.look():
                 raise LeaseExpiredError(self._lease.seconds, None)
             with contextlib.suppress(TimeoutError):
@@ -267,14 +269,14 @@ class Agent:
         self._watch.fail(error)
 
     def _warn(self, text: str) -> None:
-        """Tell the user, if it concerns somebody: workers that have ended need nothing any more."""
+        """Warn the user while workers run; later it does not matter."""
         if self._watch.running():
             self._output.tell(Alert(text))
 
-    async def _unless_left(
+    async def _while_launcher_lives(
         self, orders: OrderReader, attending: asyncio.Task[NoReturn], waiting: Coroutine[Any, Any, None]
     ) -> None:
-        """Wait for what is left (failed workers, output to be taken) while the launcher is there: the lease goes on."""
+        """Wait for failed workers, or for the output to be read, unless the launcher goes or the lease expires."""
         parts = {asyncio.create_task(waiting), asyncio.create_task(orders.skip())}
         await asyncio.wait({*parts, attending}, return_when=asyncio.FIRST_COMPLETED)
         for part in parts:
@@ -283,7 +285,7 @@ class Agent:
 
 
 async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
-    """Be the agent that the launcher at the other end of these descriptors wants."""
+    """Serve the launcher at the other end of these descriptors."""
     kind = os.fstat(orders_descriptor).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
         return Ending.LAUNCHER_GONE
@@ -302,9 +304,9 @@ async def serve(
     *,
     is_joined: bool = False,
 ) -> Ending:
-    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins.
+    """Serve the launcher at the other end; see `Agent`.
 
-    Whoever calls this for an agent that has come by itself answers signals until then.
+    note_begin: is called when the job begins; until then the caller answers the signals of an agent that `is_joined`.
     """
     is_noticed = asyncio.Event()
     if not is_joined:
@@ -325,7 +327,7 @@ async def serve(
 
 
 async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Ending:
-    """Take part in a connectivity check, if there is one, until the job begins, or it is clear that it will not."""
+    """Take part in connectivity checks until the job begins, or the launcher has gone, or has released the agent."""
     participant: Participant | None = None
     limit_seconds: float | None = None
     try:

@@ -1,4 +1,4 @@
-"""Starts workers by fork where that is possible and cannot be noticed, and by exec everywhere else."""
+"""Starts workers by fork where that is possible and makes no difference to them, and by exec everywhere else."""
 
 import contextlib
 import os
@@ -6,9 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hvdrun.agent.prefork import Forkserver, ForkserverError
-from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, mark_service, open_streams
+from hvdrun.agent.spawn import (
+    ExecSpawner,
+    Spawned,
+    WorkerEnvironment,
+    find_executable,
+    make_service_environment,
+    open_streams,
+)
 from hvdrun.errors import HvdrunError
 from hvdrun.processes import python_command
+from hvdrun.processes.child import StandardStreams
 from hvdrun.processes.python_command import PythonCommand
 from rendezvous.core.messages import Launch
 from rendezvous.wire.orders import Begin
@@ -19,11 +27,12 @@ _MODULES = ("torch", "worker_runtime.torch")
 
 
 class ForkSpawner:
-    """Forks workers of plain Python commands; `remark` is told of each worker, which way it was started and why.
+    """Forks workers of plain Python commands.
 
-    The forkserver is started at once, so that its imports overlap with everything else that a start takes.
+    The forkserver starts with this object, so that its imports overlap with the rest of the start.
 
-    expects_init: workers are forked, and their script names what has `init()`.
+    remark: takes a line of `-v` for each worker: how it was started, and why.
+    expects_init: workers are forked, and their script names a module that has `init()`.
     """
 
     def __init__(self, begin: Begin, environment: WorkerEnvironment, remark: Callable[[str], None]) -> None:
@@ -38,7 +47,7 @@ class ForkSpawner:
         self._objection = self._open()
 
     async def prepare(self) -> None:
-        """See `Spawner`: the forkserver has imported, or cannot be used."""
+        """See `Spawner`: wait until the forkserver has imported, or cannot be used."""
         if self._forkserver is not None:
             await self._forkserver.wait_ready()
 
@@ -63,11 +72,11 @@ class ForkSpawner:
         module: str,
         arguments: tuple[str, ...],
         environment: Mapping[bytes, bytes],
-        streams: tuple[int, int, int],
+        streams: StandardStreams,
     ) -> int | None:
-        """Fork a process that runs a module of ours, with one thread: its pid; None where nothing can be forked.
+        """See `ModuleForker`.
 
-        It begins in the root folder, because that is searched for modules first, as `python -m` does.
+        The process begins in the root folder: like `python -m`, it searches its working directory for modules first.
         """
         forkserver = self._forkserver
         if forkserver is None:
@@ -87,21 +96,21 @@ class ForkSpawner:
             return None
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The forkserver, while it is used; see `hvdrun.processes.standstill.Owner`."""
+        """The forkserver, while it is used; see `hvdrun.agent.stopped_detector.Owner`."""
         return () if self._forkserver is None else ((self._forkserver.pid, "the forkserver"),)
 
-    def put_down(self, pid: int, error: str) -> None:
-        """End the forkserver, which cannot go on: whoever waits for it is executed."""
+    def note_stopped(self, pid: int, reason: str) -> None:
+        """Kill the forkserver, which is stopped: workers that wait for it are executed."""
         if self._forkserver is not None and self._forkserver.pid == pid:
-            self._forkserver.kill(error)
+            self._forkserver.kill(reason)
 
     async def close(self) -> None:
-        """Let the forkserver go."""
+        """End the forkserver."""
         if self._forkserver is not None:
             await self._forkserver.close()
 
     def _open(self) -> str:
-        """Start the forkserver; or why not."""
+        """Start the forkserver; returns the reason where workers cannot be forked, else ""."""
         begin = self._begin
         command = python_command.parse(begin.command)
         if not begin.workers["prefork"]:
@@ -119,9 +128,9 @@ class ForkSpawner:
             self._interpreter = command.interpreter
             self._executable = find_executable(command.interpreter, begin.directory, begin.environment)
             forkserver = Forkserver()
-            # Until it has its own environment, a forked worker must be known by the forkserver's.
-            marked = {**begin.environment, **mark_service(begin)}
-            forkserver.open(self._executable, begin.command, begin.directory, marked, modules)
+            # Until a forked worker has its own environment, it has the origin of the forkserver.
+            environment_of_service = make_service_environment(begin)
+            forkserver.open(self._executable, begin.command, begin.directory, environment_of_service, modules)
         except (OSError, HvdrunError) as error:
             return f"no forkserver: {error}"
         self._forkserver = forkserver
@@ -150,7 +159,7 @@ class ForkSpawner:
         return self._exec.binder.describe(launch.assignment.local_rank)
 
     async def _dismiss(self, forkserver: Forkserver, reason: str) -> None:
-        """Do without it from now on; several workers may find it dead at once."""
+        """Execute workers from now on; several may find the forkserver dead at the same time."""
         if self._forkserver is forkserver:
             self._forkserver = None
             self._objection = reason
@@ -158,7 +167,7 @@ class ForkSpawner:
 
 
 def _read_source(directory: str, command: PythonCommand) -> bytes | None:
-    """The program's text; None where it is not below the working directory, or cannot be read."""
+    """The program's source; None where it is not below the working directory, or cannot be read."""
     for path in (Path(directory, candidate) for candidate in python_command.list_sources(command)):
         if path.is_file():
             with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
-"""How long an agent goes on without a word from the server: for longer than the server does without one from it.
+"""How long an agent keeps its workers without an acknowledged report: longer than the server waits for a report.
 
-A server that falls silent may be stopped, or asleep with its laptop, and has then counted nobody as lost. One that has
-counted this host as lost, since a network was cut, says so as soon as it is reached again. It is when the server's
-machine may be gone for good that the agent ends its workers.
+A silent server may be stopped, or suspended with its machine; then it has counted no host as lost. A server that has
+counted this host as lost, since the network was cut, reports that as soon as it is reached again. So the agent ends its
+workers only when the server's machine may be gone for good.
 
-When two looks at the clock are far apart, this process did not run meanwhile: its machine was suspended, or it was
-stopped. If the server slept too, it answers at once; if it did not, it has counted this host as lost, and says so at
-once. So such an agent gets a short while for one more report, and neither dies of the sleep nor goes on for as long
-again behind a network that was cut. A suspension that was asked for (Ctrl-Z) is told beforehand and holds the clock.
+When two looks at the clock are far apart, this process did not run meanwhile: it was stopped, or its machine was
+suspended. Then the server answers the next report immediately, whether it was suspended as well or has counted this
+host as lost. So the agent gets a short time for one more report. The suspension does not end it, nor does it wait the
+whole time again behind a network that is cut. Before a suspension by Ctrl-Z the launcher holds the lease.
 """
 
 import math
@@ -21,7 +21,7 @@ _SECOND_CHANCE_SHARE = 0.4
 
 
 class LeaseExpiredError(HvdrunError):
-    """The agent has to end its workers, since nobody may be left who would.
+    """The agent ends its workers, since hvdrun may be gone.
 
     Cause: The machine of hvdrun is gone, stopped, or cut off from this host.
     Remedy: Check that machine and the network. Raise `--launcher-timeout` where such cuts are usual.
@@ -34,7 +34,7 @@ class LeaseExpiredError(HvdrunError):
 
 
 class Lease:
-    """One agent's patience, in seconds of a clock that never goes back."""
+    """The lease of one agent, on a monotonic clock."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
@@ -44,22 +44,22 @@ class Lease:
         self._is_held = False
 
     def look(self) -> bool:
-        """Whether the agent may go on; to be asked often, since it is from the looks that a sleep is known."""
+        """Whether the lease holds; to be called often, since the time between two calls shows a suspension."""
         if self._clock.look():
             self._ends = max(self._ends, self._clock.now + _SECOND_CHANCE_SHARE * self.seconds)
         return self._is_held or self._clock.now <= self._ends
 
     @property
     def left_seconds(self) -> float:
-        """How long it lasts without another word; infinity while it is held."""
+        """Seconds until it expires; infinity while it is held."""
         return math.inf if self._is_held else max(0.0, self._ends - self._now())
 
     def renew(self) -> None:
-        """The server has acknowledged a report."""
+        """Begin anew, since the server has acknowledged a report."""
         self._clock.look()
         self._ends = self._clock.now + self.seconds
 
     def hold(self, *, held: bool) -> None:
-        """Stop the clock, or start it anew: the launcher was suspended by its user, and comes back."""
+        """Hold the lease while the user suspends the launcher; then begin anew."""
         self._is_held = held
         self.renew()

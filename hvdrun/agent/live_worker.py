@@ -1,4 +1,4 @@
-"""A worker that has been started and not been reaped, and the signals that are to end it."""
+"""A worker that was started and not reaped yet, and the signals that end it."""
 
 import asyncio
 import os
@@ -13,10 +13,10 @@ _NO_CORE = 1  # a limit of 0 bytes does not count where the kernel pipes cores t
 
 
 class LiveWorker:
-    """Gets its signals in time; belongs to one event loop.
+    """Times the signals for one worker; belongs to one event loop.
 
-    kill: SIGKILL for a worker and all that is its own.
-    error: why it was put down, if it was.
+    kill: sends SIGKILL to the worker and to all that it has started.
+    error: why the agent has killed it; None where it has not.
     """
 
     def __init__(self, worker: Worker, pid: int, kill: Callable[[Worker, int], None]) -> None:
@@ -28,9 +28,9 @@ class LiveWorker:
         self._timers: list[asyncio.TimerHandle] = []
 
     def terminate(self, grace_seconds: float, first: int = signal.SIGTERM) -> None:
-        """A signal for its process group, and SIGKILL for all of it after the grace; the earliest order counts.
+        """Signal its process group, and kill it after the grace; the earliest order counts.
 
-        first: the signal; SIGINT is followed by SIGTERM at half of the grace.
+        first: the signal; SIGTERM follows SIGINT at half of the grace.
         """
         if self._kill_at is None and grace_seconds > 0:
             self._signal(first)
@@ -39,14 +39,14 @@ class LiveWorker:
         self.kill_after(grace_seconds)
 
     def kill_after(self, grace_seconds: float) -> None:
-        """SIGKILL for all of it after the grace, unless that was ordered for an earlier time."""
+        """Kill it after the grace, unless an earlier time was ordered."""
         kill_at = time.monotonic() + grace_seconds
         if self._kill_at is None or kill_at < self._kill_at:
             self._kill_at = kill_at
             self._call_later(grace_seconds, self._kill, self.worker, self.pid)
 
     def forget(self) -> None:
-        """It was reaped: its number may be another's."""
+        """Send no more signals, since it was reaped: another process may have its pid."""
         for timer in self._timers:
             timer.cancel()
 
@@ -63,7 +63,7 @@ class LiveWorker:
 
 
 def forbid_core(pid: int) -> None:
-    """Have a process leave no core when it is aborted: it is only to say where it is."""
+    """Have a process dump no core when it is aborted: its traceback is all that is wanted."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
     limit = _NO_CORE if hard == resource.RLIM_INFINITY else min(_NO_CORE, hard)
     resource.prlimit(pid, resource.RLIMIT_CORE, (limit, hard))

@@ -1,7 +1,7 @@
-"""A port kept free for rank 0's torch store, without a race.
+"""A port reserved for rank 0's torch store, without a race.
 
-The agent binds it and never listens; SO_REUSEADDR on both sides lets a worker bind over it and listen, and no third
-process can: it gets "address in use".
+The agent binds the port and never listens. With SO_REUSEADDR on both sides a worker can bind it as well, and listen; a
+process without SO_REUSEADDR gets "address in use".
 """
 
 import socket
@@ -9,14 +9,14 @@ from typing import Self
 
 
 class ReservedPort:
-    """One port of this machine, on all its addresses; close it when the job is over."""
+    """One port of this machine, on all its addresses."""
 
     def __init__(self) -> None:
         self._socket = _bind()
         self.number: int = self._socket.getsockname()[1]
 
     def close(self) -> None:
-        """Give it back."""
+        """Release it."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -27,7 +27,7 @@ class ReservedPort:
 
 
 def _bind() -> socket.socket:
-    """Torch's store listens on [::] where there is IPv6, and on 0.0.0.0 elsewhere; the port must be free on both."""
+    """Bind as torch's store listens: on [::] where there is IPv6, which covers IPv4, else on 0.0.0.0."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -1,8 +1,8 @@
-"""The agent's side of the forkserver: starts it, asks it for workers, and says when it cannot be used.
+"""The agent's side of the forkserver: starts it, asks it for workers, and reports why it cannot be used.
 
-The forkserver belongs to the job's own interpreter and environment, and outlives no agent: it ends at the end of its
-socket. Whatever is wrong with it (an interpreter without our runtime, a preload that starts threads, its death), the
-workers are executed instead.
+The forkserver runs in the job's interpreter and environment. It ends with its socket, and so with the agent. Whenever
+it cannot be used (the interpreter lacks `worker_runtime`, an import starts threads, it dies), workers are executed
+instead.
 """
 
 import asyncio
@@ -13,18 +13,17 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hvdrun.processes.child import OutputFile, kill_child, start_child
+from hvdrun.processes.child import OutputFile, StandardStreams, kill_child, start_child
 from rendezvous.wire.processes import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 _SEARCH = b"PYTHONPATH"
 _ENTRANCE = os.fsencode(Path(__file__).resolve().parent / "entrance")  # see sitecustomize.py there
 _FORKSERVER = "worker_runtime.startup.forkserver"
-_WORDS = 2  # of the command, which say what program it is: the script, or -m and the module
-_ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}  # in the forkserver, whatever the job has
+_WORDS = 2  # of the command, which name the program: the script, or -m and the module
 
 
 def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, ...]) -> list[str]:
-    """The command of a forkserver for this one.
+    """The command of the forkserver for workers with this command.
 
     descriptor: of its socket. modules: what it imports.
     """
@@ -33,13 +32,13 @@ def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, 
 
 
 def make_environment(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The environment of a forkserver for a job with this one."""
+    """The environment of a forkserver: that of a service of the job, and the folder by which it gets control."""
     search = os.pathsep.encode().join(filter(None, [_ENTRANCE, environment.get(_SEARCH)]))
-    return {**environment, **_ONE_THREAD, _SEARCH: search}
+    return {**environment, _SEARCH: search}
 
 
 class ForkserverError(Exception):
-    """The forkserver cannot fork; the sentence says why, and the worker is executed instead."""
+    """The forkserver cannot fork, for this reason; the worker is executed instead."""
 
 
 class Forkserver:
@@ -53,7 +52,7 @@ class Forkserver:
         self._socket: socket.socket | None = None
         self._errors: OutputFile | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._fault = ""  # why it was ended, if it was
+        self._fault = ""  # why the agent has killed it; "" where it has not
         self.pid = 0
 
     def open(
@@ -64,7 +63,7 @@ class Forkserver:
         environment: Mapping[bytes, bytes],
         modules: tuple[str, ...],
     ) -> None:
-        """Start it, with the file of the interpreter that starts the command.
+        """Start it; `executable` is the file of the command's interpreter.
 
         Raises:
             OSError: it cannot be started.
@@ -91,18 +90,18 @@ class Forkserver:
         self._reading = asyncio.create_task(self._read())
 
     async def wait_ready(self) -> str:
-        """Wait until it can fork; or why it cannot."""
+        """Wait until it can fork; returns the reason where it cannot, else ""."""
         return await asyncio.shield(self._ready)
 
     async def fork(
-        self, request: ForkRequest, streams: tuple[int, int, int], prepare: Callable[[int], None] | None = None
+        self, request: ForkRequest, streams: StandardStreams, prepare: Callable[[int], None] | None = None
     ) -> int:
-        """Fork a worker, and let it run: its pid. The descriptors stay the caller's.
+        """Fork a worker, and let it run; returns its pid.
 
         Args:
-            request: what the worker is to be.
-            streams: its standard input, output and error.
-            prepare: given the pid before the worker runs anything; when it raises, the worker never will.
+            request: the worker's program, environment and working directory.
+            streams: its standard streams; the caller keeps these descriptors.
+            prepare: gets the pid before the worker runs any code; where it raises, the worker runs none.
 
         Raises:
             ForkserverError: it cannot; no worker runs.
@@ -119,7 +118,7 @@ class Forkserver:
             pid = await answer
             if prepare is not None:
                 prepare(pid)
-            with contextlib.suppress(BrokenPipeError):  # it has been killed meanwhile
+            with contextlib.suppress(BrokenPipeError):  # it was killed meanwhile
                 os.write(opener, b"!")
         except OSError as error:
             raise ForkserverError(self._describe_end()) from error
@@ -130,7 +129,7 @@ class Forkserver:
         return pid
 
     def kill(self, fault: str) -> None:
-        """End it at once, if it lives; whoever asks for a worker is told this as the reason."""
+        """SIGKILL it, if it lives; its workers are executed for this reason."""
         if kill_child(self.pid):
             self._fault = fault
 
@@ -140,14 +139,14 @@ class Forkserver:
         return self._number
 
     async def close(self) -> None:
-        """Let it go: it ends at the end of its socket. Whoever waits for it is told."""
+        """Close its socket, with which it ends; a caller that waits for it gets an error."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it has ended already
                 self._socket.shutdown(socket.SHUT_RDWR)
-            async with self._sending:  # whoever sends notices, which he would not if the descriptor were closed
+            async with self._sending:  # a caller that sends gets its error before the descriptor is closed
                 self._release()
 
     def _release(self) -> None:
@@ -159,7 +158,7 @@ class Forkserver:
             self._errors = None
 
     async def _send(self, data: bytes, descriptors: tuple[int, ...]) -> None:
-        """The first bytes take the descriptors along."""
+        """Send a request, and the descriptors with its first bytes."""
         if self._socket is None:
             raise BrokenPipeError
         head, rest = data[: LENGTH.size], data[LENGTH.size :]
@@ -172,7 +171,7 @@ class Forkserver:
         await asyncio.get_running_loop().sock_sendall(self._socket, rest)
 
     async def _read(self) -> None:
-        """Take in its messages until its end, and then tell everybody who waits for one."""
+        """Receive its messages until its end; then raise an error in each caller that waits for one."""
         try:
             while (message := await self._receive()) is not None:
                 match message:
@@ -183,7 +182,7 @@ class Forkserver:
                     case _:
                         pass
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # it died in the middle of a word, or is not ours: the same as its end
+            pass  # it died within a message, or runs another program: the same as its end
         finally:
             if not self._ready.done():
                 self._ready.set_result(self._describe_end())
@@ -209,7 +208,7 @@ class Forkserver:
         return bytes(data)
 
     def _describe_end(self) -> str:
-        """Half a sentence, with the last that it wrote."""
+        """Half a sentence, with the last line that it wrote."""
         if self._fault:
             return self._fault
         if self._errors is None:

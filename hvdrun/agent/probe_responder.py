@@ -1,4 +1,4 @@
-"""Takes part in connectivity checks while the job runs: a host that joins must reach this one, and be reached.
+"""Takes part in connectivity checks while the job runs: a host that joins and this one must reach each other.
 
 The listeners of a check are closed some time after its last question. No message says that a check is over, since a
 launcher that has gone could not send it.
@@ -21,9 +21,9 @@ class ProbeResponder:
     """Answers one check after the other; belongs to one event loop.
 
     Args:
-        tell: takes the answers.
-        fail: takes an error of the agent's own.
-        listen_seconds: after the last question.
+        tell: sends an answer.
+        fail: takes an unexpected error.
+        listen_seconds: how long to listen after the last question.
         loopback: loopback addresses count as well; for tests.
     """
 
@@ -43,15 +43,15 @@ class ProbeResponder:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def take(self, question: ListAddresses | ProbePeers) -> None:
-        """Answer this question, without waiting; a ListAddresses begins another check."""
+    def answer(self, question: ListAddresses | ProbePeers) -> None:
+        """Answer this question in a task; a ListAddresses begins another check."""
         match question:
             case ListAddresses(token, host):
                 from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - most jobs need no later check
 
-                self._leave()
+                self._stop_listening()
                 self._participant = Participant(token, host, loopback=self._loopback)
-                self._begin(self._look(self._participant))
+                self._begin(self._list_addresses(self._participant))
             case ProbePeers() if self._participant is not None:
                 self._begin(self._probe(self._participant, question))
             case ProbePeers():
@@ -59,7 +59,7 @@ class ProbeResponder:
 
     async def close(self) -> None:
         """Stop answering."""
-        self._leave()
+        self._stop_listening()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -67,12 +67,12 @@ class ProbeResponder:
     def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._leave)
+        self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._stop_listening)
         task = supervise(asyncio.create_task(answering), self._fail)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _look(self, participant: "Participant") -> None:
+    async def _list_addresses(self, participant: "Participant") -> None:
         found = await participant.list_addresses()
         if participant is self._participant:
             self._tell(found)
@@ -84,8 +84,7 @@ class ProbeResponder:
         if participant is self._participant:
             self._tell(probed)
 
-    def _leave(self) -> None:
-        """Stop listening."""
+    def _stop_listening(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

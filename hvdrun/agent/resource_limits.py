@@ -1,6 +1,6 @@
-"""Whether this machine can hold so many workers at all: better told in one sentence than found out half-way.
+"""Whether the limits of this machine allow so many workers; the agent refuses the first launch where they do not.
 
-What is counted is what stops the start of thousands for certain. Memory is not: how much a worker takes is its own.
+The limits of files and processes count. Memory does not, since nobody knows how much a worker needs.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ from pathlib import Path
 from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
 
 FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
-_SPARE_FILES = 64  # what the agent itself has open, and needs for a look at a process
+_SPARE_FILES = 64  # that the agent has open, or needs to look at processes
 _TASKS_FIELD = 3  # of /proc/loadavg: "running/all" of the machine's processes and threads
 _THREADS_FIELD = 17  # of /proc/PID/stat, behind the name in parentheses
 _LIMITS = ("kernel/pid_max", "kernel/threads-max")
 
 
 class ResourceLimits:
-    """What bounds the number of processes here.
+    """The limits of this machine.
 
-    proc: where the kernel tells it.
-    groups: where its control groups are.
+    proc: where procfs is mounted.
+    groups: where the control groups are.
     """
 
     def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
@@ -30,7 +30,7 @@ class ResourceLimits:
         self._groups = groups
 
     def find_shortage(self, workers: int) -> str | None:
-        """Half a sentence about what is too little for so many workers, and what to do; None when nothing is."""
+        """Half a sentence: which limit is too low for so many workers, and what to do; None when none is."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         needed = FILES_PER_WORKER * workers + _SPARE_FILES
         if files != resource.RLIM_INFINITY and needed > files:
@@ -62,7 +62,7 @@ class ResourceLimits:
         """The processes and threads of this user, which the limit counts."""
         count = 0
         for entry in os.scandir(self._proc):
-            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile, or is no process
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it ended meanwhile, or is no process
                 if entry.name.isdecimal() and entry.stat().st_uid == os.getuid():
                     count += int(Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[_THREADS_FIELD])
         return count
@@ -75,7 +75,7 @@ class ResourceLimits:
 
 
 def find_missing_cpus(environment: Mapping[str, str], usable: int) -> str | None:
-    """What to say where a process may use fewer CPUs than the job has on this host; None where it need not.
+    """A warning where this process may use fewer CPUs than the Slurm job has on this host; None where it may use all.
 
     usable: how many it may use.
     """

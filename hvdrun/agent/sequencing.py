@@ -1,12 +1,13 @@
-"""Provides the workers of rank 0's host with a sequencer: one process at a time, which the agent owns.
+"""Owns the sequencer on the host of rank 0: one process at a time, which serves one generation after the other.
 
-It is started when the first of them joins, or, where they are forked and their script names what has `init()`, with
-them. A job of plain programs has none, nor has a static job of one. It is told of each generation whose rank 0 is here,
-with the generation's key. In an elastic job rank 0 may move: there each host has one ready. When it dies while it
-serves a generation, another is started at once, for that generation is over, and the next one will need it. It is
-forked like a worker where that is possible, since a fork has imported NumPy already; otherwise the Python that runs the
-worker executes it, or, where that lacks what it needs, the agent's own. It leads a session of its own, is no worker's
-child, and is killed with the workers.
+The agent starts it when the first worker joins. Where workers are forked and their script names a module that has
+`init()`, it starts it with them. A job of programs without `init()` has no sequencer, nor has a static job of one
+worker. The agent sends it each generation whose rank 0 is on this host, with the generation's key. In an elastic job
+rank 0 may move, so each host has a sequencer ready. When it dies while it serves a generation, the agent starts another
+immediately: that generation is over, and the next one needs it.
+
+It is forked like a worker where that is possible, since a fork has imported NumPy already. Otherwise the Python of the
+workers executes it, or, where that lacks NumPy, the agent's Python. It leads a session, and is killed with the workers.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
-from hvdrun.agent.spawn import mark_service
-from hvdrun.processes.child import start_child
+from hvdrun.agent.spawn import ModuleForker, make_service_environment
+from hvdrun.processes.background import retrieve
+from hvdrun.processes.child import Children, StandardStreams, Start, start_child
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
 from rendezvous.core.messages import Announce
@@ -30,38 +31,22 @@ from rendezvous.wire.orders import Begin
 from rendezvous.wire.processes import SEQUENCER, Activation
 
 LIMIT_SECONDS = 30.0  # for one start; a busy machine needs a second or two
-_ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
 _NO_NUMPY = "No module named 'numpy'"
 
-Streams = tuple[int, int, int]
-Spawn = Callable[[Streams], Awaitable[int]]
 
-
-class ModuleForker(Protocol):
-    """What can start a module of ours faster than a new interpreter does."""
-
-    @property
-    def expects_init(self) -> bool:
-        """The workers are forked by it too, and will probably call `init()`."""
-
-    async def fork_module(
-        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: Streams
-    ) -> int | None:
-        """Fork a process that runs it: its pid; None where there is nothing to fork from."""
-
-
-class _NothingToForkError(Exception):
-    """This way to start the process is none here."""
+class _NoForkserverError(Exception):
+    """The sequencer cannot be forked here."""
 
 
 class Sequencing:
     """Owns the sequencer of one host; belongs to one event loop.
 
     Args:
-        begin: what the agent knows of the job.
+        begin: the job, as the launcher has sent it.
         forker: forks the process where that is possible.
-        watchdog: is told of its session.
-        warn: takes a sentence when it ended though it should not have.
+        children: reports its end.
+        watchdog: kills its session after the agent was killed.
+        warn: takes a sentence for the user when it ended unexpectedly.
         limit_seconds: how long one start may take.
         module: the program.
     """
@@ -70,6 +55,7 @@ class Sequencing:
         self,
         begin: Begin,
         forker: ModuleForker,
+        children: Children,
         watchdog: Watchdog,
         warn: Callable[[str], None],
         *,
@@ -78,34 +64,34 @@ class Sequencing:
     ) -> None:
         self._begin = begin
         self._forker = forker
+        self._children = children
         self._watchdog = watchdog
         self._warn = warn
         self._limit_seconds = limit_seconds
         self._module = module
         self._is_elastic = is_elastic(begin.environment)
-        self._is_expected = self._is_elastic  # rank 0 may be here sooner or later
+        self._is_expected = self._is_elastic  # rank 0 may come to this host
         self._interpreter = ""
-        self._generation = 0  # the last that was to be served
-        self._process: SequencerProcess | None = None  # the one that lives, or is being started
-        self._unclaimed: dict[int, int] = {}  # ends of children, of which one may be a process that is being started
+        self._generation = 0  # the last whose rank 0 is here
+        self._process: SequencerProcess | None = None  # the one that lives, or is starting
         self._opening: asyncio.Task[SequencerProcess] | None = None
         self._activating: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._is_stopping = False  # a stop notice has come for the job
-        self._still = 0  # the process of which it was said that it stands still
+        self._reported_stopped = 0  # the stopped process that the user was warned of
 
     def expect(self, assignment: Assignment) -> None:
-        """A worker with these numbers is to be started on this host."""
+        """Note that a worker with this assignment is about to start on this host."""
         self._is_expected |= assignment.rank == 0 and assignment.size > 1
-        if self._forker.expects_init:  # forked workers call it soon: the process starts meanwhile
+        if self._forker.expects_init:  # forked workers call `init()` soon: the process starts meanwhile
             self.prepare("")
 
     def prepare(self, interpreter: str) -> None:
-        """Start the process if rank 0 is to be here and none is there; see `SequencerProvider`."""
+        """Start the process if this host expects rank 0 and has none; see `SequencerProvider`."""
         self._interpreter = self._interpreter or interpreter
         if self._is_expected and not self._is_closing:
             if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
-                self._opening = None  # when it was tried, the workers' Python was not known yet
+                self._opening = None  # that try did not know the workers' Python yet
             self._ensure_opening()
 
     def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
@@ -120,48 +106,30 @@ class Sequencing:
         task.add_done_callback(self._activating.discard)
 
     def stop(self) -> None:
-        """A stop notice has come for the job: whoever serves a generation tells its members, now and later."""
+        """Report a stop notice for the job to the members of this generation, and of later ones."""
         self._is_stopping = True
         if self._process is not None and self._process.has_served:
-            with contextlib.suppress(SequencerDeafError):  # its end ends the generation, and the next one is told
+            with contextlib.suppress(SequencerDeafError):  # its end ends the generation; the next one gets the notice
                 self._process.stop()
 
-    def note_end(self, pid: int, status: int) -> bool:
-        """A child of the agent was reaped: whether it was the sequencer, of whose end is told if it should live."""
-        process = self._process
-        if process is None or process.pid != pid:
-            if self._opening is not None and not self._opening.done():
-                self._unclaimed[pid] = status
-            return False
-        process.note_end(status)
-        if process.port:  # else whoever starts it tells
-            self._forget(process)
-            if not self._is_closing:
-                self._warn(f"{self._name} is gone: {process.describe_end()}")
-            has_served = process.has_served
-            process.close()
-            if has_served and self._is_elastic and not self._is_closing:
-                self._ensure_opening()
-        return True
-
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """The process, if there is one; see `hvdrun.agent.standstill.Owner`."""
+        """The process, if there is one; see `hvdrun.agent.stopped_detector.Owner`."""
         return () if self._process is None or not self._process.pid else ((self._process.pid, "its process"),)
 
-    def put_down(self, pid: int, error: str) -> None:
-        """The process stands still: another takes its place, or, in a static job, the user is told."""
+    def note_stopped(self, pid: int, reason: str) -> None:
+        """Replace the process, which is stopped; in a static job, warn the user."""
         process = self._process
         if process is None or process.pid != pid:
             return
         if self._is_elastic:
-            process.fault = error
+            process.fault = reason
             process.kill()
-        elif self._still != pid:
-            self._still = pid
-            self._warn(f"{self._name} stands still: {error}; the workers wait until it goes on (kill -CONT {pid})")
+        elif self._reported_stopped != pid:
+            self._reported_stopped = pid
+            self._warn(f"{self._name} does not run: {reason}; the workers wait for it. Continue it: kill -CONT {pid}")
 
     async def close(self) -> None:
-        """Start none any more. The one that lives goes with the workers: whoever kills them kills it."""
+        """Start no more. A process that lives is killed with the workers."""
         self._is_closing = True
         tasks = [*self._activating, *([] if self._opening is None else [self._opening])]
         for task in tasks:
@@ -175,11 +143,11 @@ class Sequencing:
     def _ensure_opening(self) -> asyncio.Task[SequencerProcess]:
         if self._opening is None:
             self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(_take_notice)
+            self._opening.add_done_callback(retrieve)  # it is raised where a generation needs the process, if one does
         return self._opening
 
     async def _activate(self, activation: Activation, post: Callable[[Notification], Awaitable[None]]) -> None:
-        """Have the process serve this generation, or another one where that turns out to be dead."""
+        """Have the process serve this generation; where it turns out to be dead, start another."""
         try:
             try:
                 process = await self._obtain()
@@ -199,7 +167,7 @@ class Sequencing:
         process.activate(activation)
 
     async def _obtain(self) -> SequencerProcess:
-        """The process that is there, or is being started; where that fails, the next caller has another try."""
+        """The process, once it listens; where its start fails, the next caller tries again."""
         opening = self._ensure_opening()
         try:
             return await asyncio.shield(opening)
@@ -209,24 +177,23 @@ class Sequencing:
             raise
 
     def _discard(self, process: SequencerProcess) -> None:
-        """Have done with a process that does not listen to its agent any more."""
+        """Kill a process that takes no orders, and close its descriptors."""
         if self._process is process:
             process.kill()
             self._forget(process)
             process.close()
 
     async def _open(self) -> SequencerProcess:
-        """Start it in the first way that does.
+        """Start it in the first way that works.
 
         Raises:
-            SequencerStartError: there is none.
+            SequencerStartError: none works.
         """
         failures: list[str] = []
-        ways = [("forked", self._fork), *self._list_executions()]
-        for name, spawn in ways:
+        for name, start in [("forked", self._fork), *self._list_executions()]:
             try:
-                return await self._open_process(spawn)
-            except _NothingToForkError:
+                return await self._open_process(start)
+            except _NoForkserverError:
                 pass
             except SequencerEndedError as error:
                 failures.append(f"{name}, {error.reason}")
@@ -235,35 +202,42 @@ class Sequencing:
         reason = "; ".join(failures)
         raise SequencerStartError(f"{reason}: install NumPy there" if _NO_NUMPY in reason else reason)
 
-    async def _open_process(self, spawn: Spawn) -> SequencerProcess:
-        """Start a process and wait until it listens; one that does not is ended."""
-        process = await SequencerProcess.start(spawn)
-        self._process = process
-        self._watchdog.add(process.pid)
-        if process.pid in self._unclaimed:
-            process.note_end(self._unclaimed[process.pid])
-        self._unclaimed.clear()
+    async def _open_process(self, start: Start) -> SequencerProcess:
+        """Start a process and wait until it listens; kill one that does not."""
+        with self._children.starting():
+            process = await SequencerProcess.start(start)
+            self._process = process
+            self._watchdog.add(process.pid)
+            self._children.watch(process.pid, partial(self._note_end, process))
         try:
             await process.open(self._limit_seconds)
         except BaseException:
-            process.kill()
-            self._forget(process)
-            process.close()
+            self._discard(process)
             raise
         return process
 
+    def _note_end(self, process: SequencerProcess, code: int) -> None:
+        """Report the end of a process that listened, and replace it where a generation has lost it."""
+        process.note_end(code)
+        if not process.port:
+            return  # the task that starts it reports this
+        self._forget(process)
+        if not self._is_closing:
+            self._warn(f"{self._name} is gone: {process.describe_end()}")
+        process.close()
+        if process.has_served and self._is_elastic and not self._is_closing:
+            self._ensure_opening()
+
     def _forget(self, process: SequencerProcess) -> None:
+        self._children.forget(process.pid)
         self._watchdog.remove(process.pid)
         self._process = None
         if process.port:
             self._opening = None
 
-    def _list_executions(self) -> list[tuple[str, Spawn]]:
-        """The interpreters that may have what it needs, the likeliest first.
-
-        What the workers' environment says to Python is meant for theirs.
-        """
-        environment = self._make_environment()
+    def _list_executions(self) -> list[tuple[str, Start]]:
+        """The interpreters that may have NumPy, the workers' first; the agent's runs with its own PYTHON* variables."""
+        environment = make_service_environment(self._begin)
         own = {name: value for name, value in os.environb.items() if name.startswith(b"PYTHON")}
         others = {name: value for name, value in environment.items() if not name.startswith(b"PYTHON")}
         ways = [(self._interpreter, environment)] if self._interpreter else []
@@ -271,21 +245,13 @@ class Sequencing:
             ways.append((sys.executable, {**others, **own}))
         return [(f"with {python}", partial(self._execute, python, variables)) for python, variables in ways]
 
-    async def _fork(self, streams: Streams) -> int:
-        pid = await self._forker.fork_module(self._module, (self._begin.address,), self._make_environment(), streams)
+    async def _fork(self, streams: StandardStreams) -> int:
+        environment = make_service_environment(self._begin)
+        pid = await self._forker.fork_module(self._module, (self._begin.address,), environment, streams)
         if pid is None:
-            raise _NothingToForkError
+            raise _NoForkserverError
         return pid
 
-    async def _execute(self, python: str, environment: Mapping[bytes, bytes], streams: Streams) -> int:
+    async def _execute(self, python: str, environment: Mapping[bytes, bytes], streams: StandardStreams) -> int:
         command = [python, "-P", "-m", self._module, self._begin.address]
         return start_child(command, streams, directory=self._begin.directory, environment=environment)
-
-    def _make_environment(self) -> dict[bytes, bytes]:
-        return {**self._begin.environment, **mark_service(self._begin), **_ONE_THREAD}
-
-
-def _take_notice(opening: asyncio.Task[SequencerProcess]) -> None:
-    """A failure is told when a generation needs the process; it may be that none ever does."""
-    if not opening.cancelled():
-        opening.exception()

@@ -1,4 +1,4 @@
-"""How an agent takes part in the rendezvous: it relays its workers' calls, and reports as a sign of life."""
+"""An agent's session with the rendezvous: it relays its workers' calls, and its reports are its heartbeat."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from rendezvous.errors import UnreachableError
 from rendezvous.server.relay import Relay, SequencerProvider
 from rendezvous.wire.orders import Begin
 
-# Each report names every worker, and thousands change one by one: their reports must not be all that both sides do.
+# Each report names every worker, and thousands may change one by one: reports must not take all the time of both sides.
 SECONDS_PER_WORKER = 0.0001
-MAX_ERROR_CHARACTERS = 1_000_000  # in a report, which has a largest size
+MAX_ERROR_CHARACTERS = 1_000_000  # in a report, whose size is limited
 
 
 async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequencing: SequencerProvider) -> None:
-    """Serve and report, until cancelled.
+    """Serve calls and report, until cancelled.
 
     Raises:
         LeaseExpiredError: no report has been acknowledged for too long.
-        CallRefusedError, WireError: the server and this agent do not understand each other.
-        ListenError: the socket cannot be made.
+        CallRefusedError, WireError: the server and this agent disagree about the protocol.
+        ListenError: the socket cannot be created.
     """
     client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds)
     relay = Relay(begin.host, client, sequencing, watch.note_failure, watch.note_outcome)
@@ -48,7 +48,7 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
 
 
 async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds: float) -> None:
-    """Report every change soon, few at once, and that there is none often enough to count as alive."""
+    """Report changes soon, several in one report, and report often enough to keep the lease."""
     number = 0
     failure: UnreachableError | None = None
     while lease.look():
@@ -76,7 +76,7 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds
 
 
 def choose_ends(ends: tuple[Exited, ...]) -> tuple[Exited, ...]:
-    """As many of the ends, in their order, as fit into one report: one at least."""
+    """The first of these ends that fit into one report; at least one."""
     total = 0
     for position, end in enumerate(ends):
         total += len(end.error or "")

@@ -1,4 +1,4 @@
-"""How a worker comes to life: each leads a session of its own, so that its whole process tree can be ended."""
+"""How workers are started: each leads a new session, so that its whole process tree can be killed."""
 
 import contextlib
 import errno
@@ -9,26 +9,26 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hvdrun.agent.binding import Binder
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
-from hvdrun.processes.child import start_child
+from hvdrun.processes.binding import Binder, BindTo
+from hvdrun.processes.child import StandardStreams, start_child
 from hvdrun.spec.environment import is_elastic
-from hvdrun.spec.mapping import BindTo
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 
-# By these NCCL, gloo and tensorpipe find the network between the hosts. NCCL takes a bare name for a beginning, which
-# would let eth1 mean eth10 as well; with "=" it is the name.
+# By these NCCL, gloo and tensorpipe find the network between the hosts. NCCL takes a bare name as a prefix: eth1 would
+# match eth10 as well. With "=" it is the whole name.
 _INTERFACE_VARIABLES = {b"NCCL_SOCKET_IFNAME": b"=", b"GLOO_SOCKET_IFNAME": b"", b"TP_SOCKET_IFNAME": b""}
+_ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A worker's process; whoever receives this owns the descriptors, the other ends of its streams.
+    """A worker's process, and the other ends of its standard streams, which the receiver closes.
 
-    stdin is None for a worker that has nothing to read.
+    stdin: None where the worker reads from /dev/null.
     """
 
     pid: int
@@ -47,11 +47,24 @@ class Spawner(Protocol):
         """Start one worker.
 
         Raises:
-            HvdrunError: the command cannot be started here; its exit code tells which way.
+            HvdrunError: the command cannot be started here; the error has the exit code of the job.
         """
 
     async def close(self) -> None:
-        """Give back what was held for further workers."""
+        """Release what is held for further workers."""
+
+
+class ModuleForker(Protocol):
+    """Starts a module of this project faster than a new interpreter does."""
+
+    @property
+    def expects_init(self) -> bool:
+        """Whether workers are forked by it, too, and their script probably calls `init()`."""
+
+    async def fork_module(
+        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: StandardStreams
+    ) -> int | None:
+        """Fork a process that runs the module; returns its pid, or None where there is no forkserver."""
 
 
 class ExecSpawner:
@@ -63,7 +76,7 @@ class ExecSpawner:
         self.binder = Binder(BindTo(str(begin.workers["bind_to"])))
 
     async def prepare(self) -> None:
-        """See `Spawner`: at once."""
+        """See `Spawner`: nothing is needed."""
 
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker by exec; see `Spawner`."""
@@ -90,7 +103,7 @@ class ExecSpawner:
 
 @dataclass(slots=True)
 class Streams:
-    """Both ends of what will be a worker's standard streams."""
+    """Both ends of a worker's standard streams."""
 
     stdin: int = -1
     stdin_writer: int | None = None
@@ -100,12 +113,12 @@ class Streams:
     stderr: int = -1
 
     @property
-    def theirs(self) -> tuple[int, int, int]:
+    def theirs(self) -> StandardStreams:
         """The worker's ends."""
         return self.stdin, self.stdout_writer, self.stderr_writer
 
     def hand_over(self, pid: int) -> Spawned:
-        """The worker has its ends; the others go to whoever watches it."""
+        """The other ends, for the caller, once the worker has its own."""
         spawned = Spawned(pid, self.stdin_writer, self.stdout, self.stderr)
         self.stdin_writer = None
         self.stdout = self.stderr = -1
@@ -114,7 +127,7 @@ class Streams:
 
 @contextlib.contextmanager
 def open_streams(*, reads: bool) -> Iterator[Streams]:
-    """A worker's standard streams, with an input where it `reads`; what was not handed over is closed at the end."""
+    """A worker's standard streams, with a pipe to its input where it `reads`; closes what was not handed over."""
     streams = Streams()
     try:
         streams.stdin, streams.stdin_writer = os.pipe() if reads else (os.open(os.devnull, os.O_RDONLY), None)
@@ -128,9 +141,9 @@ def open_streams(*, reads: bool) -> Iterator[Streams]:
 
 
 class WorkerEnvironment:
-    """Gives each worker its variables: the job's, how to reach the agent, and its numbers.
+    """The variables of each worker: the job's, how to reach the agent, its rank and the sizes.
 
-    master: where rank 0 may open a torch store of its own; None in an elastic job, whose ranks change.
+    master: where rank 0 may open a torch store; None in an elastic job, where ranks change.
     """
 
     def __init__(self, begin: Begin, socket: Path, master: Endpoint | None) -> None:
@@ -158,21 +171,22 @@ class WorkerEnvironment:
         return {**_name_interface(begin.interface), **begin.environment, **own}
 
 
-def mark_service(begin: Begin) -> dict[bytes, bytes]:
-    """By these variables a process that serves the workers, and is none, is known as one of this job and host."""
-    marks = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
-    return {os.fsencode(name): os.fsencode(value) for name, value in marks.items()}
+def make_service_environment(begin: Begin) -> dict[bytes, bytes]:
+    """The environment of a process that serves the workers: it has one thread, and the origin of this job and host."""
+    origin = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
+    own = {os.fsencode(name): os.fsencode(value) for name, value in origin.items()}
+    return {**begin.environment, **own, **_ONE_THREAD}
 
 
 def _name_interface(interface: str) -> dict[bytes, bytes]:
-    """What tells the libraries which network to use, unless the user does."""
+    """The variables that name the network for the communication libraries, unless the user sets them."""
     if not interface:
         return {}
     return {variable: lead + os.fsencode(interface) for variable, lead in _INTERFACE_VARIABLES.items()}
 
 
 def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes]) -> str:
-    """Where the command is: a path as it stands, seen from the working directory; a bare name on the worker's PATH.
+    """The file of a command: a path is relative to the working directory, a bare name is searched on the worker's PATH.
 
     Raises:
         CommandNotFoundError, CommandNotExecutableError: it is not there, or not executable.
@@ -190,7 +204,7 @@ def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes
 
 
 def explain_failure(error: OSError, executable: str, directory: str) -> HvdrunError:
-    """The one sentence for a command that exists, but could not be started."""
+    """The error for a command that exists and cannot be started."""
     if not Path(directory).is_dir():
         return CommandNotExecutableError(executable, f"the working directory {directory!r} does not exist here")
     if error.errno == errno.ENOEXEC:

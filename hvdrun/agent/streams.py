@@ -1,11 +1,10 @@
-"""The workers' output on its way to the launcher, and what is typed into hvdrun on its way to a worker.
+"""The workers' output on its way to the launcher, and the standard input of hvdrun on its way to a worker.
 
-Output travels as it comes, and memory holds no more than the launcher is behind. When the launcher does not read (its
-own reader may be `less`), nothing more is read from the workers. They then block in their writes, like any program in a
-pipe. Reports and orders use other channels and are not held up.
+Output is forwarded as it comes. When the launcher does not read (its reader may be `less`), the agent stops reading
+from the workers, and they block in their writes, as in any pipe. Reports and orders use other channels and continue.
 
-The launcher sends the next piece of input when it hears that the last one was taken. So a worker that does not read
-holds back only the user who types.
+The launcher sends the next piece of input when the agent reports that the worker has taken the last one. So a worker
+that does not read blocks only the user who types.
 """
 
 import asyncio
@@ -20,7 +19,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class OutputForwarder(asyncio.Protocol):
-    """Reads every worker's output and writes it, framed, to one pipe."""
+    """Reads the output of all workers, and writes it in frames to one transport."""
 
     def __init__(self) -> None:
         self._sources: dict[int, tuple[Worker, OutputStream]] = {}
@@ -31,22 +30,22 @@ class OutputForwarder(asyncio.Protocol):
         self._drained.set()
 
     async def open(self, descriptor: int) -> None:
-        """Write to this descriptor, which is the forwarder's from now on."""
+        """Write to this descriptor, and close it in the end."""
         pipe = os.fdopen(descriptor, "wb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
         self.attach(transport)
 
     def attach(self, transport: asyncio.WriteTransport) -> None:
-        """Write to this transport, whose protocol calls this one's methods."""
+        """Write to this transport, whose protocol calls the methods of this one."""
         self._transport = transport
 
     def tell(self, message: AgentMessage) -> None:
-        """Say something of the agent's own."""
+        """Send a message of the agent."""
         if self._transport is not None:
             self._transport.write(codec.encode_agent_message(message))
 
     def add(self, worker: Worker, stream: OutputStream, descriptor: int) -> None:
-        """Read this descriptor, which is the forwarder's from now on, until its end."""
+        """Read this descriptor to its end, and close it."""
         os.set_blocking(descriptor, False)
         self._sources[descriptor] = (worker, stream)
         self._drained.clear()
@@ -54,7 +53,7 @@ class OutputForwarder(asyncio.Protocol):
             asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
 
     def note_outcome(self, worker: Worker, number: int) -> None:
-        """A worker has run a task, and written what belongs to it: tell the rest of that, and that this was all."""
+        """Forward the rest of what a worker has written for its task, and then report that this is all."""
         for descriptor in [descriptor for descriptor, (owner, _) in self._sources.items() if owner == worker]:
             while self._read(descriptor):
                 pass
@@ -63,13 +62,13 @@ class OutputForwarder(asyncio.Protocol):
     async def close(self) -> None:
         """Return when all output has been read to its end and written; the writers must have ended.
 
-        Has no limit of its own: a reader that pauses is waited for as long as it is there.
+        There is no limit: the launcher may pause as long as it lives.
         """
         await self._drained.wait()
-        transport = self._transport  # which is forgotten when the launcher goes meanwhile
+        transport = self._transport  # None once the launcher has gone
         if transport is not None and not transport.is_closing():
             await self._flowing.wait()
-            transport.set_write_buffer_limits(high=1)  # of TLS an empty buffer counts as full where it is 0
+            transport.set_write_buffer_limits(high=1)  # with 0 asyncio counts an empty TLS buffer as full
             await self._flowing.wait()
             transport.close()
 
@@ -86,12 +85,12 @@ class OutputForwarder(asyncio.Protocol):
             asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Nobody reads any more: read on, so that no worker blocks, and drop what comes."""
+        """Keep reading after the launcher has gone, so that no worker blocks, and drop what comes."""
         self._transport = None
         self.resume_writing()
 
     def _read(self, descriptor: int) -> bool:
-        """Take what has come; whether there may be more."""
+        """Forward what has come; returns whether there may be more."""
         try:
             data = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
@@ -112,7 +111,7 @@ class OutputForwarder(asyncio.Protocol):
 
 
 class InputFeed(asyncio.BaseProtocol):
-    """The writing end of one worker's standard input; `taken` is called whenever a piece has been written."""
+    """Writes to one worker's standard input; `taken` is called whenever a piece was written."""
 
     def __init__(self, taken: Callable[[], None]) -> None:
         self._taken = taken
@@ -120,14 +119,14 @@ class InputFeed(asyncio.BaseProtocol):
         self._is_behind = False
 
     async def open(self, descriptor: int) -> None:
-        """Write to this descriptor, which is the feed's from now on, and ask for the first piece."""
+        """Write to this descriptor, close it in the end, and ask for the first piece."""
         pipe = os.fdopen(descriptor, "wb", buffering=0)
         self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
         self._transport.set_write_buffer_limits(high=0)
         self._taken()
 
     def write(self, data: bytes) -> None:
-        """Write a piece; an empty one is the end."""
+        """Write a piece; an empty one is the end of input."""
         if self._transport is None:
             return
         if not data:
@@ -138,7 +137,7 @@ class InputFeed(asyncio.BaseProtocol):
             self._taken()
 
     def close(self) -> None:
-        """The worker has ended: nobody reads any more."""
+        """Stop writing, since the worker has ended."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -152,5 +151,5 @@ class InputFeed(asyncio.BaseProtocol):
         self._taken()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The worker has closed its standard input, or ended."""
+        """The worker has closed its standard input, or has ended."""
         self._transport = None

@@ -11,11 +11,11 @@ from pathlib import Path
 from hvdrun.agent.spawn import find_executable
 from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.processes import python_command
+from hvdrun.processes.binding import BindTo
 from hvdrun.processes.python_command import PythonCommand
 from hvdrun.shim.path import lead_to_shim
 from hvdrun.spec.environment import choose_environment, find_added, find_removed
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.mapping import BindTo
 from hvdrun.spec.redaction import redact_command, redact_value
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
 from rendezvous.core.messages import TooFewSlotsError
@@ -170,8 +170,8 @@ def _explain_agent(spec: JobSpec) -> str:
     return f"{_quote(spec.remote.interpreter)}{prefix}{wrapper}"
 
 
-def _explain_binding(bind_to: BindTo) -> str:
-    return {BindTo.NONE: "nothing", BindTo.NUMA: "a NUMA node each"}.get(bind_to, f"a {bind_to} each")
+def _explain_binding(bind_to: str) -> str:
+    return {str(BindTo.NONE): "nothing", str(BindTo.NUMA): "a NUMA node each"}.get(bind_to, f"a {bind_to} each")
 
 
 def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:

@@ -31,6 +31,7 @@ from hvdrun.options.kinds import (
     parse_whole_number,
 )
 from hvdrun.options.option import Kind, Option
+from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.limits import (
     DEFAULT_COOLDOWN_SECONDS,
@@ -43,7 +44,7 @@ from hvdrun.spec.limits import (
     DEFAULT_TIMEOUT_SECONDS,
     ELASTIC_LEASE_SECONDS,
 )
-from hvdrun.spec.mapping import BindTo, MapBy
+from hvdrun.spec.mapping import MapBy
 from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
 

@@ -56,6 +56,12 @@ class BackgroundTasks(asyncio.TaskGroup):
             raise first
 
 
+def retrieve(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of a task that nobody may await any more, so that asyncio does not log it; a done callback."""
+    if not task.cancelled():
+        task.exception()
+
+
 def supervise(task: asyncio.Task[T], fail: Callable[[BaseException], None]) -> asyncio.Task[T]:
     """Have `fail` take the error that ends this task, if there is one; returns the task."""
 

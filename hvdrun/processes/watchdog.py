@@ -1,6 +1,6 @@
-"""The watchdog's client: starts the watchdog, reports sessions to it, and starts another when it is killed.
+"""The watchdog's client: starts the watchdog, reports sessions to it, and starts another when it was killed.
 
-An agent has one, and so has hvdrun while it runs its discovery script.
+An agent has a watchdog, and so has hvdrun while it uses a discovery script.
 """
 
 import os
@@ -15,22 +15,24 @@ from types import TracebackType
 from typing import Self
 
 from hvdrun.processes import processes
+from hvdrun.processes.child import Children
 from hvdrun.processes.folder import hide
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 
-_STARTS = 10  # a watchdog that dies again and again is not killed by chance, and must not be all that this host does
+_STARTS = 10  # something kills every watchdog then; to start more would only load this host
 
 
 class Watchdog:
-    """Keeps a watchdog beside this process, for as long as this process lives.
+    """Keeps a watchdog beside this process, as long as this process lives.
 
-    A watchdog that does not read is stopped, and is killed: the next one is told all that it has to know.
+    A watchdog that does not read is stopped. It is killed, and its successor gets all that it had to know.
 
     Args:
-        origin: of all that it ends.
-        folder: the agent's; None: no process is an agent, and the sessions are all there is.
-        silence_seconds: an agent that is stopped for longer is killed; None: it may be stopped.
+        origin: of all processes that the watchdog kills.
+        folder: the agent's, which the watchdog removes; None: this process is no agent.
+        silence_seconds: the watchdog kills an agent that is stopped for longer; None: it may be stopped.
         warn: takes a sentence for the user.
+        children: reports the watchdog's end; None: the caller asks with `has_ended`.
     """
 
     def __init__(
@@ -39,23 +41,25 @@ class Watchdog:
         folder: Path | None = None,
         silence_seconds: float | None = None,
         warn: Callable[[str], None] = lambda _: None,
+        children: Children | None = None,
     ) -> None:
         self._arguments = (origin,) if folder is None else (origin, str(folder), str(hide(folder)))
         self._has_agent = folder is not None
         self._silence_seconds = silence_seconds
         self._sessions: dict[int, int] = {}
         self._warn = warn
+        self._children = children
         self._starts_left = _STARTS
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
     @property
     def pid(self) -> int | None:
-        """Of the watchdog; None while there is none."""
+        """The watchdog's pid; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def owns(self, pid: int) -> bool:
-        """Whether this process is the watchdog, whose end is reported by `replace`."""
+        """Whether this process is the watchdog."""
         return self.pid == pid
 
     def has_ended(self) -> bool:
@@ -63,20 +67,20 @@ class Watchdog:
         return self._process is None or self._process.poll() is not None
 
     def add(self, pid: int) -> None:
-        """A process was started that leads the session `pid`."""
+        """Report a process that was started and leads the session `pid`."""
         process = processes.look(pid)
         self._sessions[pid] = 0 if process is None else process.started
         self._send(f"session {pid} {self._sessions[pid]}")
 
     def remove(self, pid: int) -> None:
-        """All processes of the session have ended."""
+        """Report that all processes of the session have ended."""
         self._sessions.pop(pid, None)
         self._send(f"end {pid}")
 
     def replace(self) -> None:
-        """The watchdog was killed and reaped: start another, and tell it the same.
+        """Start another watchdog after one was killed and reaped, and report the same sessions to it.
 
-        Where that fails, this process continues without a watchdog, and warns.
+        Where that fails, this process warns, and continues without a watchdog.
         """
         self._forget()
         reason = f"{_STARTS} were killed"
@@ -86,13 +90,15 @@ class Watchdog:
             except OSError as error:
                 reason = f"none can be started ({error.strerror})"
         if self._process is None:
-            self._warn(f"no watchdog ends what is left here, should the agent be killed: {reason}")
+            self._warn(f"if the agent is killed, no watchdog kills its workers on this host: {reason}")
         for pid, started in self._sessions.items():
             self._send(f"session {pid} {started}")
 
     def end(self) -> None:
-        """End the watchdog, and wait for its end: nothing is left that it would have to end."""
+        """Kill the watchdog, and wait for its end; to be called when nothing is left for it."""
         if self._process is not None:
+            if self._children is not None:
+                self._children.forget(self._process.pid)
             self._process.kill()  # it may be stopped
             self._process.wait()
         self._forget()
@@ -109,6 +115,8 @@ class Watchdog:
         )
         if self._process.stdin is not None:
             os.set_blocking(self._process.stdin.fileno(), False)
+        if self._children is not None:
+            self._children.watch(self._process.pid, lambda _: self.replace())
         agent = processes.look(os.getpid()) if self._has_agent else None
         if agent is not None:
             self._send(f"agent {agent.pid} {agent.started}")
@@ -118,9 +126,9 @@ class Watchdog:
     def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
             try:
-                os.write(self._process.stdin.fileno(), f"{line}\n".encode())  # as a whole, or not at all
+                os.write(self._process.stdin.fileno(), f"{line}\n".encode())  # the whole line, or nothing
             except BrokenPipeError:
-                pass  # it was killed, and will be replaced
+                pass  # it was killed, and is replaced soon
             except BlockingIOError:
                 os.kill(self._process.pid, signal.SIGKILL)  # it is stopped, and its pipe is full
 
@@ -129,15 +137,15 @@ class Watchdog:
             if self._process.stdin is not None:
                 self._process.stdin.close()
             if self._has_agent:
-                self._process.returncode = 0  # known to Popen as ended, since an agent reaps all its children itself
+                self._process.returncode = 0  # Popen must not wait for it: an agent reaps all its children
             self._process = None
 
 
 class ScriptWatchdog:
-    """Ends the run of the user's script that hvdrun leaves when it is killed; without one where none can be started.
+    """Kills the run of the discovery script that a killed hvdrun leaves; does nothing where no watchdog can be started.
 
-    A run is known by its session, and by the name in its environment wherever it went. One watchdog lasts as long as
-    this is entered: one for each run, every second, would cost too much.
+    A run is known by its session, and by an origin in its environment. One watchdog serves all runs while this object
+    is entered: one for each run, every second, would cost too much.
 
     own: the environment of hvdrun.
     environment: that of each run.
@@ -146,7 +154,7 @@ class ScriptWatchdog:
     def __init__(self, own: Mapping[str, str]) -> None:
         around = processes.name_origin(own)
         token = secrets.token_hex(8)
-        self._origin = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
+        self._origin = f"{around}/{token}" if around else token  # an hvdrun inside a worker belongs to that worker
         kept = {name: value for name, value in own.items() if name not in {SLOT, INCARNATION}}
         self.environment = {**kept, JOB: self._origin}
         self._watchdog: Watchdog | None = None
@@ -165,17 +173,17 @@ class ScriptWatchdog:
 
     @property
     def pid(self) -> int | None:
-        """Of the watchdog; None while there is none."""
+        """The watchdog's pid; None while there is none."""
         return None if self._watchdog is None else self._watchdog.pid
 
     def add(self, pid: int) -> None:
-        """A run was started that leads the session `pid`."""
+        """Report a run that was started and leads the session `pid`."""
         if self._watchdog is not None:
             if self._watchdog.has_ended():
                 self._watchdog.replace()
             self._watchdog.add(pid)
 
     def remove(self, pid: int) -> None:
-        """The run has ended."""
+        """Report that the run has ended."""
         if self._watchdog is not None:
             self._watchdog.remove(pid)

@@ -18,15 +18,6 @@ class MapBy(StrEnum):
     NODE = "node"
 
 
-class BindTo(StrEnum):
-    """What each worker is bound to."""
-
-    NONE = "none"
-    CORE = "core"
-    SOCKET = "socket"
-    NUMA = "numa"
-
-
 def map_workers(hosts: Sequence[Host], size: int, map_by: MapBy, *, oversubscribe: bool) -> tuple[Host, ...]:
     """The hosts with the slots that a job of `size` workers is to use; as given where they are too few."""
     offered = raise_slots(hosts, size) if oversubscribe else tuple(hosts)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from hvdrun.errors import UsageError
 from hvdrun.shim.path import ShimMode
-from hvdrun.spec.mapping import BindTo
 from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import PlainValue
@@ -22,7 +21,7 @@ class Workers:
         script names them, those that are known.
     directory: their working directory, on every host.
     forwarded: variables for the workers of all hosts.
-    bind_to: what each worker is bound to.
+    bind_to: what each worker is bound to; see `hvdrun.processes.binding.BindTo`.
     stdin_rank: which worker reads hvdrun's own standard input; None for none.
     prefork: workers may be forked from a process that has imported what they need.
     backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.
@@ -38,7 +37,7 @@ class Workers:
     hosts: tuple[Host, ...]
     directory: Path
     forwarded: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
-    bind_to: BindTo = BindTo.NONE
+    bind_to: str = "none"
     stdin_rank: int | None = None
     prefork: bool = True
     backend: Backend | None = None

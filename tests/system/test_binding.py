@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from hvdrun.agent.binding import choose_cpus, read_topology
-from hvdrun.spec.mapping import BindTo
+from hvdrun.processes.binding import BindTo, choose_cpus, read_topology
 from tests.system.launcher import Launcher
 from tests.system.tables import rest_nightly
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.backend_check import CheckedSpawner
-from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotFoundError
+from hvdrun.processes.child import StandardStreams
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Launch
 from tests.hvdrun.agent.alone import alone
@@ -43,6 +43,7 @@ class Spawner:
     """Starts nothing, and tells what it was asked to; forks what it is told to fork."""
 
     forks: bool = False
+    expects_init: bool = False
     spawned: list[Launch] = field(default_factory=list)
     is_closed: bool = False
 
@@ -55,7 +56,7 @@ class Spawner:
         return Spawned(0, None, -1, -1)
 
     async def fork_module(
-        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: Streams
+        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: StandardStreams
     ) -> int | None:
         """Fork, in place of an interpreter that has imported torch."""
         assert (module, arguments) == ("program", ("ucc",))

@@ -142,7 +142,7 @@ async def test_a_command_that_is_not_forked_is_executed_with_the_reason(
 
 
 @alone
-async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_down() -> None:
+async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_note_stopped() -> None:
     async with spawning(script="print('alive')") as room:
         assert await room.run() == "alive\n"
         ((pid, name),) = room.spawner.list_living()
@@ -150,9 +150,9 @@ async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_
         os.kill(pid, signal.SIGSTOP)
         waiting = asyncio.create_task(room.run())
         await asyncio.sleep(0)
-        room.spawner.put_down(pid + 1, "nobody has started it")
+        room.spawner.note_stopped(pid + 1, "nobody has started it")
         assert room.spawner.list_living() == ((pid, name),)
-        room.spawner.put_down(pid, "the forkserver was stopped")
+        room.spawner.note_stopped(pid, "the forkserver was stopped")
         assert await waiting == "alive\n"
         assert room.ways() == ["forked", "executed (the forkserver was stopped)"]
         assert room.spawner.list_living() == ()

@@ -44,10 +44,10 @@ async def test_it_is_reached_and_reaches_others() -> None:
     told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
     other = ProbeResponder(others.put_nowait, never, loopback=True)
-    responder.take(ListAddresses(TOKEN, "a"))
-    other.take(ListAddresses(TOKEN, "b"))
+    responder.answer(ListAddresses(TOKEN, "a"))
+    other.answer(ListAddresses(TOKEN, "b"))
     here, there = await find(told), await find(others)
-    responder.take(ProbePeers(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
+    responder.answer(ProbePeers(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
     probed = await told.get()
     assert isinstance(probed, ProbeResults)
     assert len(probed.proofs) == len(there)
@@ -61,9 +61,9 @@ async def test_it_is_reached_and_reaches_others() -> None:
 async def test_another_check_ends_the_one_before() -> None:
     told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
-    responder.take(ListAddresses(TOKEN, "a"))
+    responder.answer(ListAddresses(TOKEN, "a"))
     first = await find(told)
-    responder.take(ListAddresses(b"u" * 32, "a"))
+    responder.answer(ListAddresses(b"u" * 32, "a"))
     second = await find(told)
     await happen(lambda: not any(map(listens, first)), "the close of the first listeners")
     assert all(map(listens, second))
@@ -74,10 +74,10 @@ async def test_another_check_ends_the_one_before() -> None:
 async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
     told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, listen_seconds=0.2, loopback=True)
-    responder.take(ListAddresses(TOKEN, "a"))
+    responder.answer(ListAddresses(TOKEN, "a"))
     addresses = await find(told)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
-    responder.take(ProbePeers(()))  # too late: nobody waits for the answer
+    responder.answer(ProbePeers(()))  # too late: nobody waits for the answer
     await responder.close()
     assert told.empty()
 
@@ -87,7 +87,7 @@ async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
 async def test_one_that_closes_answers_no_more(question: ListAddresses | ProbePeers) -> None:
     said: list[AgentMessage] = []
     responder = ProbeResponder(said.append, never, loopback=True)
-    responder.take(question)
+    responder.answer(question)
     await responder.close()
     await asyncio.sleep(0)
     assert said == []
@@ -101,7 +101,7 @@ async def test_an_unexpected_error_ends_the_agent(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(connectivity, "list_addresses", fail)
     failures: list[BaseException] = []
     responder = ProbeResponder(lambda _: None, failures.append)
-    responder.take(ListAddresses(TOKEN, "a"))
+    responder.answer(ListAddresses(TOKEN, "a"))
     await happen(lambda: bool(failures), "the failure")
     await responder.close()
     assert str(failures[0]) == "a defect"

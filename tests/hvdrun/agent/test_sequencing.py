@@ -21,6 +21,7 @@ from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
+from hvdrun.processes.child import Children
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
@@ -119,13 +120,16 @@ async def owning(
         (folder / "program.py").write_text(program)
         os.environ["PYTHONPATH"] = name
         begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7", HOROVOD_ELASTIC="1" if elastic else "0")
-        watchdog = Watchdog(ORIGIN, folder / "nothing")
+        children = Children()
+        watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
         warnings: list[str] = []
         forker = Mock(fork_module=AsyncMock(return_value=None), expects_init=expects_init)  # has nothing to fork from
-        sequencing = Sequencing(begin, forker, watchdog, warnings.append, limit_seconds=limit_seconds, module="program")
+        sequencing = Sequencing(
+            begin, forker, children, watchdog, warnings.append, limit_seconds=limit_seconds, module="program"
+        )
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
         feed = InputFeed(lambda: None)
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, watchdog=watchdog, claim=sequencing.note_end)
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, children=children, watchdog=watchdog)
         watch.open()
         descriptors = count_descriptors()
         try:
@@ -225,7 +229,7 @@ async def test_where_the_worker_s_python_cannot_run_it_the_agent_s_own_does() ->
 
 @pytest.mark.parametrize(
     ("program", "limit_seconds", "reason"),
-    [(BABBLES, LIMIT_SECONDS, "what it writes is not a port"), (IS_MUTE, 0.5, "it did not tell its port within 0.5 s")],
+    [(BABBLES, LIMIT_SECONDS, "its output is not a port"), (IS_MUTE, 0.5, "it did not report its port within 0.5 s")],
 )
 @alone
 async def test_one_that_tells_no_port_is_ended_and_said(program: str, limit_seconds: float, reason: str) -> None:
@@ -278,8 +282,8 @@ async def stop(room: Room) -> int:
     os.kill(pid, SIGSTOP)
     assert room.sequencing.list_living() == ((pid, "its process"),)
     for _ in range(2):
-        room.sequencing.put_down(pid, "its process was stopped")
-    room.sequencing.put_down(pid + 1, "nobody has started it")
+        room.sequencing.note_stopped(pid, "its process was stopped")
+    room.sequencing.note_stopped(pid + 1, "nobody has started it")
     return pid
 
 
@@ -296,11 +300,11 @@ async def test_in_an_elastic_job_one_that_stands_still_is_replaced_before_the_ne
 
 
 @alone
-async def test_in_a_static_job_one_that_stands_still_is_said_once() -> None:
+async def test_a_stopped_sequencer_of_a_static_job_is_reported_once() -> None:
     async with owning(SERVES) as room:
         pid = await stop(room)
-        remedy = f"the workers wait until it goes on (kill -CONT {pid})"
-        assert await room.warned() == f"{NAME} stands still: its process was stopped; {remedy}"
+        remedy = f"the workers wait for it. Continue it: kill -CONT {pid}"
+        assert await room.warned() == f"{NAME} does not run: its process was stopped; {remedy}"
         assert is_alive(pid)
 
 

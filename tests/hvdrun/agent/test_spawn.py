@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.binding import choose_cpus, parse_cpus, read_topology
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, explain_failure, find_executable, open_streams
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
-from hvdrun.spec.mapping import BindTo
+from hvdrun.processes.binding import BindTo, choose_cpus, parse_cpus, read_topology
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches

@@ -76,9 +76,9 @@ async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_
         child = await room.started("child")
         ((pid, name),) = room.watch.list_living()
         assert name == f"the worker {WORKERS[0]}"
-        room.watch.put_down(pid, "it stood still")
-        room.watch.put_down(pid, "it stood still")
-        room.watch.put_down(child, "nobody has started it as a worker")
+        room.watch.note_stopped(pid, "it stood still")
+        room.watch.note_stopped(pid, "it stood still")
+        room.watch.note_stopped(child, "nobody has started it as a worker")
         assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still"),)
         assert not is_alive(child)
         assert room.watch.list_living() == ()

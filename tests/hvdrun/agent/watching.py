@@ -12,6 +12,7 @@ from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.processes import processes
+from hvdrun.processes.child import Children
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch
 from rendezvous.core.model import Endpoint
@@ -86,9 +87,11 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noq
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = make_begin(folder, *command)
-        watchdog = Watchdog(ORIGIN, folder / "nothing")
+        children = Children()
+        watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
         spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), watchdog=watchdog, **options)
+        feed, output = InputFeed(lambda: None), OutputForwarder()
+        watch = Watch(JOB, "a", spawner, output, feed=feed, children=children, watchdog=watchdog, **options)
         watch.open()
         try:
             yield Room(watch, spawner, watchdog, folder)

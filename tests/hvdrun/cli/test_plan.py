@@ -10,10 +10,10 @@ import pytest
 
 from hvdrun.cli.plan import LATER, THERE, THIS_MACHINE, Plan, explain_start, explain_way, make_plan, render_plan
 from hvdrun.errors import TooFewSlotsNowError
+from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import FOLDER
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
-from hvdrun.spec.mapping import BindTo
 from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Host
 from tests.hvdrun.specs import build_spec, with_fields

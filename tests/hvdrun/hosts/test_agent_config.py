@@ -8,10 +8,10 @@ import pytest
 
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.network_plan import Route
+from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
-from hvdrun.spec.mapping import BindTo
 from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.server.authority import Authority

@@ -3,8 +3,9 @@
 import pytest
 
 from hvdrun.options.table import BY_FLAG, OPTIONS
+from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import ShimMode
-from hvdrun.spec.mapping import BindTo, MapBy
+from hvdrun.spec.mapping import MapBy
 
 
 def test_every_default_is_what_its_option_reads() -> None:

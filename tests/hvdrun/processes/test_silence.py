@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from hvdrun.agent import standstill
+from hvdrun.agent import stopped_detector
 from hvdrun.agent.lease import Lease
-from hvdrun.agent.standstill import Standstill
+from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.processes.processes import Process
 from hvdrun.processes.stopped import STOPPED as IS_STOPPED
 from hvdrun.processes.stopped import StoppedProcesses
@@ -121,13 +121,13 @@ class Bench:
         self.put: dict[int, str] = {}
         self.clock = Clock()
         self.cost_seconds = 0.0  # of one look at one process
-        self.standstill = Standstill([self], LEASE_SECONDS, look=self._look, clock=self.clock)
+        self.detector = StoppedDetector([self], LEASE_SECONDS, look=self._look, clock=self.clock)
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
         """See `Owner`."""
         return tuple((pid, name) for pid, name in NAMES.items() if pid not in self.put)
 
-    def put_down(self, pid: int, error: str) -> None:
+    def note_stopped(self, pid: int, error: str) -> None:
         """See `Owner`."""
         self.put[pid] = error
 
@@ -135,7 +135,7 @@ class Bench:
         """Look four times a second for so long: who was put down until then, and why."""
         for _ in range(round(seconds / PAUSE_SECONDS)):
             self.clock.now += PAUSE_SECONDS
-            self.standstill.look()
+            self.detector.look()
         return self.put
 
     def _look(self, pid: int) -> Process | None:
@@ -168,7 +168,7 @@ def test_a_worker_that_stands_still_for_the_lease_is_ended(bench: Bench, steps: 
     for state, seconds in steps:
         if state == "nobody looks":
             bench.clock.now += seconds
-            bench.standstill.look()
+            bench.detector.look()
         else:
             bench.states[ONE] = state
             bench.pass_time(seconds)
@@ -177,15 +177,15 @@ def test_a_worker_that_stands_still_for_the_lease_is_ended(bench: Bench, steps: 
 
 
 def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks(bench: Bench) -> None:
-    assert bench.standstill.find_pause() == standstill.LOOK_SECONDS
+    assert bench.detector.find_pause() == stopped_detector.LOOK_SECONDS
     bench.states[ONE] = "T"
     assert not bench.pass_time(LEASE_SECONDS + PAUSE_SECONDS)
-    pause_seconds = bench.standstill.find_pause()
+    pause_seconds = bench.detector.find_pause()
     assert 0 < pause_seconds < 0.1
     bench.clock.now += pause_seconds
-    bench.standstill.look()
+    bench.detector.look()
     assert list(bench.put) == [ONE]
-    assert bench.standstill.find_pause() == standstill.LOOK_SECONDS
+    assert bench.detector.find_pause() == stopped_detector.LOOK_SECONDS
 
 
 def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_ended_for(bench: Bench) -> None:
@@ -197,8 +197,8 @@ def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_en
 
 def test_who_has_thousands_of_workers_looks_less_often(bench: Bench) -> None:
     bench.cost_seconds = 0.004
-    bench.standstill.look()
-    assert bench.standstill.find_pause() == pytest.approx(0.8)
+    bench.detector.look()
+    assert bench.detector.find_pause() == pytest.approx(0.8)
     bench.cost_seconds = LEASE_SECONDS / 5
-    bench.standstill.look()
-    assert bench.standstill.find_pause() == LEASE_SECONDS / 4
+    bench.detector.look()
+    assert bench.detector.find_pause() == LEASE_SECONDS / 4

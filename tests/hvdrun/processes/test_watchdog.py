@@ -147,7 +147,7 @@ def test_a_watchdog_that_dies_again_and_again_is_given_up_which_is_said(client: 
     last = kill_watchdog(client)
     client.replace()
     assert not client.owns(last)
-    assert said == ["no watchdog ends what is left here, should the agent be killed: 10 were killed"]
+    assert said == ["if the agent is killed, no watchdog kills its workers on this host: 10 were killed"]
     with sleeping() as worker:
         client.add(worker.pid)
         client.remove(worker.pid)

@@ -1,8 +1,8 @@
-"""Which CPUs each worker of a host may run on: mpirun's -bind-to, through the affinity that Linux keeps per thread.
+"""Which CPUs each worker of a host may run on: mpirun's -bind-to, by the affinity that Linux keeps for each thread.
 
-Workers are dealt out round robin: worker k of a host gets core k, or one after the other the sockets or the NUMA nodes,
-and begins again with the first when there are more workers than those. A core is all its hardware threads. Only CPUs
-that this process may use itself are counted, so that a container's or a scheduler's own binding stays.
+Workers get parts of the machine round robin: worker k of a host gets core k, or socket k, or NUMA node k, and the count
+begins again where there are more workers than parts. A core is all its hardware threads. Only CPUs that this process
+may use count, so that the binding of a container or a scheduler stays.
 """
 
 import os
@@ -10,20 +10,29 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from hvdrun.errors import LaunchError
-from hvdrun.spec.mapping import BindTo
 
 SYSTEM = Path("/sys/devices/system")
 
 
+class BindTo(StrEnum):
+    """What each worker is bound to."""
+
+    NONE = "none"
+    CORE = "core"
+    SOCKET = "socket"
+    NUMA = "numa"
+
+
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One CPU as Linux counts them, a hardware thread, and what it is a part of.
+    """One CPU as Linux counts them, which is a hardware thread, and the parts of the machine that it belongs to.
 
-    core: the lowest CPU of its core, which names it.
-    socket, numa: as the machine numbers them.
+    core: the lowest CPU of its core.
+    socket, numa: the kernel's numbers.
     """
 
     number: int
@@ -51,7 +60,7 @@ def choose_cpus(topology: tuple[Cpu, ...], bind_to: BindTo, local_rank: int) -> 
 
 
 def read_topology(allowed: AbstractSet[int], system: Path = SYSTEM) -> tuple[Cpu, ...]:
-    """The CPUs in `allowed`, in order; where /sys does not tell, each is a core of one socket and one NUMA node."""
+    """The CPUs in `allowed`, in order; where /sys has no entry, each is a core of socket 0 and NUMA node 0."""
     numas = {
         number: int(folder.name.removeprefix("node"))
         for folder in sorted((system / "node").glob("node[0-9]*"))
@@ -64,7 +73,7 @@ def read_topology(allowed: AbstractSet[int], system: Path = SYSTEM) -> tuple[Cpu
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Read a list as /sys writes it, `0-3,8,10-11`; what is no such list is empty."""
+    """Parse a list in the format of /sys, `0-3,8,10-11`; any other text gives no CPUs."""
     cpus: set[int] = set()
     for piece in text.split(","):
         first, _, last = piece.strip().partition("-")
@@ -75,23 +84,23 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 class Binder:
-    """Binds the workers of this host, each before it runs any code of its own."""
+    """Binds the workers of this host, each before it runs any code."""
 
     def __init__(self, bind_to: BindTo, system: Path = SYSTEM) -> None:
         self._bind_to = bind_to
         self._topology = () if bind_to is BindTo.NONE else read_topology(os.sched_getaffinity(0), system)
 
     def bind(self, pid: int, local_rank: int) -> None:
-        """Bind a process that has one thread so far; the threads that it starts are then bound as it is.
+        """Bind a process that has one thread so far; threads that it starts later inherit the binding.
 
         Raises:
-            LaunchError: the kernel does not allow it.
+            LaunchError: the kernel refuses.
         """
         cpus = choose_cpus(self._topology, self._bind_to, local_rank)
         if cpus is None:
             return
         try:
-            with suppress(ProcessLookupError):  # it has been killed meanwhile
+            with suppress(ProcessLookupError):  # it was killed meanwhile
                 os.sched_setaffinity(pid, cpus)
         except OSError as error:
             raise LaunchError(
@@ -101,10 +110,10 @@ class Binder:
 
     @contextmanager
     def bound(self, local_rank: int) -> Iterator[None]:
-        """Bind this very thread for the time being: what it starts inherits that from its first instruction on.
+        """Bind the calling thread meanwhile: a process that it starts inherits the binding.
 
         Raises:
-            LaunchError: the kernel does not allow it.
+            LaunchError: the kernel refuses.
         """
         if self._bind_to is BindTo.NONE:
             yield
@@ -117,13 +126,13 @@ class Binder:
             os.sched_setaffinity(0, own)
 
     def describe(self, local_rank: int) -> str:
-        """What a worker is bound to, as `, bound to CPUs 0-3`; "" for one that is not."""
+        """The CPUs of a worker for a log line, as `, bound to CPUs 0-3`; "" for a worker that is not bound."""
         cpus = choose_cpus(self._topology, self._bind_to, local_rank)
         return "" if cpus is None else f", bound to CPU{'' if len(cpus) == 1 else 's'} {describe_cpus(cpus)}"
 
 
 def describe_cpus(cpus: AbstractSet[int]) -> str:
-    """The CPUs as /sys writes them."""
+    """The CPUs in the format of /sys."""
     pieces: list[list[int]] = []
     for cpu in sorted(cpus):
         if pieces and pieces[-1][-1] == cpu - 1:
@@ -135,7 +144,7 @@ def describe_cpus(cpus: AbstractSet[int]) -> str:
 
 def _find_core(number: int, system: Path) -> int:
     topology = system / "cpu" / f"cpu{number}" / "topology"
-    for name in ("core_cpus_list", "thread_siblings_list"):  # the second is what kernels before 5.4 call it
+    for name in ("core_cpus_list", "thread_siblings_list"):  # kernels before 5.4 have the second name
         if siblings := parse_cpus(_read(topology / name)):
             return min(siblings)
     return number
@@ -147,7 +156,7 @@ def _find_socket(number: int, system: Path) -> int:
 
 
 def _read(path: Path) -> str:
-    """A file's text without its line's end; "" where there is no such file, as in some containers."""
+    """A file's text without the newline; "" where there is no such file, as in some containers."""
     with suppress(OSError):
         return path.read_text(encoding="ascii").strip()
     return ""

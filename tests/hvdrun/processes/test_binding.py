@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.agent.binding import Binder, Cpu, choose_cpus, describe_cpus, parse_cpus, read_topology
 from hvdrun.errors import LaunchError
-from hvdrun.spec.mapping import BindTo
+from hvdrun.processes.binding import Binder, BindTo, Cpu, choose_cpus, describe_cpus, parse_cpus, read_topology
 
 # Two sockets of two cores of two hardware threads; the NUMA nodes lie across the sockets, to tell the two apart.
 TOPOLOGY = tuple(Cpu(number, core=number % 4, socket=number % 4 // 2, numa=1 - number % 4 // 2) for number in range(8))

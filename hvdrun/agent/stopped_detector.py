@@ -1,8 +1,8 @@
-"""What becomes of the agent's processes that stand still for longer than the lease, while others wait for them.
+"""Detects processes of the agent that are stopped for longer than the lease, while others wait for them.
 
-In an elastic job such a worker is ended, so that the others continue without it; and so are the sequencer and the
-forkserver, which are replaced. In a static job no process can be replaced, and a user may have stopped the workers:
-there the agent only reports that the sequencer stands still, which no user thinks of.
+In an elastic job such a worker is killed, so that the others continue without it. The sequencer and the forkserver are
+killed, too, and replaced. In a static job no process can be replaced, and a user may have stopped the workers on
+purpose. There the agent only reports a stopped sequencer, which a user would not look for.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from hvdrun.processes.stopped import STOPPED, StoppedProcesses
 
 LOOK_SECONDS = 0.1
 _LOOKS_COST_AT_MOST = 0.01  # of the time: there may be a thousand workers to look at
-_LATE_SECONDS = 0.01  # so that the lease is over by then
+_LATE_SECONDS = 0.01  # so that the lease has run out by then
 
 
 class Owner(Protocol):
-    """A part of the agent that has such processes, as `hvdrun.agent.watch.Watch`."""
+    """A part of the agent that has processes, as `hvdrun.agent.watch.Watch`."""
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
-        """Those that have not been seen to end: the pid and the name of each."""
+        """The pid and the name of each process that was not reaped yet."""
 
-    def put_down(self, pid: int, error: str) -> None:
-        """A process stands still, for this reason; called until it has ended or continues."""
+    def note_stopped(self, pid: int, reason: str) -> None:
+        """Act on a process that is stopped; called again until it has ended or continues."""
 
 
-class Standstill:
-    """Looks at these owners' processes on one host; belongs to one event loop."""
+class StoppedDetector:
+    """Looks at the processes of these owners; belongs to one event loop."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class Standstill:
             self.look()
 
     def find_pause(self) -> float:
-        """Seconds until the next look is due: often, and when a lease is over."""
+        """Seconds until the next look: often, and when the lease of a stopped process runs out."""
         left = [limit + _LATE_SECONDS - self._clock() for limit in self._stopped.list_limits()]
         return min([self._pause_seconds, *(seconds for seconds in left if seconds > 0)])
 
     def look(self) -> None:
-        """Look once, and report each process that has stood still for the lease."""
+        """Look once, and report each process that was stopped for the lease."""
         began = self._clock()
         living = {pid: (owner, name) for owner in self._owners for pid, name in owner.list_living()}
         for pid, process in self._stopped.find(living).items():
             owner, name = living[pid]
-            owner.put_down(pid, self._explain(name, process.state))
+            owner.note_stopped(pid, self._explain(name, process.state))
         cost_seconds = self._clock() - began
         self._pause_seconds = min(max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST), self._lease_seconds / 4)
 
