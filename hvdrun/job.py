@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.console import Console, measure_start
-from hvdrun.console.job_reporter import JobReporter, RankTable
+from hvdrun.console.job_reporter import JobReporter
+from hvdrun.console.marks import RankTable
 from hvdrun.console.output_watch import OutputWatch
 from hvdrun.console.stdin import StdinReader
 from hvdrun.hosts.agent_config import AgentConfig
@@ -101,8 +102,8 @@ class Job:
         self._transports = Transports(roster)
         self._pool = AgentPool(self._tasks, self._show, self._lose, patience_seconds)
         self._ranks = RankTable(lambda: self._server.state.generation)
-        self._reporter = JobReporter(spec, console, self._ranks)
-        self._hosts = Hosts(spec, self._pool, console, self._reporter, reach=self._transports.make, roster=roster)
+        self._reporter = JobReporter(spec, console)
+        self._hosts = Hosts(spec, self._pool, console, reach=self._transports.make, roster=roster)
         self._server: Server
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
@@ -122,6 +123,7 @@ class Job:
             stack.callback(self._transports.close)
             async with self._tasks:
                 with self._until_closing():
+                    self._tasks.create_task(self._reporter.run(), name="sum up losses")
                     bringing = self._tasks.create_task(self._hosts.run(), name="bring in the hosts")
                     await self._hosts.wait_started(_AGENT_START_SECONDS)
                     self._server, authority = await self._make_server(stack)
@@ -153,7 +155,7 @@ class Job:
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._desk is None:
-            self._reporter.explain(outcome, len(self._pool.hosts))
+            self._reporter.explain(outcome, len(self._pool.hosts), self._server.state)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
 
@@ -174,29 +176,28 @@ class Job:
         return reader
 
     async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
-        from hvdrun.console.reporting_server import ReportingServer  # noqa: PLC0415 - the agents boot meanwhile
-        from rendezvous.server.authority import Authority  # noqa: PLC0415 - the same
+        from rendezvous.server.authority import Authority  # noqa: PLC0415 - the agents boot meanwhile
+        from rendezvous.server.server import Server  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
-        server = ReportingServer(
-            self._spec.policy(), self._carry_out, authority.issue_server(), self._reporter, self._desk
-        )
+        server = Server(self._spec.policy(), self._carry_out, authority.issue_server(), self._desk)
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
-                self._reporter.note_launch(effect)
+                self._console.verbose(f"launch {worker}: {effect.reason}")
                 self._hosts.want(worker.slot.host)
                 self._pool.order(effect)
             case Terminate():
                 self._terminate(effect)
-            case Dismiss():
-                self._reporter.note_dismissal(effect)
+            case Dismiss(host, reason, is_lost):
+                if not is_lost:
+                    self._console.verbose(f"the agent on {host} is let go: {reason}")
                 self._hosts.dismiss(effect)
             case Log():
-                self._reporter.log(effect)
+                self._reporter.log(effect, self._server.state.outcome)
             case Notify(host, reason):
                 self._start_line.close()
                 self._console.notice(f"{reason}.")
@@ -216,7 +217,7 @@ class Job:
             self._reporter.decide()
         if self._pool.has_begun(host):
             if is_decided:
-                self._reporter.note_end_ordered(worker)
+                self._reporter.note_end_ordered(worker, self._server.state)
             self._pool.order(effect)
         elif host in self._pool.hosts:
             self._pool.withdraw(worker)

@@ -72,10 +72,10 @@ class Console:
         if self._is_verbose:
             self.notice(text)
 
-    def hush_interrupts(self) -> None:
+    def hide_interrupts(self) -> None:
         """Leave the tracebacks of KeyboardInterrupt out from now on; not with -v."""
         if not self._is_verbose:
-            self._marker.hush_interrupts()
+            self._marker.hide_interrupts()
 
     def page(self, page: Page) -> None:
         """Say why the job failed, on stderr."""

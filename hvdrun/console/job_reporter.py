@@ -1,178 +1,138 @@
-"""Tells a person what becomes of a job: a line for each change of an elastic one, and why it did not end well."""
+"""Prints what the core logs about a job, and in the end why the job failed."""
 
+import asyncio
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from hvdrun.console.console import Console
-from hvdrun.console.host_news import LossCounter, describe_changes, describe_closed, describe_limit
 from hvdrun.console.page import Page, describe_ranks
-from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
-from rendezvous.core.failures import Blacklist
-from rendezvous.core.lifecycle import Phase
-from rendezvous.core.messages import Dismiss, Event, Exited, Joined, Launch, Level, Log
-from rendezvous.core.model import Generation, Host, Slot, Worker
+from rendezvous.core.messages import Level, Log
+from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
-from rendezvous.core.reports import Decision
 from rendezvous.core.state import State
 
+PRINTED_LOSSES = 5  # losses of one kind that are printed one by one in this time:
+COUNT_SECONDS = 60.0  # after it, one sentence counts the further losses
+_SUM_UP_SECONDS = 1.0  # between two looks whether there is something to sum up
 _HOPELESS = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})
-_PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
-_REMEMBERED = 5  # losses that the last page names
+_PAGE_LOSSES = 5  # the last losses, which the page of a failure names
 
 
-class RankTable:
-    """Knows the rank of every worker that was ever launched.
+class LossCounter:
+    """Counts losses that differ only in the host: the first ones are printed, the others summed up after a while."""
 
-    It is that of the newest generation; of a worker that is in none yet, or no more, the last one it had or was
-    launched with.
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kinds: dict[str, _Kind] = {}
+        self.counted: set[str] = set()  # the hosts whose last loss was not printed
 
-    look: the newest generation, None before the first.
+    def note(self, host: str, sentence: str) -> bool:
+        """Count the loss of a host; whether to print the sentence."""
+        now = self._clock()
+        kind = self._kinds.setdefault(re.sub(rf"(?<![\w.-]){re.escape(host)}\b", "", sentence), _Kind(now))
+        if not kind.counted and now - kind.since >= COUNT_SECONDS:
+            kind.printed, kind.since = 0, now
+        kind.printed += 1
+        if kind.printed <= PRINTED_LOSSES:
+            self.counted.discard(host)
+            return True
+        self.counted.add(host)
+        kind.counted += 1
+        kind.last = sentence
+        return False
+
+    def sum_up(self, *, is_last: bool = False) -> Iterator[str]:
+        """One sentence for each kind whose losses were counted long enough, or nothing follows (`is_last`)."""
+        now = self._clock()
+        for kind in self._kinds.values():
+            if kind.counted and (is_last or now - kind.since >= COUNT_SECONDS):
+                losses = "once more" if kind.counted == 1 else f"{kind.counted} times more"
+                yield f"this has happened {losses}, the last time: {kind.last}"
+                kind.counted, kind.since = 0, now
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Losses that differ only in the host.
+
+    since: when the first loss was printed, or the last sum.
+    printed: how many losses have come since then, up to the first that was only counted.
+    counted: how many losses no sum has named yet; last: the last of these.
     """
 
-    def __init__(self, look: Callable[[], Generation | None]) -> None:
-        self._look = look
-        self._read: Generation | None = None
-        self._ranks: dict[Worker, int] = {}
-
-    def note_launch(self, launch: Launch) -> None:
-        """A worker is to be started."""
-        self._ranks.setdefault(launch.worker, launch.assignment.rank)
-
-    def rank_of(self, worker: Worker) -> int:
-        """The rank of a worker; 0 for one that nobody has launched."""
-        generation = self._look()
-        if generation is not None and generation is not self._read:
-            self._read = generation
-            self._ranks.update((member, rank) for rank, member in enumerate(generation.members))
-        return self._ranks.get(worker, 0)
-
-    def forget(self, worker: Worker) -> None:
-        """Nobody will ask for this one any more."""
-        self._ranks.pop(worker, None)
+    since: float
+    printed: int = 0
+    counted: int = 0
+    last: str = ""
 
 
 class JobReporter:
-    """The one voice that speaks of the job's fate.
+    """Prints the fate of one job."""
 
-    ranks: which rank each worker has.
-    """
-
-    def __init__(
-        self, spec: JobSpec, console: Console, ranks: RankTable, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, spec: JobSpec, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_elastic = spec.is_elastic
-        self._size = spec.workers.size
-        self._timeout_seconds = 0.0 if spec.limits.elasticity is None else spec.limits.elasticity.timeout_seconds
         self._console = console
-        self._ranks = ranks
         self._clock = clock
         self._started = clock()
-        self._decided: float | None = None  # when it was decided how the job ends
-        self._ended_ranks: set[int] = set()
-        self._ended_well: set[Worker] = set()  # members of an elastic job
-        self._hosts = spec.workers.hosts
-        self._incarnations: dict[Slot, int] = {}  # the highest of each slot that was spoken of
-        self._generation = 0  # the last that was spoken of, and its members
-        self._members: frozenset[Worker] = frozenset()
-        self._trouble = ""  # of which a member of it has told first
-        self._losses: deque[str] = deque(maxlen=_REMEMBERED)
-        self._repeated = LossCounter(clock)
-        self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
-        self._blacklist = Blacklist()  # what was spoken of
-        self._limited: tuple[object, ...] = ()  # the hosts, and the generation, of which was told what the limit leaves
-        self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
+        self._decided: float | None = None  # when the outcome was decided
+        self._ended_ranks: set[int] = set()  # of the workers that were ended because of the outcome
+        self._losses: deque[Log] = deque(maxlen=_PAGE_LOSSES)
+        self._counter = LossCounter(clock)
 
     def start(self) -> None:
-        """The job begins now."""
+        """The job starts now."""
         self._started = self._clock()
 
+    async def run(self) -> None:
+        """Sum up counted losses, until cancelled."""
+        while True:
+            await asyncio.sleep(_SUM_UP_SECONDS)
+            self.sum_up()
+
+    def sum_up(self, *, is_last: bool = False) -> None:
+        """Print the sums of losses that are due, or all (`is_last`)."""
+        for sentence in self._counter.sum_up(is_last=is_last):
+            self._console.notice(f"{sentence}.")
+
+    def log(self, log: Log, outcome: Outcome | None) -> None:
+        """Print what the core logs; not the loss of a host that the page about this outcome explains."""
+        sentence = log.sentence.rstrip(".")
+        is_loss = log.level is Level.WARNING
+        if is_loss:
+            self._losses.append(log)
+        if log.host is None:
+            self._console.notice(f"{sentence}.")
+        elif not self._counter.note(log.host, sentence) if is_loss else log.host in self._counter.counted:
+            self._console.verbose(f"{sentence}.")
+        elif not is_loss or outcome is None or not _explains(outcome, log):
+            self._console.notice(f"{sentence}.")
+
     def note_interrupt(self, workers: int) -> None:
-        """Ctrl-C was pressed, and so many workers are to be ended."""
-        self._console.hush_interrupts()
+        """Ctrl-C was pressed, and so many workers are stopped."""
+        self._console.hide_interrupts()
         if workers:
             who, them = ("1 worker", "it") if workers == 1 else (f"{workers} workers", "them")
             self._console.notice(f"stopping {who}; Ctrl-C again stops {them} immediately.")
 
     def decide(self) -> None:
-        """From now on it is only a matter of time until the job ends."""
-        self._decided = self._decided or self._clock()
+        """The outcome is decided."""
+        if self._decided is None:
+            self._decided = self._clock()
+            self.sum_up(is_last=True)
 
-    def note_end_ordered(self, worker: Worker) -> None:
-        """This worker is to be ended because of how the job ends; one that has not joined the others has no rank."""
-        if not self._members or worker in self._members:
-            self._ended_ranks.add(self._ranks.rank_of(worker))
+    def note_end_ordered(self, worker: Worker, state: State) -> None:
+        """This worker is ended because of the outcome; the page names it if it is a member of the newest generation."""
+        if state.is_member(state.workers[worker.slot]):
+            self._ended_ranks.add(state.rank_of(worker))
 
-    def note_launch(self, launch: Launch) -> None:
-        """A worker is to be started; an order may come again, and is told once."""
-        self._tell_held()
-        worker = launch.worker
-        self._console.verbose(f"launch {worker}: {launch.reason}")
-        self._lost.discard(worker.slot.host)
-        if worker.incarnation > self._incarnations.get(worker.slot, 1):
-            self._incarnations[worker.slot] = worker.incarnation
-            if worker.slot.host not in self._repeated.counted:
-                self._console.notice(f"the worker in the slot {worker.slot} is started again.")
-
-    def log(self, log: Log) -> None:
-        """The core has something to tell."""
-        self._tell_held()
-        if log.level is Level.WARNING:
-            self._losses.append(log.sentence)
-        (self._console.verbose if log.level is Level.DEBUG else self._console.notice)(f"{log.sentence}.")
-
-    def note_dismissal(self, dismiss: Dismiss) -> None:
-        """A host's agent is let go, or was lost."""
-        if dismiss.level is Level.WARNING:
-            self._lose_host(dismiss.host, dismiss.reason)
-        else:
-            self._console.verbose(f"the agent on {dismiss.host} is let go: {dismiss.reason}")
-
-    def note_event(self, event: Event, state: State) -> None:
-        """This is about to happen, in this state; what is no news in it is told to nobody."""
-        if not self._is_elastic or state.outcome is not None:
-            return
-        match event:
-            case Exited(worker, returncode) if state.ends_well(returncode) and worker in self._members:
-                self._ended_well.add(worker)
-            case Joined(_, after, report) if after == state.number and not self._trouble:
-                self._trouble = " ".join(report.error.split())  # it may have the program's own words
-            case _:
-                pass
-
-    def note_state(self, state: State) -> None:
-        """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
-        self._tell_held(state.outcome)
-        if self._is_elastic and state.outcome is None and state.blacklist is not self._blacklist:
-            for sentence in describe_closed(state, self._blacklist, self._lost, self._repeated.counted):
-                self._console.notice(f"{sentence}.")
-            self._blacklist = state.blacklist
-        generation = state.generation
-        if generation is not None and generation.number > self._generation:
-            if self._generation and self._is_elastic:
-                self._tell_how_it_goes_on(state, frozenset(generation.members))
-            self._generation, self._members, self._trouble = generation.number, frozenset(generation.members), ""
-        if self._is_elastic and state.phase is Phase.RUNNING and not state.may_reset:
-            self._tell_limit(state)
-
-    def note_hosts(self, hosts: Sequence[Host]) -> None:
-        """The script names these hosts from now on."""
-        if not self._hosts:
-            self._tell_shortage(sum(host.slots for host in hosts))
-        else:
-            for change in describe_changes(self._hosts, hosts):
-                self._console.notice(f"{change}.")
-        self._hosts = tuple(hosts)
-
-    def note_agents(self, hosts: Sequence[Host]) -> None:
-        """These hosts have agents that have come by themselves, which is told elsewhere."""
-        self._hosts = tuple(hosts)
-
-    def explain(self, outcome: Outcome, hosts: int) -> None:
-        """Say why the job did not end well; `hosts` have workers."""
+    def explain(self, outcome: Outcome, hosts: int, state: State) -> None:
+        """Print why the job failed; `hosts` have workers."""
         if outcome.cause is Cause.WORKER_FAILED and outcome.worker is not None and outcome.rank is not None:
-            self._show_page(outcome, outcome.worker, outcome.rank)
+            self._show_page(outcome, outcome.worker, outcome.rank, state)
             return
         if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
             return
@@ -185,54 +145,10 @@ class JobReporter:
         else:
             self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")
 
-    def _tell_how_it_goes_on(self, state: State, members: frozenset[Worker]) -> None:
-        """Of a generation that was formed anew. Whose loss has led to it was told; where nobody was lost, say why.
-
-        Where all have called `init()` again, or begun again at a commit, and nobody has come or gone, nothing happened.
-        """
-        trouble = self._trouble
-        if trouble and state.verdict.decision is Decision.RESTORE:
-            trouble = " ".join(state.verdict.reason.split())  # which says as well who has returned to its last commit
-        if trouble and self._members <= members:
-            self._console.notice(f"{trouble.rstrip('.')}.")
-        if trouble or members != self._members or state.verdict.decision not in _PLANNED:
-            count = len(members)
-            self._console.notice(f"the job goes on with {count} worker{'' if count == 1 else 's'}.")
-
-    def _tell_limit(self, state: State) -> None:
-        """What becomes of hosts that come or go when the job may not be formed anew any more."""
-        if self._limited != (state.offered, state.generation):
-            self._limited = (state.offered, state.generation)
-            if sentence := describe_limit(state):
-                self._console.notice(f"{sentence}.")
-
-    def _lose_host(self, host: str, sentence: str) -> None:
-        self._lost.add(host)
-        self._losses.append(sentence.rstrip("."))
-        if self._repeated.note(host, sentence.rstrip(".")):
-            self._held.append(sentence.rstrip("."))
-        else:
-            self._console.verbose(f"{sentence.rstrip('.')}.")
-
-    def _tell_held(self, outcome: Outcome | None = None) -> None:
-        """Tell of hosts that were lost, but for what the page about this outcome tells."""
-        held, self._held = self._held, []
-        for sentence in held:
-            if outcome is None or not _tells(outcome, sentence):
-                self._console.notice(f"{sentence}.")
-        for sentence in self._repeated.sum_up(is_last=outcome is not None):
-            self._console.notice(f"{sentence}.")
-
-    def _tell_shortage(self, slots: int) -> None:
-        if slots < self._size:
-            self._console.notice(
-                f"the hosts offer {slots} of the {count_slots(self._size)} that the job starts with: it waits for "
-                f"more, up to {self._timeout_seconds:g} s (--elastic-timeout)."
-            )
-
     def _show_hopeless(self, outcome: Outcome) -> None:
-        """The job could not go on with those that were left."""
-        notes = [f"Lost before: {sentence}." for sentence in self._losses if not _tells(outcome, sentence)]
+        """The page of a job that could not continue with the workers that were left."""
+        losses = [loss.sentence.rstrip(".") for loss in self._losses if not _explains(outcome, loss)]
+        notes = [f"Lost before: {sentence}." for sentence in losses]
         if outcome.exit_code == TEMPORARY_FAILURE:
             notes.append(f"Exit code {TEMPORARY_FAILURE}: it may go on when it is started again.")
         self._console.page(
@@ -244,9 +160,10 @@ class JobReporter:
             )
         )
 
-    def _show_page(self, outcome: Outcome, worker: Worker, rank: int) -> None:
-        others = [self._ranks.rank_of(ended) for ended in self._ended_well]
-        who = describe_ranks(others).capitalize()
+    def _show_page(self, outcome: Outcome, worker: Worker, rank: int, state: State) -> None:
+        """The page of a worker that failed."""
+        done = [each for each in state.workers.values() if each.is_done and state.is_member(each)]
+        who = describe_ranks(each.assignment.rank for each in done).capitalize()
         note = f"{who} ended with 0; but the job had not gone on without this one, and ends with its failure."
         self._console.page(
             Page(
@@ -257,12 +174,13 @@ class JobReporter:
                 seconds=(self._decided or self._clock()) - self._started,
                 last_lines=self._console.output.tail(worker),
                 ended_ranks=tuple(sorted(self._ended_ranks)),
-                notes=(note,) if others else (),
+                notes=(note,) if done and self._is_elastic else (),
             )
         )
 
 
-def _tells(outcome: Outcome, loss: str) -> bool:
-    """The outcome's reason says this already: of a worker perhaps in other words."""
-    who = f"rank {outcome.rank} ({outcome.worker}) "
-    return loss in outcome.reason or (who in outcome.reason and loss.startswith(f"{who}was lost"))
+def _explains(outcome: Outcome, loss: Log) -> bool:
+    """The reason of the outcome is this loss."""
+    return (loss.worker is not None and loss.worker == outcome.worker) or (
+        loss.host is not None and loss.host == outcome.host
+    )

@@ -70,11 +70,11 @@ class OutputMarker:
         self._open: _Source | None = None  # behind whose unfinished line the cursor stands
         self._numbers = count()
         self._filters: dict[_Source, InterruptFilter] = {}
-        self._hushes_interrupts = False
+        self._hides_interrupts = False
 
-    def hush_interrupts(self) -> None:
+    def hide_interrupts(self) -> None:
         """From now on tracebacks of KeyboardInterrupt on standard error are left out."""
-        self._hushes_interrupts = True
+        self._hides_interrupts = True
 
     def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
         """Take the next bytes of a worker's stream; return the lines that are now complete, marked."""
@@ -83,7 +83,7 @@ class OutputMarker:
         splitter = self._splitters.get(source)
         if splitter is None:
             splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
-        return self._mark(source, self._hush(source, splitter.feed(data)))
+        return self._mark(source, self._hide(source, splitter.feed(data)))
 
     def waits(self, worker: Worker, stream: OutputStream) -> bool:
         """A line has begun that `flush` would show."""
@@ -109,7 +109,7 @@ class OutputMarker:
         splitter = self._splitters.pop(source, None)
         if splitter is None:
             return b""
-        lines = self._hush(source, splitter.finish())
+        lines = self._hide(source, splitter.finish())
         held = self._filters.pop(source, None)
         return self._mark(source, lines if held is None else [*lines, *held.finish()])
 
@@ -146,8 +146,8 @@ class OutputMarker:
         lines = sorted((line for tail in tails for line in tail.list_lines()), key=lambda line: line.number)
         return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in lines)
 
-    def _hush(self, source: _Source, lines: list[bytes]) -> list[bytes]:
-        if not self._hushes_interrupts or source.stream is not OutputStream.STDERR:
+    def _hide(self, source: _Source, lines: list[bytes]) -> list[bytes]:
+        if not self._hides_interrupts or source.stream is not OutputStream.STDERR:
             return lines
         shown = int(source in self._begun)  # of the first line the beginning is shown already
         return [*lines[:shown], *self._filters.setdefault(source, InterruptFilter()).feed(lines[shown:])]

@@ -5,14 +5,15 @@ Nobody waits long for names that no server knows: the other hosts are taken in w
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from hvdrun.hosts import reach
 from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError, open_script
 from hvdrun.processes.background import BackgroundTasks, in_thread
-from hvdrun.spec.hosts import HostList
+from hvdrun.spec.hosts import HostList, count_slots
 from hvdrun.spec.jobspec import JobSpec
+from rendezvous.core.model import Host
 
 PERIOD_SECONDS = 1.0
 PATIENCE_SECONDS = 5.0  # with one answer, before a user is told who is waited for
@@ -34,6 +35,7 @@ class Discovery:
         self._found: asyncio.Queue[HostList] = asyncio.Queue()
         self._tasks = BackgroundTasks()
         self._lookups = Lookups(self._tasks)
+        self._announced = spec.workers.hosts
 
     @property
     def pending(self) -> tuple[str, ...]:
@@ -61,6 +63,38 @@ class Discovery:
                         if not take_in(await self._lookups.find_known(found), self._lookups.is_local, news):
                             break
                         news = None
+
+    def announce(self, hosts: tuple[Host, ...]) -> None:
+        """Print what has changed since the last call, or that the first hosts are too few."""
+        if self._announced:
+            for change in describe_changes(self._announced, hosts):
+                self._notice(f"{change}.")
+        elif (offered := sum(host.slots for host in hosts)) < self._spec.workers.size:
+            limits = self._spec.limits.elasticity
+            limit_seconds = 0.0 if limits is None else limits.timeout_seconds
+            self._notice(
+                f"the hosts offer {offered} of the {count_slots(self._spec.workers.size)} that the job starts with: it "
+                f"waits for more, up to {limit_seconds:g} s (--elastic-timeout)."
+            )
+        self._announced = hosts
+
+
+def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[str]:
+    """What is different between two answers of the script, in at most three sentences without a full stop."""
+    former, present = ({host.name: host.slots for host in hosts} for hosts in (before, now))
+    came = [f"{host.name} ({count_slots(host.slots)})" for host in now if host.name not in former]
+    gone = [host.name for host in before if host.name not in present]
+    others = [
+        f"{host.name} ({count_slots(host.slots)}, before {former[host.name]})"
+        for host in now
+        if former.get(host.name, host.slots) != host.slots
+    ]
+    if came:
+        yield f"the script names new hosts: {', '.join(came)}"
+    if gone:
+        yield f"the script does not name these hosts any more: {', '.join(gone)}"
+    if others:
+        yield f"the script names other numbers of slots: {', '.join(others)}"
 
 
 class Source(Protocol):

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdrun.console import Console
-from hvdrun.console.job_reporter import JobReporter
 from hvdrun.errors import (
     HostFaultError,
     HostLostEarlyError,
@@ -65,7 +64,6 @@ class Hosts:
         spec: JobSpec,
         pool: AgentPool,
         console: Console,
-        reporter: JobReporter,
         *,
         reach: Callable[[str, JobSpec], Transport],
         roster: "Roster | None" = None,
@@ -73,7 +71,6 @@ class Hosts:
         self._spec = spec
         self._pool = pool
         self._console = console
-        self._reporter = reporter
         self._reach = reach
         self._roster = roster
         self._needed = () if spec.is_elastic else tuple(dict.fromkeys(slot.host for slot in spec.place()))
@@ -145,16 +142,12 @@ class Hosts:
             self._fail(host, HostLostEarlyError(host, how))
 
     def dismiss(self, effect: Dismiss) -> None:
-        """The job has no workers there any more; let the agent go, if there is one.
-
-        Of a host that is still offered, and not drained, it was lost, and is given up: what may be left of it must end
-        soon.
-        """
+        """The job has no workers there any more: release the agent, if there is one, or kill what is left of it."""
         host = effect.host
         if host not in self._pool.hosts or self._needed:
             return
         self._cancel(host)
-        if not effect.is_drained and any(offer.name == host for offer in self._spec.workers.hosts):
+        if effect.is_lost:
             self._pool.abandon(host)
         else:
             self._pool.retire(host)
@@ -295,7 +288,6 @@ class Hosts:
             remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
             self._spec = replace(self._spec, workers=replace(self._spec.workers, hosts=hosts), remote=remote)
             self._config.update(self._spec)
-            self._reporter.note_agents(hosts)
             self._server.submit(HostsChanged(hosts))
             hosts = await roster.other_than(hosts)
 
@@ -317,8 +309,8 @@ class Hosts:
             self._console.notice(f"what the script names now is not taken: {error}")
             return False
         self._config.update(self._spec)
-        if news is not None:
-            self._reporter.note_hosts(news.hosts)
+        if news is not None and self._discovery is not None:
+            self._discovery.announce(news.hosts)
         if news is not None or self._spec.workers.hosts != former.workers.hosts:
             self._server.submit(HostsChanged(self._spec.workers.hosts))
         return True

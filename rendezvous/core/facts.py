@@ -198,7 +198,7 @@ def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, Effect
     sentence = describe_loss(event.worker, rank, event.returncode, event.error)
     if event.cannot_start and event.error is not None:
         state = replace(state, start_errors=state.start_errors | {event.error})
-    return state, (Log(sentence, Level.WARNING),)
+    return state, (Log(sentence, Level.WARNING, event.worker),)
 
 
 def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:

@@ -35,10 +35,11 @@ class SlotFailures:
 
 @dataclass(frozen=True, slots=True)
 class HostCooldown:
-    """How often a host was closed, and until when it is or was."""
+    """How often a host was closed, until when it is or was, and whether the last time because it was lost."""
 
     closings: int
     until: float
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Blacklist:
         )
         return counted.close_host(slot.host, now, recovery) if 2 * closed >= offered.slots else counted
 
-    def close_host(self, host: str, now: float, recovery: Recovery) -> Self:
+    def close_host(self, host: str, now: float, recovery: Recovery, *, is_lost: bool = False) -> Self:
         """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures."""
         former = self.hosts.get(host)
         is_forgotten = former is None or now - former.until > recovery.forgiveness_seconds
@@ -97,7 +98,7 @@ class Blacklist:
             self,
             slots={slot: known for slot, known in self.slots.items() if slot.host != host},
             suspects=tuple(slot for slot in self.suspects if slot.host != host),
-            hosts={**self.hosts, host: HostCooldown(closings + 1, now + cooldown_seconds)},
+            hosts={**self.hosts, host: HostCooldown(closings + 1, now + cooldown_seconds, is_lost)},
         )
 
 

@@ -75,20 +75,21 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
         return state, ()
     is_drained, former = host in state.drained, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
     outcome = blame_host(host, reason)
-    dismissal = Dismiss(host, outcome.reason, Level.WARNING)
+    effects = Log(outcome.reason, Level.WARNING, host=host), Dismiss(host, outcome.reason, is_lost=True)
     if all(is_drained and each.state is WorkerState.LEAVING for each in former):
         if not state.policy.is_elastic:
             return state, ()
         if is_drained:
-            dismissal = Dismiss(host, outcome.reason, is_drained=True)
-        return state.with_host_ended(host, -SIGKILL).without_host(host), (dismissal,)
+            return state.with_host_ended(host, -SIGKILL).without_host(host), (Dismiss(host, outcome.reason),)
+        return state.with_host_ended(host, -SIGKILL).without_host(host), effects
     state = replace(state, failures=state.failures + 1)
     if not survives(state):
         state = end_job(state.with_host_ended(host), outcome)
-        return (state, ()) if state.outcome is not None else (state.without_host(host), (dismissal,))
+        return (state, ()) if state.outcome is not None else (state.without_host(host), effects)
     if not is_drained:
-        state = replace(state, blacklist=state.blacklist.close_host(host, state.clock, state.policy.recovery))
-    return record_loss(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), (dismissal,)
+        blacklist = state.blacklist.close_host(host, state.clock, state.policy.recovery, is_lost=True)
+        state = replace(state, blacklist=blacklist)
+    return record_loss(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), effects
 
 
 def evict(
@@ -117,7 +118,7 @@ def give_up_workers(
         leaving = replace(each, state=WorkerState.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
         state = replace(state.with_records([leaving]), failures=state.failures + 1)
         state = count_failure(state, each) if weight == 1 else count_slot_failure(state, each.worker.slot, weight)
-        effects += [Log(outcome.reason, Level.WARNING), Terminate(each.worker, 0.0, outcome.reason)]
+        effects += [Log(outcome.reason, Level.WARNING, each.worker), Terminate(each.worker, 0.0, outcome.reason)]
     return state, tuple(effects), first
 
 

@@ -107,6 +107,8 @@ from rendezvous.core.rules import (
     forget_silent_hosts,
     interrupt,
     limit_stopping,
+    log_closings,
+    log_reset_limit,
     offer_resize,
     publish,
     schedule_first,
@@ -135,6 +137,8 @@ RULES: tuple[Rule, ...] = (
     publish,
     schedule_later,
     offer_resize,
+    log_closings,
+    log_reset_limit,
 )
 END_LIMITS: tuple[Rule, ...] = (forget_silent_hosts, limit_stopping)
 END_RULES: tuple[Rule, ...] = (stop_all, finish)

@@ -147,17 +147,21 @@ Event = (
 class Level(StrEnum):
     """How important a sentence is to the user."""
 
-    DEBUG = "debug"  # shown on request
     INFO = "info"
-    WARNING = "warning"  # something was lost
+    WARNING = "warning"  # a worker or a host was lost
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Print one sentence, without a full stop, for the user."""
+    """Print one sentence, without a full stop, for the user.
+
+    worker, host: the one that the sentence is about, where it is about one.
+    """
 
     sentence: str
     level: Level = Level.INFO
+    worker: Worker | None = None
+    host: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +225,14 @@ class OfferResize:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Release the agent of this host: it has no workers, or was lost. A later Launch needs a new agent.
+    """Release the agent of this host, which has no workers. A later Launch needs a new agent.
 
-    level: a warning if the host was lost.
-    is_drained: the host had a stop notice; it may still be listed.
+    is_lost: the host was lost: kill what may be left of its agent.
     """
 
     host: str
     reason: str
-    level: Level = Level.DEBUG
-    is_drained: bool = False
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class Outcome:
     exit_code: of hvdrun.
     reason: one sentence.
     worker, rank, returncode: those of the worker that failed first, if one did; returncode as waitpid returns it.
+    host: the host that was lost first, if that is the cause.
     """
 
     exit_code: int
@@ -49,6 +50,7 @@ class Outcome:
     worker: Worker | None = None
     rank: int | None = None
     returncode: int | None = None
+    host: str | None = None
 
     @property
     def is_interrupt(self) -> bool:
@@ -127,7 +129,7 @@ def blame_worker(
 
 def blame_host(host: str, reason: str) -> Outcome:
     """A host was lost."""
-    return Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, f"host {host} was lost: {reason}")
+    return Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, f"host {host} was lost: {reason}", host=host)
 
 
 def time_out(reason: str) -> Outcome:
@@ -180,7 +182,7 @@ def give_up(reason: str, first: Outcome | None) -> Outcome:
     """
     if first is None:
         return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason)
-    return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason, first.worker, first.rank, first.returncode)
+    return replace(first, exit_code=TEMPORARY_FAILURE, cause=Cause.NOT_RECOVERED, reason=reason)
 
 
 def lose_state(reason: str, first: Outcome | None) -> Outcome:

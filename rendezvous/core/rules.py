@@ -6,7 +6,7 @@ changes something, and starts over, until none does.
 Long because the rules refer to each other.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -18,9 +18,17 @@ from rendezvous.core.losses import (
     start_is_overdue,
     start_leases,
 )
-from rendezvous.core.messages import Effects, Finish, Interrupt, OfferResize, Publish
+from rendezvous.core.messages import Effects, Finish, Interrupt, Log, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
-from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_added, give_up, lose_state
+from rendezvous.core.outcome import (
+    conclude,
+    describe_reset_limit,
+    exhaust_resets,
+    fail_again,
+    fail_to_be_added,
+    give_up,
+    lose_state,
+)
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
 from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, schedule, stop_workers
 from rendezvous.core.state import Offer, State
@@ -29,6 +37,7 @@ from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, de
 Rule: TypeAlias = Callable[[State], tuple[State, Effects]]
 
 _ADDING = frozenset({Decision.RESIZE, Decision.RESTORE})  # new workers copy the others' state
+_PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
 
 
 def conclude_job(state: State) -> tuple[State, Effects]:
@@ -256,7 +265,9 @@ def _publish_next(
             return replace(state, outcome=exhaust_resets(state.resets, verdict.reason, state.cause)), ()
         state = replace(state, resets=state.resets + 1)
     reason = verdict.reason or _describe_all(len(composition.members))
-    return _publish(state, verdict, composition, reason)
+    logs = _describe_next_generation(state, verdict, composition.members)
+    state, effects = _publish(state, verdict, composition, reason)
+    return state, effects + logs
 
 
 def _describe_all(workers: int) -> str:
@@ -298,3 +309,63 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
         state, more = retire(state, [record], explain_removal(former, record.worker.slot))
         effects += more
     return state, effects
+
+
+def _describe_next_generation(state: State, verdict: Verdict, next_members: Sequence[WorkerRecord]) -> tuple[Log, ...]:
+    """With how many workers the job goes on, and why it was interrupted where no worker was lost.
+
+    Where all members call `init()` again, or begin again at a commit, and are the same as before, nothing is logged.
+    """
+    if state.generation is None or not state.policy.is_elastic:
+        return ()
+    former, members = set(state.generation.members), {record.worker for record in next_members}
+    errors = [each.report.error for each in state.survivors() if each.report is not None and each.report.error]
+    reason = "" if not errors else verdict.reason if verdict.decision is Decision.RESTORE else errors[0]
+    logs = []
+    if errors and former <= members:
+        logs.append(Log(" ".join(reason.split()).rstrip(".")))  # it may have the program's own words
+    if errors or former != members or verdict.decision not in _PLANNED:
+        count = len(members)
+        logs.append(Log(f"the job goes on with {count} worker{'' if count == 1 else 's'}"))
+    return tuple(logs)
+
+
+def log_closings(state: State) -> tuple[State, Effects]:
+    """Slots or hosts were closed: for how long no worker is started there, and why."""
+    if state.blacklist is state.logged_blacklist:
+        return state, ()
+    return replace(state, logged_blacklist=state.blacklist), tuple(_describe_closings(state))
+
+
+def _describe_closings(state: State) -> Iterator[Log]:
+    before, now, recovery = state.logged_blacklist, state.blacklist, state.policy.recovery
+    most = recovery.failures_per_slot
+    failures = f"{most} failure{'' if most == 1 else 's'} (--slot-failures)"
+    causes = f"{failures} of workers that had trained no steps, or a command that cannot be started"
+    for slot, known in now.slots.items():
+        if known != before.slots.get(slot) and known.failures >= most:
+            cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
+            yield Log(f"the slot {slot} is left alone for {cooldown}: {causes}, close a slot")
+    for host, closing in now.hosts.items():
+        if closing != before.hosts.get(host):
+            why = "it was lost" if closing.is_lost else f"half of its slots or more are closed: {causes}, close one"
+            cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
+            yield Log(f"the host {host} is left alone for {cooldown}: {why}", host=host)
+
+
+def log_reset_limit(state: State) -> tuple[State, Effects]:
+    """Hosts have come or gone when the reset limit allows no further generation: what happens to them."""
+    known = state.offered, state.number
+    is_limited = state.policy.is_elastic and state.phase is Phase.RUNNING and not state.may_reset
+    if not is_limited or state.logged_limit == known:
+        return state, ()
+    used = dict.fromkeys(record.worker.slot.host for record in state.survivors())
+    listed = dict.fromkeys(host.name for host in state.offered)
+    parts = []
+    if kept := [host for host in used if host not in listed]:
+        parts.append(f"the workers on {', '.join(kept)} stay until they end")
+    unused = [host for host in listed if host not in used]
+    if unused and len(state.survivors()) < state.policy.max_size:
+        parts.append(f"no worker is started on {', '.join(unused)}")
+    logs = (Log(f"{describe_reset_limit(state.resets)}: {', and '.join(parts)}"),) if parts else ()
+    return replace(state, logged_limit=known), logs

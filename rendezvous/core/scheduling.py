@@ -19,6 +19,7 @@ from rendezvous.core.messages import (
     Effect,
     Effects,
     Launch,
+    Log,
     Refuse,
     Reported,
     Terminate,
@@ -219,7 +220,7 @@ def _dismiss_idle(state: State) -> tuple[State, Effects]:
     for host in tuple(state.hosts):
         if host not in state.slots and all(record.state is WorkerState.ENDED for record in state.on(host)):
             state = state.without_host(host)
-            effects.append(Dismiss(host, _explain_absence(state, host), is_drained=host in state.drained))
+            effects.append(Dismiss(host, _explain_absence(state, host)))
     return state, tuple(effects)
 
 
@@ -239,16 +240,15 @@ def _launch(state: State) -> tuple[State, Effects]:
     ]
     numbers = estimate_assignments(state, (*newcomers, *new))
     records = [replace(record, assignment=numbers[record.worker.slot]) for record in new]
-    effects = tuple(
-        Launch(
-            record.worker,
-            record.assignment,
-            _explain_launch(former[record.worker.slot], is_first=is_first),
-            is_late=state.number > 0,
-        )
-        for record in records
-    )
-    return replace(state.with_slots(records), short_since=None) if is_first else state.with_slots(records), effects
+    effects: list[Effect] = []
+    for record in records:
+        slot = record.worker.slot
+        reason = _explain_launch(former[slot], is_first=is_first)
+        effects.append(Launch(record.worker, record.assignment, reason, is_late=state.number > 0))
+        if former[slot] is not None:
+            effects.append(Log(f"the worker in the slot {slot} is started again", host=slot.host))
+    state = state.with_slots(records)
+    return replace(state, short_since=None) if is_first else state, tuple(effects)
 
 
 def _can_add(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:

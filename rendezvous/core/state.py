@@ -56,6 +56,8 @@ class State:
     start_errors: the errors of commands that cannot be started, as far as they were logged.
     stuck: workers that had not joined when the start timeout ended the job.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
+    logged_blacklist: the blacklist whose closed slots and hosts were logged.
+    logged_limit: the hosts and the generation for which was logged what the reset limit means.
     """
 
     policy: Policy
@@ -90,6 +92,8 @@ class State:
     start_errors: frozenset[str] = frozenset()
     stuck: tuple[Worker, ...] = ()
     settled_until: float = 0.0
+    logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
+    logged_limit: tuple[tuple[Host, ...], int] = ((), 0)
 
     @property
     def number(self) -> int:

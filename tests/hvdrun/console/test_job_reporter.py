@@ -1,7 +1,4 @@
-"""What hvdrun prints of an elastic job: each change in one line, and in the end why it did not go on.
-
-Long because each thing that can happen to a job has its line, and a test of it.
-"""
+"""What hvdrun prints of an elastic job: each change in one line, and in the end why the job failed."""
 
 import shlex
 import time
@@ -13,13 +10,12 @@ from typing import cast
 import pytest
 
 from hvdrun.console import Console, Page
-from hvdrun.console.host_news import describe_changes
-from hvdrun.console.job_reporter import JobReporter, RankTable
+from hvdrun.console.job_reporter import JobReporter
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from rendezvous.core import membership
-from rendezvous.core.messages import Dismiss, Event, Exited, HostsChanged, Launch, Level, Log, Lost
-from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
+from rendezvous.core.messages import Event, HostsChanged, Level, Log, Lost
+from rendezvous.core.model import Generation, Host, Slot, Worker
 from rendezvous.core.outcome import (
     Cause,
     Outcome,
@@ -33,12 +29,12 @@ from rendezvous.core.outcome import (
 from rendezvous.core.state import State
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.rendezvous.core.commands import parse_event, parse_policy
-from tests.rendezvous.core.transcript import play
+from tests.rendezvous.core.transcript import expand, find_size, play
 
 ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 ELASTIC = build_spec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
 STATIC = with_fields(ELASTIC, elasticity=None)
-GIVEN_UP = Log("rank 1 (b:0) did not join the others again within 60 s", Level.WARNING)
+GIVEN_UP = Log("rank 1 (b:0) did not join the others again within 60 s", Level.WARNING, TWO)
 
 
 class Paper:
@@ -64,12 +60,11 @@ def paper() -> Paper:
 @pytest.fixture
 def reporter(paper: Paper) -> JobReporter:
     """That of an elastic job."""
-    return make_narrator(paper)
+    return make_reporter(paper)
 
 
-def make_narrator(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], float] = time.monotonic) -> JobReporter:
-    ranks = RankTable(lambda: Generation(1, (ONE, TWO)))
-    return JobReporter(spec, cast("Console", paper), ranks, clock)
+def make_reporter(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], float] = time.monotonic) -> JobReporter:
+    return JobReporter(spec, cast("Console", paper), clock)
 
 
 def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
@@ -116,84 +111,60 @@ GOES_ON = "the job goes on with 2 workers."
 def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
     paper: Paper, reporter: JobReporter, story: list[str], notices: list[str]
 ) -> None:
-    state = membership.begin(parse_policy(["min=1", "max=2", "failures=any"]))
-    for command in ("tick 0", "hosts a:2", "join a:0", "join a:1", *story):
-        state = tell(reporter, state, parse_event(shlex.split(command)))
+    run_story(reporter, "min=1 max=2 failures=any", "tick 0", "hosts a:2", "join a:0", "join a:1", *story)
     assert paper.notices == notices
 
 
 def tell(reporter: JobReporter, state: State, event: Event) -> State:
-    """What becomes of the state by this event, of which the reporter hears as from the server."""
-    reporter.note_event(event, state)
+    """The state after this event, whose logs the reporter prints."""
     state, effects = membership.step(state, event)
     for effect in effects:
-        match effect:
-            case Log():
-                reporter.log(effect)
-            case Dismiss():
-                reporter.note_dismissal(effect)
-            case _:
-                pass
-    reporter.note_state(state)
+        if isinstance(effect, Log):
+            reporter.log(effect, state.outcome)
+    return state
+
+
+def run_story(reporter: JobReporter, policy: str, *story: str) -> State:
+    """The state after these commands of a transcript."""
+    state = membership.begin(parse_policy(policy.split()))
+    for command in story:
+        for words in expand(shlex.split(command), state):
+            state = tell(reporter, state, parse_event(words, find_size(state)))
     return state
 
 
 def lose(worker: Worker, rank: int, returncode: int) -> Log:
-    return Log(describe_loss(worker, rank, returncode, None), Level.WARNING)
+    return Log(describe_loss(worker, rank, returncode, None), Level.WARNING, worker)
 
 
-def lose_host(reason: str) -> Dismiss:
-    return Dismiss("b", f"host b was lost: {reason}", Level.WARNING)
+def lose_host(reason: str, host: str = "b") -> Log:
+    return Log(f"host {host} was lost: {reason}", Level.WARNING, host=host)
 
 
-def test_a_sentence_is_shown_as_its_level_says(paper: Paper, reporter: JobReporter) -> None:
-    for level in Level:
-        reporter.log(Log(f"this is {level}", level))
-    assert (paper.notices, paper.details) == (["this is info.", "this is warning."], ["this is debug."])
-
-
-def test_a_worker_that_is_started_again_is_told(paper: Paper, reporter: JobReporter) -> None:
-    for incarnation in (1, 2, 2, 3):  # an order may be repeated
-        worker = Worker(TWO.slot, incarnation)
-        reporter.note_launch(Launch(worker, Assignment(1, 2, 0, 1, 1, 2), "placed"))
-    assert paper.notices == 2 * ["the worker in the slot b:0 is started again."]
-    assert len(paper.details) == 4
-
-
-def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, reporter: JobReporter) -> None:
-    reporter.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
-    reporter.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)", Level.WARNING))
-    reporter.note_dismissal(Dismiss("former", "it is no longer listed"))
-    assert paper.notices == []
-    reporter.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
+def test_a_worker_that_is_started_again_is_reported_once(paper: Paper, reporter: JobReporter) -> None:
+    story = "hosts a:1 b:1", "join all", "declare all", "exit b:0 3", "join a:0 after=1 continue state", "report b"
+    run_story(reporter, "min=1 max=2 failures=any", *story)
     assert paper.notices == [
-        "host b was lost: gone.",
-        "host a was lost: its agent was silent for 5 s (--lease).",
+        "rank 1 (b:0) was lost: exit code 3.",
         "the worker in the slot b:0 is started again.",
+        "the job goes on with 1 worker.",
     ]
 
 
-def test_hosts_that_come_and_go_are_told() -> None:
-    before = (Host("a", 2), Host("b", 1), Host("c", 1))
-    now = (Host("c", 4), Host("d", 1), Host("a", 2))
-    assert list(describe_changes(before, now)) == [
-        "the script names new hosts: d (1 slot)",
-        "the script does not name these hosts any more: b",
-        "the script names other numbers of slots: c (4 slots, before 1)",
-    ]
-    assert list(describe_changes(before, tuple(reversed(before)))) == []
-
-
-def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper, reporter: JobReporter) -> None:
-    begun = ["policy min=1 max=4 failures=any", "tick 1", "hosts a:3 b:1"]
-    for command in ('exit a:0 127 "not found"', "tick 2", 'exit a:1 127 "not found"', "lost b gone", "tick 3"):
-        if command.startswith("lost"):
-            reporter.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
-        begun.append(command)
-        reporter.note_state(play(*begun))
+def test_a_slot_or_a_host_that_is_left_alone_is_reported_once_each_time(paper: Paper, reporter: JobReporter) -> None:
+    story = (
+        "tick 1",
+        "hosts a:3 b:1",
+        'exit a:0 127 "not found"',
+        "tick 2",
+        'exit a:1 127 "no"',
+        "lost b gone",
+        "tick 3",
+    )
+    run_story(reporter, "min=1 max=4 failures=any", *story)
     cooldown = "10 s (--blacklist-cooldown-range)"
     why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
-    assert paper.notices == [
+    assert [notice for notice in paper.notices if not notice.startswith("rank")] == [
         f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
         f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why}, close one.",
         "host b was lost: gone.",
@@ -201,18 +172,21 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
     ]
 
 
-def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
+def test_of_many_losses_of_one_kind_the_first_are_printed_and_the_others_counted(paper: Paper) -> None:
     now = [0.0]
-    reporter = make_narrator(paper, clock=lambda: now[0])
+    reporter = make_reporter(paper, clock=lambda: now[0])
     state = play("policy min=1 max=9 failures=any", "tick 1", f"hosts a:1 {' '.join(f'h{n}:1' for n in range(8))}")
     for host in range(8):
         state = tell(reporter, state, Lost(f"h{host}", f"h{host} is not known"))
-    lost = [f"host h{host} was lost: h{host} is not known." for host in range(5)]
-    left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
-    assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
-    assert paper.details == [f"host h{host} was lost: h{host} is not known." for host in range(5, 8)]
-    now[0] += 60
-    reporter.note_state(state)
+    lost = [f"host h{host} was lost: h{host} is not known." for host in range(8)]
+    left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(8)]
+    sentences = [line for pair in zip(lost, left, strict=True) for line in pair]
+    assert (paper.notices, paper.details) == (sentences[:10], sentences[10:])
+    now[0] += 59
+    reporter.sum_up()
+    assert len(paper.notices) == 10
+    now[0] += 1
+    reporter.sum_up()
     sum_up = "this has happened 3 times more, the last time: host h7 was lost: h7 is not known."
     assert paper.notices[10:] == [sum_up]
     now[0] += 60
@@ -220,26 +194,25 @@ def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(pa
     assert paper.notices[11] == "host a was lost: a is not known."
 
 
-def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, reporter: JobReporter) -> None:
-    story = ["policy min=1 max=3 failures=any reset=1", "hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9"]
-    story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
-    for end in range(3, len(story) + 1):
-        reporter.note_state(play(*story[:end]))
+def test_what_was_counted_is_summed_up_when_the_outcome_is_decided(paper: Paper, reporter: JobReporter) -> None:
+    for number in range(7):
+        reporter.log(lose_host("gone", f"h{number}"), None)
+    reporter.decide()
+    assert paper.notices[5:] == ["this has happened 2 times more, the last time: host h6 was lost: gone."]
+
+
+def test_hosts_that_the_reset_limit_leaves_as_they_are_are_reported_once(paper: Paper, reporter: JobReporter) -> None:
+    story = ["hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9", "join a:0 after=1 continue"]
+    story += ["join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
+    run_story(reporter, "min=1 max=3 failures=any reset=1", *story)
     limit = "the job has been reset once, and --reset-limit allows no more:"
     assert paper.notices == [
+        "rank 2 (c:0) was lost: killed by SIGKILL (signal 9).",
+        "the worker in the slot c:0 is started again.",
         "the job goes on with 2 workers.",
         f"{limit} no worker is started on c.",
         f"{limit} the workers on b stay until they end, and no worker is started on d.",
     ]
-
-
-def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
-    reporter = make_narrator(paper, with_fields(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
-    reporter.note_hosts((Host("a", 1),))
-    reporter.note_hosts((Host("a", 1), Host("b", 2)))
-    assert paper.notices[0].startswith("the hosts offer 1 of the 2 slots that the job starts with")
-    assert "600 s (--elastic-timeout)" in paper.notices[0]
-    assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
 
 
 FIRST = blame_worker(ONE, 0, 3)
@@ -247,7 +220,7 @@ STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
 HOST_LOST = blame_host("b", "its agent ended")
 LOST_FIRST = "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."
 MAY_GO_ON = "Exit code 75: it may go on when it is started again."
-TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there", TWO)
+TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there")
 
 
 @pytest.mark.parametrize(
@@ -262,50 +235,45 @@ TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were 
     ids=["too few", "given up", "state lost", "fails again", "host lost"],
 )
 def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
-    paper: Paper, reporter: JobReporter, losses: list[Log | Dismiss], outcome: Outcome, notes: tuple[str]
+    paper: Paper, reporter: JobReporter, losses: list[Log], outcome: Outcome, notes: tuple[str]
 ) -> None:
     for loss in losses:
-        if isinstance(loss, Log):
-            reporter.log(loss)
-        else:
-            reporter.note_dismissal(loss)
-    reporter.note_state(replace(STATE, outcome=outcome))
-    reporter.explain(outcome, 2)
+        reporter.log(loss, outcome)
+    reporter.explain(outcome, 2, STATE)
     last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
     assert paper.pages == [Page(reason=outcome.reason, last_lines=last_lines, notes=notes)]
     assert f"{outcome.reason}." not in paper.notices
 
 
 def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(paper: Paper) -> None:
-    times = iter([1.0, 10.0, 12.5])
-    reporter = make_narrator(paper, clock=times.__next__)
+    times = iter([1.0, 10.0, 12.5, 12.5])
+    reporter = make_reporter(paper, clock=times.__next__)
     reporter.start()
     reporter.decide()
-    reporter.explain(blame_worker(TWO, 1, 3), 2)
+    reporter.explain(blame_worker(TWO, 1, 3), 2, STATE)
     (page,) = paper.pages
     assert (page.rank, page.host, page.returncode, page.seconds) == (1, "b", 3, 2.5)
     assert page.last_lines == ("last words of b:0",)
 
 
 def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, reporter: JobReporter) -> None:
-    reporter.note_state(STATE)
-    reporter.note_event(Exited(TWO, -9), STATE)
-    reporter.note_event(Exited(ONE, 0), STATE)
-    reporter.explain(blame_worker(TWO, 1, -9), 2)
+    state = run_story(reporter, "min=1 max=2 failures=any", "hosts a:1 b:1", "join all", "exit a:0 0", "exit b:0 -9")
+    assert state.outcome is not None
+    reporter.explain(state.outcome, 2, state)
     note = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
     assert paper.pages[0].notes == (note,)
 
 
-@pytest.mark.parametrize("is_formed", [True, False])
-def test_the_page_names_ended_ranks_of_whoever_had_joined(
-    paper: Paper, reporter: JobReporter, *, is_formed: bool
+@pytest.mark.parametrize(("story", "ranks"), [(("join all",), (0,)), ((), (0, 1))], ids=["a newcomer", "all"])
+def test_the_page_names_the_ended_members(
+    paper: Paper, reporter: JobReporter, story: tuple[str, ...], ranks: tuple[int, ...]
 ) -> None:
-    if is_formed:
-        reporter.note_state(STATE)
-        reporter.note_end_ordered(Worker(TWO.slot, 2))
-    reporter.note_end_ordered(ONE)
-    reporter.explain(blame_worker(TWO, 1, 3), 2)
-    assert paper.pages[0].ended_ranks == (0,)
+    begun = "policy min=1 max=2 failures=any", "hosts a:1" if story else "hosts a:1 b:1", *story, "hosts a:1 b:1"
+    state = play(*begun, *("declare a:0" for _ in story))
+    for record in state.alive():
+        reporter.note_end_ordered(record.worker, state)
+    reporter.explain(blame_worker(TWO, 1, 3), 2, state)
+    assert paper.pages[0].ended_ranks == ranks
 
 
 NOT_FOUND = "the command 'train' was not found"
@@ -323,9 +291,7 @@ NOT_STARTED = blame_worker(TWO, 1, 127, NOT_FOUND, cannot_start=True)
     ids=["host lost", "not started on one of several", "not started", "ended well"],
 )
 def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
-    reporter = make_narrator(paper, STATIC)
-    reporter.note_event(Exited(TWO, 3), make_state(STATIC))
-    for number in (1, 2):
-        reporter.note_state(make_state(STATIC, number))
-    reporter.explain(outcome, hosts)
+    reporter = make_reporter(paper, STATIC)
+    state = run_story(reporter, "size=2", "hosts a:1 b:1", "join all", "join all after=1", "exit b:0 3")
+    reporter.explain(outcome, hosts, state)
     assert (paper.notices, paper.pages) == (notices, [])

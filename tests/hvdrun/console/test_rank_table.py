@@ -1,6 +1,6 @@
 """Which rank a worker has: launched with one, moved by generations, and the last one when it is in none."""
 
-from hvdrun.console.job_reporter import RankTable
+from hvdrun.console.marks import RankTable
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from unittest.mock import AsyncMock, Mock
 
-from hvdrun.console.job_reporter import JobReporter, RankTable
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hosts import Hosts
@@ -39,9 +38,7 @@ class Office:
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None
         self._config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})
-        self.hosts = Hosts(
-            spec, self.pool, console, JobReporter(spec, console, RankTable(lambda: None)), reach=self._reach
-        )
+        self.hosts = Hosts(spec, self.pool, console, reach=self._reach)
 
     @property
     def begun(self) -> list[str]:

@@ -3,15 +3,18 @@
 import asyncio
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
 from hvdrun.hosts import discovery, reach
-from hvdrun.hosts.discovery import DiscoveryPoller, Lookups
+from hvdrun.hosts.discovery import Discovery, DiscoveryPoller, Lookups, describe_changes
 from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.hosts import HostList, parse_hosts
+from hvdrun.spec.limits import Elasticity
 from rendezvous.core.model import Host
+from tests.hvdrun.specs import build_spec
 from tests.waiting import happen, in_loop
 
 A = HostList((Host("a", 1),), {})
@@ -158,3 +161,24 @@ async def test_a_name_that_no_server_knows_does_not_hold_up_the_others(monkeypat
             assert sorted(asked) == ["here", "slow", "there"]
         finally:
             answered.set()
+
+
+def test_hosts_that_come_and_go_are_described() -> None:
+    before = (Host("a", 2), Host("b", 1), Host("c", 1))
+    now = (Host("c", 4), Host("d", 1), Host("a", 2))
+    assert list(describe_changes(before, now)) == [
+        "the script names new hosts: d (1 slot)",
+        "the script does not name these hosts any more: b",
+        "the script names other numbers of slots: c (4 slots, before 1)",
+    ]
+    assert list(describe_changes(before, tuple(reversed(before)))) == []
+
+
+def test_a_start_that_must_wait_for_slots_is_announced() -> None:
+    notices: list[str] = []
+    found = Discovery(build_spec(("true",), 2, (), Path("/"), Elasticity(2, script="./hosts")), notices.append)
+    found.announce((Host("a", 1),))
+    found.announce((Host("a", 1), Host("b", 2)))
+    assert notices[0].startswith("the hosts offer 1 of the 2 slots that the job starts with")
+    assert "600 s (--elastic-timeout)" in notices[0]
+    assert notices[1:] == ["the script names new hosts: b (2 slots)."]

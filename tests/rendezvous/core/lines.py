@@ -14,7 +14,6 @@ from rendezvous.core.messages import (
     Finish,
     Interrupt,
     Launch,
-    Level,
     Log,
     Notify,
     OfferResize,
@@ -52,7 +51,7 @@ def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
         case Terminate(worker, grace_seconds, reason, number):
             first = "" if number == SIGTERM else f" signal={number}"
             return "terminate", str(worker), f" grace={grace_seconds:g}{first}  ({reason})"
-        case Log(sentence, level):
+        case Log(sentence, level, _, _):
             return f"log {level}  ({sentence})", "", ""
         case _:
             return show_effect(effect), "", ""
@@ -78,9 +77,8 @@ def show_effect(
             return f"refuse {worker}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
-        case Dismiss(host, reason, level, is_drained):
-            how = " as lost" if level is Level.WARNING else " drained" if is_drained else ""
-            return f"dismiss {host}{how}  ({reason})"
+        case Dismiss(host, reason, is_lost):
+            return f"dismiss {host}{' as lost' if is_lost else ''}  ({reason})"
         case Notify(host, reason):
             return f"notify {host or 'all'}  ({reason})"
         case Finish(outcome):

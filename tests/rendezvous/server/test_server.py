@@ -25,7 +25,6 @@ from rendezvous.core.messages import (
     HostsChanged,
     Joined,
     Launch,
-    Level,
     Lost,
     Notify,
     Terminate,
@@ -368,7 +367,7 @@ async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_hos
         async with aclosing(former.watch()) as notices:
             await anext(notices)
             stage.server.submit(Lost("b", "its agent was silent"))
-            dismissal = Dismiss("b", "host b was lost: its agent was silent", Level.WARNING)
+            dismissal = Dismiss("b", "host b was lost: its agent was silent", is_lost=True)
             launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
             assert dismissal in stage.effects
             assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
