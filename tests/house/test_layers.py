@@ -175,8 +175,15 @@ def test_importing_prints_nothing_and_starts_no_thread() -> None:
     assert (run.stdout, run.stderr) == ("MainThread\n", "")
 
 
-def test_the_pure_tests_are_collected_where_there_is_no_framework() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(("-m", "pure"), id="pure"),
+        pytest.param(("tests/hvdrun", "tests/rendezvous", "tests/house"), id="rooms", marks=pytest.mark.nightly),
+    ],
+)
+def test_what_needs_no_framework_is_collected_without_one(words: tuple[str, ...]) -> None:
     program = "import pytest, sys; sys.modules |= {'torch': None, 'mxnet': None}; sys.exit(pytest.main(sys.argv[1:]))"
-    words = [sys.executable, "-c", program, "-q", "--collect-only", "-p", "no:cacheprovider", "-m", "pure"]
-    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    pytest_ = [sys.executable, "-c", program, "-q", "--collect-only", "-p", "no:cacheprovider"]
+    run = subprocess.run([*pytest_, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout

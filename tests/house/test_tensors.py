@@ -8,12 +8,12 @@ another than its receiver expects.
 import ast
 
 import pytest
-from torch.utils._device import _device_constructors
 
 from tests.house.sources import ROOT, find_python_files
 
+devices = pytest.importorskip("torch.utils._device")
 # Which functions make a tensor where the default device is: those on whose calls torch puts it.
-FACTORIES = frozenset(function.__name__ for function in _device_constructors())
+FACTORIES = frozenset(function.__name__ for function in devices._device_constructors())
 # Their dtype is that of their elements.
 _OF_VALUES = frozenset({"sparse_coo_tensor"})
 

@@ -23,7 +23,7 @@ QUICKSTART = read([ROOT / "docs" / "quickstart.md"])
 OF_PYTEST = [block for block in BLOCKS if "import pytest" in block]
 OF_MXNET = [block for block in BLOCKS if "import mxnet" in block]
 OF_TORCH = [block for block in BLOCKS if block not in {FIRST_JOB, FUNCTIONS, *CELLS, *OF_PYTEST, *OF_MXNET}]
-MESSAGES = re.findall(r"^```text\n((?:Mismatched|One or more).*?)^```$", read(), re.MULTILINE | re.DOTALL)
+MESSAGES = re.findall(r"^```output\n((?:Mismatched|One or more).*?)^```$", read(), re.MULTILINE | re.DOTALL)
 # A folder of the text that does not exist here.
 FOLDER = "/shared/run1"
 

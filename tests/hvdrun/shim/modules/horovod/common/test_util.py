@@ -6,7 +6,8 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
