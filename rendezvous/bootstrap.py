@@ -1,8 +1,8 @@
-"""The few environment variables that reach a worker, written by its agent and read by `init()`: all in one place.
+"""The environment variables of a worker, which its agent writes and `init()` reads.
 
-`HVD_*` say how to reach the agent. `HOROVOD_*` are for scripts that read them before, or instead of, `init()`; in a
-static job they are right from the start, since the placement fixes the ranks before launch. `RANK` and its kin are for
-scripts and libraries that torchrun would start.
+`HVD_*` say how to reach the agent. `HOROVOD_*` are for scripts that read them before `init()`, or instead of it; in a
+static job they are right from the start, since the placement fixes the ranks. `RANK` and the like are for scripts and
+libraries that torchrun would start.
 """
 
 import math
@@ -22,28 +22,28 @@ INCARNATION = "HVD_INCARNATION"
 ADDRESS = "HVD_ADDRESS"
 START_TIMEOUT = "HVD_START_TIMEOUT"
 LEASE = "HVD_LEASE"
-LATE = "HVD_LATE"  # "1" or not there
+LATE = "HVD_LATE"  # "1" or not set
 HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
 CHECKPOINT = "HVD_CHECKPOINT"  # the folder of the job's checkpoints; set by the launcher, or by the user of another
-BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
+BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the user of another launcher
 
 
 def name_stop_file(socket: Path) -> Path:
-    """What an agent makes beside its socket when a stop notice has come for the job."""
+    """The file that an agent creates beside its socket when a stop notice has come for the job."""
     return socket.with_name("stopping")
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """What a worker must know to join its job.
+    """What a worker needs to join its job.
 
-    job: the job's identity, also the mark by which its processes are known.
+    job: the job's identity, which also marks its processes.
     socket: the agent's Unix socket.
-    worker: who this is.
-    address: the address on which the members on other hosts reach this host.
+    worker: this worker.
+    address: the address at which the members on other hosts reach this host.
     start_timeout_seconds: how long the job waits for all workers to join.
-    lease_seconds: how long a host may be silent before it is lost.
-    is_late: others train already, and take this worker in when it is ready.
+    lease_seconds: how long an agent may be silent before its host is lost.
+    is_late: others train already; this worker is added when it is ready.
     """
 
     job: str
@@ -69,10 +69,10 @@ class Bootstrap:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Self | None:
-        """Read what the agent wrote; None when no agent of hvdrun started this process.
+        """Read the agent's variables; None if no agent of hvdrun started this process.
 
         Raises:
-            BootstrapError: some of the variables are there, but not all, or one is malformed.
+            BootstrapError: one of the variables is missing or malformed.
         """
         if JOB not in environment:
             return None
@@ -100,7 +100,7 @@ class Bootstrap:
 
 
 class Backend(StrEnum):
-    """What may be asked for; without it each kind of tensor takes what suits it."""
+    """The backends that the user can choose; without a choice each kind of tensor uses what suits it."""
 
     GLOO = "gloo"
     NCCL = "nccl"
@@ -108,10 +108,10 @@ class Backend(StrEnum):
 
 
 def read_backend(environment: Mapping[str, str]) -> Backend | None:
-    """The backend that a worker's variables ask for; None when they ask for none.
+    """The backend that a worker's variables name; None if they name none.
 
     Raises:
-        UnknownBackendError: they ask for one that there is not.
+        UnknownBackendError: the name is unknown.
     """
     name = environment.get(BACKEND)
     if not name:
@@ -137,7 +137,7 @@ def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool)
 
 
 def torch_environment(assignment: Assignment, master: Endpoint, job: str) -> dict[str, str]:
-    """The variables that torchrun gives each worker of its own; rank 0 will listen at `master`.
+    """The variables that torchrun sets for each of its workers; rank 0 will listen at `master`.
 
     TORCHELASTIC_USE_AGENT_STORE is False because no agent listens there. torchrun also sets
     TORCH_NCCL_ASYNC_ERROR_HANDLING to torch's default; our own groups have another default.
@@ -160,6 +160,6 @@ def torch_environment(assignment: Assignment, master: Endpoint, job: str) -> dic
 
 
 def torch_host_environment(hosts: Iterable[str], host: str) -> dict[str, str]:
-    """The variables that torchrun gives all workers of a host: the host's place among those of the job."""
+    """The variables that torchrun sets for all workers of a host: the host's place among those of the job."""
     names = tuple(hosts)
     return {"GROUP_RANK": str(names.index(host)), "GROUP_WORLD_SIZE": str(len(names))}

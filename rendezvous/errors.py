@@ -22,7 +22,7 @@ class BootstrapError(RendezvousError):
 
 
 class UnknownBackendError(RendezvousError):
-    """A variable asks for a backend that there is not.
+    """A variable names an unknown backend.
 
     Cause: The variable names no backend.
     Remedy: Use one that the sentence lists.
@@ -46,7 +46,7 @@ class JoinRefusedError(RendezvousError):
 
 
 class GenerationInterruptedError(RendezvousError):
-    """The generation cannot go on, or not even begin: its members join again with a report.
+    """The generation cannot continue, or start: its members join again with a report.
 
     Cause: A worker of the generation was lost.
     Remedy: None: its members join the next generation.
@@ -72,7 +72,7 @@ class UnreachableError(RendezvousError):
 
 
 class ListenError(RendezvousError):
-    """The server, or an agent, cannot listen where it should.
+    """The server, or an agent, cannot listen at its address or socket.
 
     Cause: The address has gone, or the temporary folder cannot hold a socket.
     Remedy: Check the network interface, and `TMPDIR`.
@@ -84,7 +84,7 @@ class ListenError(RendezvousError):
 
 
 class SequencerStartError(RendezvousError):
-    """There is no process that fixes the order of the workers' collectives.
+    """The sequencer, which orders the workers' collectives, could not be started.
 
     Cause: The Python of the workers has no NumPy, or ran out of processes.
     Remedy: Install NumPy there.
@@ -96,7 +96,7 @@ class SequencerStartError(RendezvousError):
 
 
 class WireError(RendezvousError):
-    """A message lacks what it must have, or is none of ours.
+    """A message is malformed, or comes from another program.
 
     Cause: Another program, or another version of hvdrun, writes to a connection of the job.
     Remedy: Install one version on all hosts.

@@ -1,7 +1,8 @@
-"""Typed calls of the rendezvous service: a worker's, to its agent, and an agent's, to the server.
+"""Typed calls of the rendezvous service: of a worker to its agent, and of an agent to the server.
 
-Every call has a deadline. A call that finds nobody is tried again until its time is over, since an agent may still be
-starting and a network may stumble; whatever else goes wrong is final and raised at once. gRPC's errors end here.
+Every call has a deadline. A call that cannot be delivered is retried until its time is over, since an agent may still
+be starting and a network may fail for a moment. Any other error is raised immediately. No error of gRPC leaves this
+package.
 """
 
 from rendezvous.client.agent import AgentClient

@@ -1,7 +1,7 @@
-"""An agent's calls, to the server.
+"""An agent's calls to the server.
 
-Its connection is asked for a sign of life all the time: where a network is cut without a word, or forgets the
-connection (a firewall, a laptop that slept), a new one is made while the lease still runs.
+The connection is pinged: if it breaks silently (a cut network, a firewall, a laptop that slept), a new one is opened
+before the lease runs out.
 """
 
 import asyncio
@@ -20,17 +20,14 @@ from rendezvous.wire.notifications import Notification
 from rendezvous.wire.orders import SERVER_NAME, Credential
 
 _LEASE_SECONDS = 30.0
-_SILENCE_SHARE = 0.2  # of a lease: when a silent connection is asked, and how long it has for its answer, but
-_LEAST_SILENCE_SECONDS = 1.0  # a busy peer may take that long
-_CONNECT_SHARE = 0.25  # of a lease: how long one try to connect may take, within these limits
-_CONNECT_LIMITS_SECONDS = (1.0, 5.0)  # a handshake with a busy launcher on a slow line; the lease of most jobs
+_SILENCE_SHARE = 0.2  # of a lease: when a silent connection is pinged, and how long the answer may take
+_LEAST_SILENCE_SECONDS = 1.0  # at least, since a busy peer may take as long
+_CONNECT_SHARE = 0.25  # of a lease: how long one try to connect may take
+_CONNECT_LIMITS_SECONDS = (1.0, 5.0)  # at least, since a busy launcher may take as long; and at most
 
 
 class AgentClient:
-    """An agent's way to the server, over mutual TLS; asynchronous.
-
-    A connection that has died in silence is replaced so early that the rest of the lease is left for the new one.
-    """
+    """An agent's connection to the server, over mutual TLS; asynchronous."""
 
     def __init__(self, server: str, host: str, credential: Credential, lease_seconds: float = _LEASE_SECONDS) -> None:
         self._server = server
@@ -39,8 +36,8 @@ class AgentClient:
         options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
-        self._joining: list[pb.Joined] = []  # whom the server has not heard of
-        self._turn = asyncio.Lock()  # to pass them on
+        self._joining: list[pb.Joined] = []  # joins that have not been sent
+        self._sending = asyncio.Lock()
 
     async def report(
         self,
@@ -71,34 +68,34 @@ class AgentClient:
             raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
 
     async def join(self, joined: pb.Joined) -> pb.JoinReply:
-        """Pass on that a worker joins, in one call with those that came while the last call was under way.
+        """Forward a worker's join, in one call with those that came while the last call was in progress.
 
-        A host's workers join at the same time, and the server of a large job is busy then: it hears each host twice,
-        not each worker.
+        A host's workers join at the same time, when the server of a large job is busy: it gets about two calls from
+        each host, not one from each worker.
         """
         self._joining.append(joined)
         try:
-            async with self._turn:
-                if any(each is joined for each in self._joining):  # else another worker's call has taken it along
-                    await self._pass_on(joined)
+            async with self._sending:
+                if any(each is joined for each in self._joining):  # else another worker's call has sent it
+                    await self._send_joins(joined)
         finally:
             self._joining = [each for each in self._joining if each is not joined]
         return pb.JoinReply()
 
-    async def _pass_on(self, joined: pb.Joined) -> None:
+    async def _send_joins(self, joined: pb.Joined) -> None:
         sent = tuple(self._joining)
         try:
             await self._stub.Join(pb.JoinRequest(joined=sent), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             if len(sent) == 1 or may_be_retried(error):
                 raise
-            # What is refused may be another worker's.
+            # The refusal may be due to another worker's join.
             await self._stub.Join(pb.JoinRequest(joined=[joined]), timeout=CALL_SECONDS)
         else:
             self._joining = [each for each in self._joining if not any(each is one for one in sent)]
 
     async def open_sequencer(self, generation: int, endpoint: Endpoint) -> None:
-        """Tell where the generation's sequencer listens, through broken connections, until cancelled.
+        """Report where the generation's sequencer listens; retries through broken connections until cancelled.
 
         Raises:
             CallRefusedError: rank 0 of that generation is not on this host.
@@ -114,20 +111,20 @@ class AgentClient:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def declare(self, request: pb.Declared) -> pb.DeclareReply:
-        """Pass on that a worker has state."""
+        """Forward a worker's declaration that it has state."""
         return await self._stub.Declare(request, timeout=CALL_SECONDS)
 
     async def fetch_task(self, request: pb.FetchTaskRequest) -> AsyncGenerator[pb.TaskPart, None]:
-        """Pass on that a worker waits for a task, and the task in its parts; there is no limit to that."""
+        """Forward a worker's wait for a task, and the parts of the task; without a time limit."""
         async for part in self._stub.FetchTask(request):
             yield part
 
     async def deliver_outcome(self, parts: AsyncIterator[pb.OutcomePart]) -> pb.DeliverOutcomeReply:
-        """Pass on what has become of a task, part by part."""
+        """Forward the outcome of a task, part by part."""
         return await self._stub.DeliverOutcome(parts)
 
     async def watch(self) -> AsyncGenerator[Notification, None]:
-        """What the server's topic holds for this host, through broken connections, until cancelled."""
+        """The notifications of the server for this host; retries through broken connections until cancelled."""
         while True:
             try:
                 async for message in self._stub.Watch(pb.WatchRequest(host=self._host)):
@@ -142,14 +139,14 @@ class AgentClient:
 
 
 def _liveness(lease_seconds: float) -> tuple[tuple[str, int], ...]:
-    """Options for a connection that is known to be alive, in milliseconds."""
+    """GRPC's options for pings and connecting, in milliseconds."""
     silence = int(1000 * max(_LEAST_SILENCE_SECONDS, _SILENCE_SHARE * lease_seconds))
     least, most = _CONNECT_LIMITS_SECONDS
     return (
         ("grpc.keepalive_time_ms", silence),
         ("grpc.keepalive_timeout_ms", silence),
-        ("grpc.http2.ping_timeout_ms", silence),  # 60 s, else, and the former changes nothing while a ping is under way
-        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes: the watch may be silent for days
-        # Despite its name, this is how long one try to connect may take.
+        ("grpc.http2.ping_timeout_ms", silence),  # 60 s by default; while a ping is pending, this limit counts
+        ("grpc.http2.max_pings_without_data", 0),  # no limit: the watch may be silent for days
+        # Despite its name, this limits one try to connect.
         ("grpc.min_reconnect_backoff_ms", int(1000 * min(most, max(least, _CONNECT_SHARE * lease_seconds)))),
     )

@@ -1,4 +1,4 @@
-"""What the calls of workers and agents have in common: how long they take, how a socket is named, what is final."""
+"""What the calls of workers and agents share: time limits, the connection to an agent, which errors are final."""
 
 import os
 from pathlib import Path
@@ -6,36 +6,43 @@ from urllib.parse import quote
 
 import grpc
 
+from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.errors import CallRefusedError
 
 CALL_SECONDS = 10.0  # one call's deadline
 RETRY_SECONDS = 0.1  # between two tries
 OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # a proxy in the environment is not for us
+    ("grpc.enable_http_proxy", 0),  # a proxy in the environment does not lead to the launcher
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
-# A path that is broken, or a peer that ends or is late. Whatever else a call ends with, it would end with again: the
-# peer refuses it, does not know it, or cannot read it (INTERNAL), or it is too large (RESOURCE_EXHAUSTED).
+# The network is broken, or the peer stops or is late. Any other error would be the same at the next try: the peer
+# refuses the call, does not know it, or cannot read it (INTERNAL), or it is too large (RESOURCE_EXHAUSTED).
 _RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
 def name_socket(path: Path) -> str:
-    """How gRPC names a Unix socket: in a URI, in which a path's odd characters are escaped."""
+    """GRPC's name of a Unix socket: a URI, in which special characters of the path are escaped."""
     return f"unix:{quote(os.fsencode(path))}"
 
 
+def connect_to_agent(socket: Path) -> tuple[grpc.Channel, pb_grpc.RendezvousStub]:
+    """A worker's channel to its agent, and the service on it; blocking."""
+    channel = grpc.insecure_channel(name_socket(socket), options=(*OPTIONS, ("grpc.min_reconnect_backoff_ms", 50)))
+    return channel, pb_grpc.RendezvousStub(channel)
+
+
 def may_be_retried(error: grpc.RpcError) -> bool:
-    """Whether the same call may succeed later."""
+    """The same call may succeed later."""
     return error.code() in _RETRIED
 
 
 def raise_final(error: grpc.RpcError, where: str) -> None:
-    """Raise what no further try can mend.
+    """Raise an error that another try would not change.
 
     Raises:
-        CallRefusedError: that is what this error says.
+        CallRefusedError: the error is final.
     """
     if not may_be_retried(error):
         raise CallRefusedError(where, str(error.details())) from None

@@ -1,4 +1,4 @@
-"""A worker's subscription to what its agent publishes: a thread of its own reads it as long as the client is open."""
+"""A worker's subscription to its agent's notifications: a background thread reads them while the client is open."""
 
 import math
 import threading
@@ -20,15 +20,15 @@ from rendezvous.wire.notifications import Notification, Snapshot
 T = TypeVar("T")
 
 CLOSED = "the client was closed"
-_END_SECONDS = 1.0  # for the thread to end; it waits for nothing but the call, which is cancelled
+_END_SECONDS = 1.0  # for the thread to end; it waits only for the call, which is cancelled
 
 
 class Subscription:
-    """A worker's subscription to its agent's topic; begins with the first call that waits, and ends with `close`.
+    """A worker's subscription to its agent's topic; starts with the first call that waits, and ends with `close`.
 
     Args:
         stub: the service.
-        worker: who is told.
+        worker: the subscriber.
         where: the agent's socket, for messages.
     """
 
@@ -36,7 +36,7 @@ class Subscription:
         self._stub = stub
         self._worker = worker
         self._where = where
-        self._news = threading.Condition()  # guards all that follows
+        self._changed = threading.Condition()  # guards the fields below
         self._snapshot = Snapshot()
         self._subscribers: set[SimpleQueue[Notification | None]] = set()
         self._failure: RendezvousError | None = None
@@ -45,17 +45,17 @@ class Subscription:
         self.is_closed = threading.Event()
 
     def wait(self, find: Callable[[Notification], T | None], deadline: float) -> T | None:
-        """The first that `find` finds in a notification that holds now or later; None when the deadline has passed.
+        """Wait until `find` returns a value for a notification, and return it; None if the deadline passes.
 
         deadline: on the monotonic clock; infinity for none.
 
         Raises:
-            CallRefusedError: the agent refuses to tell this worker.
-            WireError: what it tells cannot be understood.
+            CallRefusedError: the agent refuses the subscription.
+            WireError: a notification is malformed.
             UnreachableError: the client was closed.
         """
-        with self._news:
-            self._begin()
+        with self._changed:
+            self._start()
             while True:
                 for notification in self._snapshot:
                     if (found := find(notification)) is not None:
@@ -64,46 +64,46 @@ class Subscription:
                 left_seconds = deadline - time.monotonic()
                 if left_seconds <= 0:
                     return None
-                self._news.wait(None if left_seconds == math.inf else left_seconds)
+                self._changed.wait(None if left_seconds == math.inf else left_seconds)
 
     def follow(self) -> Iterator[Notification]:
         """Every notification that holds now, then each new one, until this is closed.
 
         Raises:
-            CallRefusedError: the agent refuses to tell this worker.
-            WireError: what it tells cannot be understood.
+            CallRefusedError: the agent refuses the subscription.
+            WireError: a notification is malformed.
         """
-        news: SimpleQueue[Notification | None] = SimpleQueue()
-        with self._news:
+        queue: SimpleQueue[Notification | None] = SimpleQueue()
+        with self._changed:
             if self.is_closed.is_set():
                 return
-            self._begin()
+            self._start()
             for notification in self._snapshot:
-                news.put(notification)
-            self._subscribers.add(news)
+                queue.put(notification)
+            self._subscribers.add(queue)
         try:
-            while (notice_or_end := news.get()) is not None:
-                yield notice_or_end
+            while (notification_or_end := queue.get()) is not None:
+                yield notification_or_end
         finally:
-            with self._news:
-                self._subscribers.discard(news)
-        with self._news:
+            with self._changed:
+                self._subscribers.discard(queue)
+        with self._changed:
             if not self.is_closed.is_set():
                 self._raise_end()
 
     def close(self) -> None:
-        """End the subscription, and whoever waits for it."""
+        """End the subscription, and every call that waits for it."""
         self.is_closed.set()
-        with self._news:
+        with self._changed:
             call, thread = self._call, self._thread
-            self._tell_end()
+            self._wake_all()
         if call is not None:
             call.cancel()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_END_SECONDS)
 
-    def _begin(self) -> None:
-        """Read, if nobody does; what a former try has ended with is forgotten."""
+    def _start(self) -> None:
+        """Start the thread unless it runs, and forget the error of a former one."""
         if self._thread is None and not self.is_closed.is_set():
             self._failure = None
             self._thread = threading.Thread(target=self._read, name="hvdrun-notices", daemon=True)
@@ -120,19 +120,19 @@ class Subscription:
                 failure = error
             else:
                 self.is_closed.wait(RETRY_SECONDS)
-        with self._news:
+        with self._changed:
             self._failure = failure
             self._thread = None
-            self._tell_end()
+            self._wake_all()
 
     def _read_once(self, request: pb.WatchRequest) -> None:
         try:
             call = self._stub.Watch(request, wait_for_ready=True)
-        except ValueError:  # gRPC's word for a channel that was closed
+        except ValueError:  # what gRPC raises after the channel was closed
             return
-        with self._news:
+        with self._changed:
             self._call = call
-        if self.is_closed.is_set():  # while the call was being made, and could not be cancelled
+        if self.is_closed.is_set():  # `close` came before there was a call to cancel
             call.cancel()
         try:
             for message in call:
@@ -141,16 +141,16 @@ class Subscription:
             raise_final(error, self._where)
 
     def _take(self, notification: Notification) -> None:
-        with self._news:
+        with self._changed:
             if self._snapshot.add(notification):
                 for subscriber in self._subscribers:
                     subscriber.put(notification)
-                self._news.notify_all()
+                self._changed.notify_all()
 
-    def _tell_end(self) -> None:
+    def _wake_all(self) -> None:
         for subscriber in self._subscribers:
             subscriber.put(None)
-        self._news.notify_all()
+        self._changed.notify_all()
 
     def _raise_end(self) -> None:
         if self._failure is not None:

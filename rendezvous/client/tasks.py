@@ -1,6 +1,6 @@
 """A worker's calls for tasks, to its agent; blocking.
 
-They are tried again for as long as the worker lives: one whose agent has gone is ended by others.
+They are retried as long as the worker lives: the watchdog kills a worker whose agent is lost.
 """
 
 import os
@@ -12,9 +12,8 @@ from typing import IO, TypeVar
 import grpc
 
 from protos import rendezvous_pb2 as pb
-from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.bootstrap import Bootstrap
-from rendezvous.client.calls import OPTIONS, RETRY_SECONDS, name_socket, raise_final
+from rendezvous.client.calls import RETRY_SECONDS, connect_to_agent, raise_final
 from rendezvous.wire import codec
 from rendezvous.wire.tasks import PIECE_BYTES, OutcomeHead
 
@@ -22,20 +21,21 @@ ResultT = TypeVar("ResultT")
 
 
 class TaskClient:
-    """A worker's way to the tasks of its job.
+    """Fetches a job's tasks for one worker, and delivers their outcomes.
 
-    Close it before a task runs: a process that forks with an open channel cannot rely on gRPC in the child.
+    Close it before a task runs: gRPC does not work in the child of a process that forks with an open channel.
     """
 
     def __init__(self, bootstrap: Bootstrap) -> None:
         self._worker = bootstrap.worker
         self._where = str(bootstrap.socket)
-        options = (*OPTIONS, ("grpc.min_reconnect_backoff_ms", 50))
-        self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
-        self._stub = pb_grpc.RendezvousStub(self._channel)
+        self._channel, self._stub = connect_to_agent(bootstrap.socket)
 
     def fetch(self, after: int, file: IO[bytes]) -> int | None:
-        """Wait for the task after this one, and write it into an empty file: its number; None when there is none.
+        """Wait for the next task, write it into the file, and return its number; None if there are no more.
+
+        after: the number of the last task.
+        file: its former content is deleted.
 
         Raises:
             CallRefusedError: the job has no tasks, or does not know this worker.
@@ -54,10 +54,10 @@ class TaskClient:
         return self._retry(fetch)
 
     def deliver(self, number: int, file: IO[bytes], *, failed: bool, follows_another: bool = False) -> None:
-        """Say what has become of a task; the file has the bytes of it.
+        """Deliver the outcome of a task, whose bytes are in the file.
 
         Raises:
-            CallRefusedError: the job does not want it.
+            CallRefusedError: the job does not accept it.
         """
         head = codec.encode(OutcomeHead(self._worker, number, file.seek(0, os.SEEK_END), failed, follows_another))
 
@@ -70,7 +70,7 @@ class TaskClient:
         self._retry(deliver)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._channel.close()
 
     def _retry(self, call: Callable[[], ResultT]) -> ResultT:

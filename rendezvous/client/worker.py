@@ -1,4 +1,4 @@
-"""A worker's calls, to its agent."""
+"""A worker's calls to its agent."""
 
 import math
 import os
@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 import grpc
 
 from protos import rendezvous_pb2 as pb
-from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.bootstrap import Bootstrap
-from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, name_socket, raise_final
+from rendezvous.client.calls import CALL_SECONDS, RETRY_SECONDS, connect_to_agent, raise_final
 from rendezvous.client.subscription import CLOSED, Subscription
 from rendezvous.core.messages import Announce, Declared, Depart, Interrupt, Joined, OfferResize, Refuse
 from rendezvous.core.model import Endpoint, Membership
@@ -25,40 +24,38 @@ from rendezvous.errors import (
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 
-_FAIL_SECONDS = 1.0  # for a call of one who ends, which its agent sees in any case
-_MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which the server watches over
+_FAIL_SECONDS = 1.0  # for the call of a worker that exits, which its agent notices anyway
+_MARGIN_SECONDS = 30.0  # a worker waits longer than the start timeout, so that the server reports the timeout
 
 
 class WorkerClient:
-    """A worker's way to the rendezvous, through its agent's Unix socket; blocking.
+    """A worker's connection to the rendezvous, through its agent's Unix socket; blocking.
 
-    One thread of its own reads what the agent's topic holds for this worker; whoever waits, in any thread, waits for
-    what it has read. So it may stay open as long as the worker lives, and an interruption is heard at once.
+    A background thread reads the agent's notifications for this worker. Calls that wait, in any thread, wait for what
+    it reads. So the client may stay open as long as the worker lives, and interruptions arrive immediately.
 
-    In a job that cannot recover, close it as soon as the group is formed: nobody listens, and a process that forks
-    with an open channel (a DataLoader with workers does) cannot rely on gRPC in the child.
+    In a static job, close it when the group is formed: no more notifications are needed, and gRPC does not work in the
+    child of a process that forks with an open channel, as a DataLoader with workers does.
     """
 
     def __init__(self, bootstrap: Bootstrap, *, margin_seconds: float = _MARGIN_SECONDS) -> None:
         self._worker = bootstrap.worker
         self._socket = bootstrap.socket
         self._patience_seconds = bootstrap.start_timeout_seconds + margin_seconds
-        options = (*OPTIONS, ("grpc.min_reconnect_backoff_ms", 50))
-        self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
-        self._stub = pb_grpc.RendezvousStub(self._channel)
+        self._channel, self._stub = connect_to_agent(bootstrap.socket)
         self._subscription = Subscription(self._stub, self._worker, str(self._socket))
-        self._deadline: float | None = None  # for what belongs to joining; None before
+        self._deadline: float | None = None  # for connecting to the other members; None before `join`
 
     def join(self, after: int, report: Report | None = None) -> Membership:
-        """Tell of this worker, and wait for a generation newer than `after` with it in it.
+        """Join, and wait for a generation newer than `after` that includes this worker.
 
-        report: given in a job that recovers. There is no limit then: one that is to be taken in later, or that waits
-            until the lost are replaced, waits as long as the job allows, and no longer than its agent lives. Without
-            a report, the limit is the start timeout and some seconds.
+        report: given in an elastic job. There is no limit then: a new worker, or one that waits until lost ones are
+            replaced, waits as long as the job allows. Without a report, the limit is the start timeout and some
+            seconds.
 
         Raises:
-            JoinRefusedError: there will never be one.
-            UnreachableError: nothing came within the limit, or the client was closed.
+            JoinRefusedError: no generation will include this worker.
+            UnreachableError: no generation came within the limit, or the client was closed.
         """
         deadline = time.monotonic() + (self._patience_seconds if report is None else math.inf)
         joined = codec.encode(Joined(self._worker, after) if report is None else Joined(self._worker, after, report))
@@ -82,25 +79,25 @@ class WorkerClient:
         return membership
 
     def declare(self, *, needs_state: bool = False) -> None:
-        """Say that this worker has state that it can begin again with: from now on a lost member is replaced.
+        """Declare that this worker has a state that it can restore: from now on lost members are replaced.
 
-        needs_state: it was taken in later, and has not yet received the others' state, so that nobody may copy its own;
-            when it has, it declares again.
+        needs_state: it was added later, and has not received the others' state yet, so no worker may copy from it; when
+            it has, it declares again.
 
         Raises:
             CallRefusedError: the job does not know this worker.
-            UnreachableError: nobody answered in time.
+            UnreachableError: no answer came in time.
         """
         request = codec.encode(Declared(self._worker, needs_state))
         deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
     def fail(self, returncode: int) -> None:
-        """Say that this process will end with this code, as waitpid tells it; the agent tells the others at once.
+        """Report that this process will exit with this code, as waitpid returns it, so that the others learn it early.
 
         Raises:
             CallRefusedError: the agent does not know this worker.
-            UnreachableError: nobody answered in time.
+            UnreachableError: no answer came in time.
         """
         request = pb.FailRequest(worker=codec.encode_worker(self._worker), returncode=returncode)
         deadline = time.monotonic() + _FAIL_SECONDS
@@ -109,11 +106,11 @@ class WorkerClient:
     def follow(self) -> Iterator[Interrupt | OfferResize | Depart]:
         """Every interruption, offer and departure that holds now, then each new one, until the client is closed.
 
-        It blocks, and is for a thread that lives as long as the worker: `close`, called by another, ends it at once.
+        It blocks, and is for a thread that lives as long as the worker; `close`, called by another thread, ends it.
 
         Raises:
-            CallRefusedError: the agent refuses to tell it.
-            WireError: what it tells cannot be understood.
+            CallRefusedError: the agent refuses the subscription.
+            WireError: a notification is malformed.
         """
         for notification in self._subscription.follow():
             if isinstance(notification, Interrupt | OfferResize | Depart):
@@ -123,10 +120,10 @@ class WorkerClient:
         """Wait until the generation has a sequencer.
 
         Raises:
-            SequencerStartError: there will be none, as the agent of rank 0's host tells rank 0.
-            JoinRefusedError: rank 0 has ended without one.
-            GenerationInterruptedError: the generation cannot go on.
-            UnreachableError: nothing was heard of it within what is left of the time for joining.
+            SequencerStartError: it could not be started; the agent of rank 0's host reports this to rank 0.
+            JoinRefusedError: rank 0 has exited without one.
+            GenerationInterruptedError: the generation cannot continue.
+            UnreachableError: none was announced within the remaining time for joining.
         """
 
         def find(notification: Notification) -> Endpoint | None:
@@ -136,7 +133,7 @@ class WorkerClient:
                 case SequencerFailed(number, reason) if number == generation:
                     raise SequencerStartError(reason)
                 case Depart(number, _, rank) if number == generation and rank == 0:
-                    raise JoinRefusedError("rank 0 has ended before the workers were connected")
+                    raise JoinRefusedError("rank 0 has exited before the workers were connected")
                 case _:
                     return self._raise_interruption(notification, generation)
 
@@ -146,10 +143,9 @@ class WorkerClient:
         return endpoint
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
-        """The rank of a member of the generation that has ended well; None when none is heard of within the limit.
+        """The rank of a member of the generation that has exited with 0; None if none is reported within the limit.
 
-        The news travels from the agent of the departed to the server and back: a peer may notice the broken connection
-        earlier.
+        The report travels over the server, so a peer may notice the broken connection earlier.
         """
 
         def find(notification: Notification) -> int | None:
@@ -161,12 +157,12 @@ class WorkerClient:
         return self._subscription.wait(find, time.monotonic() + limit_seconds)
 
     def close(self) -> None:
-        """End all calls, whoever waits for them, and the connection."""
+        """End all calls and close the connection."""
         self._subscription.close()
         self._channel.close()
 
     def _find_deadline(self) -> float:
-        """When the time for joining is over."""
+        """When the time for joining is over, on the monotonic clock."""
         return time.monotonic() + self._patience_seconds if self._deadline is None else self._deadline
 
     @staticmethod
@@ -175,7 +171,7 @@ class WorkerClient:
             raise GenerationInterruptedError(generation, notification.reason)
 
     def _call(self, call: Callable[[float], object], deadline: float) -> None:
-        """Call with the seconds that one try may take, until it is answered."""
+        """Call until there is an answer; `call` gets the time limit of one try, in seconds."""
         while True:
             try:
                 call(min(CALL_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -185,7 +181,7 @@ class WorkerClient:
                     raise UnreachableError("the agent", str(self._socket), CLOSED) from None
                 if time.monotonic() > deadline:
                     raise UnreachableError("the agent", str(self._socket), str(error.details())) from None
-            except ValueError:  # gRPC's word for a channel that this client's owner has closed meanwhile
+            except ValueError:  # what gRPC raises after the client's owner has closed the channel
                 if not self._subscription.is_closed.is_set():
                     raise
                 raise UnreachableError("the agent", str(self._socket), CLOSED) from None

@@ -1,7 +1,7 @@
-"""What the parties of a job say to each other: plain values, and `codec`, which puts them on the wire."""
+"""The messages between launcher, agents and workers: dataclasses, and `codec`, which encodes them."""
 
 from typing import Annotated, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-Filled: TypeAlias = Annotated[T, "filled"]  # a field of a value that is not accepted when it is empty, or 0
+Filled: TypeAlias = Annotated[T, "filled"]  # a field that must not be empty, or 0

@@ -1,20 +1,20 @@
-"""The one codec: a dataclass <-> the protobuf message of its name, field by field, and frames of them.
+"""The codec: a dataclass <-> the protobuf message of the same name, field by field; and frames of them.
 
-So a message has one shape, its dataclass, and a new one is written there and in protos/rendezvous.proto, with the same
-names. The two may differ in this much:
+A new message is a dataclass and a message in protos/rendezvous.proto, with the same names. Their fields correspond like
+this:
 
-| a field of the dataclass | of the message |
+| field of the dataclass | field of the message |
 |---|---|
 | `X`, another dataclass or an enum | its message; its enum, whose values are X_MEMBER |
-| `X | None`, or a dataclass with a default | optional; not there for None, or for the default |
+| `X | None`, or a dataclass with a default | optional; missing for None, and for the default |
 | `tuple[X, ...]` | repeated; `tuple[int, ...]` are ranks, in runs: see `_encode_runs` |
 | `tuple[X, Y]`, in a tuple; a Mapping | a message of two fields, in this order; repeated |
-| `str` | string, and undecodable bytes of a path in it arrive readable; or bytes, which arrive as they were |
+| `str` | string, in which undecodable bytes of a path become escapes; or bytes, which arrive unchanged |
 | a Mapping | or bytes: JSON |
 
-`WireError` is raised for a message that lacks what it must have: `_CHECKS`, and what is marked `Filled`.
+A malformed message raises `WireError`: see `_CHECKS` and `Filled`.
 
-Long because both ways of every kind of field stand beside each other.
+Long because both directions of every kind of field stand beside each other.
 """
 
 import json
@@ -48,17 +48,17 @@ Wire: TypeAlias = Any  # a FieldDescriptor or EnumDescriptor, of which the stubs
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 _LENGTH = struct.Struct(">I")
 _LAST_PORT = 65_535
-_MOST_RANKS = 1_000_000  # a run is short; what it stands for must not fill the memory
+_MOST_RANKS = 1_000_000  # a short run of a peer must not fill the memory
 
-# What is wrong with a value that has arrived, in one sentence, beyond what the types of its fields say.
+# By type, what is wrong with a received value, beyond the types of its fields; False if nothing is.
 _CHECKS: dict[type, Convert] = {
     Assignment: lambda it: it.rank >= it.size and f"rank {it.rank} in a generation of {it.size}",
     Endpoint: lambda it: (
         not (it.address and 0 < it.port <= _LAST_PORT) and f"an endpoint without address, or with port {it.port}"
     ),
     Published: lambda it: len(it.key) != KEY_BYTES and f"a generation with a key of {len(it.key)} bytes",
-    PendingOperation: lambda it: not it.ranks and f"an operation {it.name!r} of nobody",
-    CompletedOperation: lambda it: not it.ranks and f"an operation {it.name!r} of nobody",
+    PendingOperation: lambda it: not it.ranks and f"an operation {it.name!r} without ranks",
+    CompletedOperation: lambda it: not it.ranks and f"an operation {it.name!r} without ranks",
 }
 
 
@@ -71,7 +71,7 @@ def decode(kind: type[T], message: Message) -> T:
     """The dataclass of a message.
 
     Raises:
-        WireError: it lacks something.
+        WireError: the message is malformed.
     """
     return cast("T", _find_codec(kind).decode(message))
 
@@ -114,7 +114,7 @@ def encode_agent_message(message: AgentMessage) -> bytes:
 
 
 def decode_agent_message(data: bytes) -> AgentMessage:
-    """What an agent says in one frame."""
+    """The agent's message of one frame."""
     return cast("AgentMessage", _parse(_find_union(pb.AgentMessage, AgentMessage), data))
 
 
@@ -129,12 +129,12 @@ def decode_frame(kind: type[T], data: bytes) -> T:
 
 
 def frame(data: bytes) -> bytes:
-    """Length-delimited: four bytes, most significant first, then the message."""
+    """Prefix a message with its length: four bytes, most significant first."""
     return _LENGTH.pack(len(data)) + data
 
 
 class FrameReader:
-    """Cuts a stream of bytes, in whatever chunks it comes, into the frames it is made of."""
+    """Splits a stream of bytes, which comes in any chunks, into frames."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -143,7 +143,7 @@ class FrameReader:
         """The frames that are complete with this chunk.
 
         Raises:
-            WireError: a frame is longer than MAX_FRAME_BYTES, so this is not our stream.
+            WireError: a frame is longer than MAX_FRAME_BYTES: the peer is another program.
         """
         self._pending += chunk
         while len(self._pending) >= _LENGTH.size:
@@ -159,7 +159,7 @@ class FrameReader:
 
 
 class _Codec(NamedTuple):
-    """Both ways of one kind of message."""
+    """Both directions of one kind of message."""
 
     message: type[Message]
     encode: Convert
@@ -167,7 +167,7 @@ class _Codec(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """Both ways of one field, and whether a message knows of it that it is missing; it is the default then."""
+    """Both directions of one field; whether a message can lack it, and its default then."""
 
     name: str
     encode: Convert
@@ -180,13 +180,13 @@ def _parse(codec: _Codec, data: bytes) -> object:
     try:
         message = codec.message.FromString(data)
     except DecodeError as error:
-        raise WireError(f"{len(data)} bytes that are no {codec.message.DESCRIPTOR.name}") from error
+        raise WireError(f"{len(data)} bytes that are not a {codec.message.DESCRIPTOR.name}") from error
     return codec.decode(message)
 
 
 @cache
 def _find_union(message: type[Message], union: object) -> _Codec:
-    """Of a message with one field for each kind of a union, named as it is."""
+    """The codec of a message with one field for each member of a union, named after it."""
     (oneof,) = message.DESCRIPTOR.oneofs_by_name
     codecs = {kind: (_name_field(kind.__name__), _find_codec(kind)) for kind in get_args(union)}
     decoders = {name: codec.decode for name, codec in codecs.values()}
@@ -198,7 +198,7 @@ def _find_union(message: type[Message], union: object) -> _Codec:
     def decode_union(received: Message) -> object:
         name = received.WhichOneof(oneof)
         if name is None:
-            raise WireError(f"{message.DESCRIPTOR.name} of no known kind")
+            raise WireError(f"{message.DESCRIPTOR.name} of an unknown kind")
         return decoders[name](getattr(received, name))
 
     return _Codec(message, encode_union, decode_union)
@@ -214,7 +214,7 @@ def _find_codec(kind: type) -> _Codec:
 
 
 def _make_codec(kind: type) -> _Codec:
-    """Of a dataclass: what is to be known of its fields is looked up here, once."""
+    """The codec of a dataclass; its fields are inspected here, once."""
     message: type[Message] = getattr(pb, kind.__name__)
     hints = get_type_hints(kind, include_extras=True)
     known = message.DESCRIPTOR.fields_by_name
@@ -225,10 +225,10 @@ def _make_codec(kind: type) -> _Codec:
 
 
 def _compile(message: type[Message], found: dict[str, _Field], result: str, **names: object) -> _Codec:
-    """Write and compile both functions, as `dataclass` does: they are as fast as if each had been written by hand.
+    """Generate and compile both functions, as `dataclass` does: they are as fast as functions written by hand.
 
-    found: the fields, by how the value's part is read.
-    result: how the value is made.
+    found: the fields, by the expression that reads them.
+    result: the expression that makes the value.
     """
     names |= {
         "message_type": message,
@@ -247,7 +247,7 @@ def _compile(message: type[Message], found: dict[str, _Field], result: str, **na
 def encode(value):
     try:
         return message_type({", ".join(f"{name}={part}" for name, part in sent.items())})
-    except UnicodeEncodeError:  # a sentence speaks of a command or path that holds what is no UTF-8 (os.fsdecode)
+    except UnicodeEncodeError:  # a sentence names a command or path that is not UTF-8 (os.fsdecode)
         return message_type({", ".join(f"{name}=make_readable({part})" for name, part in sent.items())})
 
 def decode(message):
@@ -255,7 +255,7 @@ def decode(message):
     {"if fault := check(value): raise WireError(fault)" if names.get("check") else ""}
     return value
 """
-    exec(source, names)  # noqa: S102 - of nothing but names of our own fields
+    exec(source, names)  # noqa: S102 - it consists of the names of our own fields
     return _Codec(message, cast("Convert", names["encode"]), cast("Convert", names["decode"]))
 
 
@@ -286,7 +286,7 @@ def _find_field(kind: type, field: "Field[Any]", hint: Hint, wire: Wire) -> _Fie
 
 
 def _find_conversion(hint: Hint, wire: Wire) -> tuple[Convert, Convert]:
-    """How a value of this kind becomes what a field takes, and the reverse."""
+    """How a value of this type becomes the value of a protobuf field, and back."""
     origin: object = get_origin(hint)
     parts = get_args(hint)
     is_bytes = wire.type == FieldDescriptor.TYPE_BYTES
@@ -315,7 +315,7 @@ def _find_conversion(hint: Hint, wire: Wire) -> tuple[Convert, Convert]:
 
 
 def _find_pair(parts: tuple[Hint, ...], wire: Wire) -> tuple[Convert, Convert]:
-    """Of a message with as many fields as a tuple has parts."""
+    """The conversions of a tuple, whose message has a field for each part."""
     ways = zip(parts, wire.message_type.fields, strict=True)
     found = {
         f"value[{place}]": _Field(field.name, *_find_conversion(part, field))
@@ -340,7 +340,7 @@ def _find_enum(kind: type[Enum], wire: Wire) -> tuple[Convert, Convert]:
 
 
 def _name_field(kind: str) -> str:
-    """The field that is named after a class: offer_resize for OfferResize."""
+    """The field named after a class: offer_resize for OfferResize."""
     return re.sub(r"(?<=.)(?=[A-Z])", "_", kind).lower()
 
 
@@ -358,7 +358,7 @@ def _make_readable(value: object) -> object:
 
 def _check_number(value: float) -> float:
     if math.isnan(value):
-        raise WireError("a number that is none (NaN)")
+        raise WireError("a number that is NaN")
     return value
 
 
@@ -366,20 +366,20 @@ def _read_json(data: bytes) -> object:
     try:
         return json.loads(data or b"{}")
     except ValueError as error:
-        raise WireError("values that are no JSON") from error
+        raise WireError("values that are not JSON") from error
 
 
 @lru_cache(maxsize=8)
 def _encode_runs(ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """The first rank and the length of each run of consecutive ranks: every host is told all survivors of a loss."""
+    """The first rank and the length of each run of consecutive ranks: the list of survivors goes to every host."""
     starts = [place for place, rank in enumerate(ranks) if not place or rank != ranks[place - 1] + 1]
     return tuple(chain.from_iterable((ranks[start], end - start) for start, end in pairwise([*starts, len(ranks)])))
 
 
 @lru_cache(maxsize=8)
 def _decode_runs(runs: tuple[int, ...]) -> tuple[int, ...]:
-    """One and the same tuple for the thousands of operations of a report."""
+    """The ranks of these runs: one shared tuple for the thousands of operations of a report."""
     if len(runs) % 2 or sum(runs[1::2]) > _MOST_RANKS:
-        raise WireError(f"runs of ranks that are none: {len(runs)} numbers")
+        raise WireError(f"malformed runs of ranks: {len(runs)} numbers")
     pairs = zip(runs[::2], runs[1::2], strict=True)
     return tuple(chain.from_iterable(range(first, first + count) for first, count in pairs))

@@ -1,7 +1,7 @@
-"""What members are notified of: the present state first, then every change.
+"""Notifications to the members: first those that hold now, then each new one.
 
-The server keeps one topic for each host, and the relay of an agent one for its host. A subscriber that comes late, or
-comes again after a broken connection, misses nothing that still holds.
+The server has one topic for each host, and an agent's relay has one for its host. A subscriber that comes late, or
+reconnects, misses nothing that still holds.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ KEY_BYTES = 32  # of a generation's key
 class Published:
     """A generation was formed; only the members on the receiving host are listed.
 
-    key: KEY_BYTES random bytes that only the generation's members and their agents know.
+    key: KEY_BYTES random bytes, the secret of the generation's members and their agents.
     """
 
     generation: int
@@ -31,7 +31,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class SequencerFailed:
-    """The generation will have no sequencer; told in place of `Announce`, to the workers of rank 0's host.
+    """The generation's sequencer could not be started; goes to the workers of rank 0's host, instead of `Announce`.
 
     reason: one sentence, without a full stop.
     """
@@ -53,19 +53,19 @@ class Snapshot:
         return iter(self._notifications.values())
 
     def add(self, notification: Notification) -> bool:
-        """Take a notification in place of those that it supersedes; False when it is there already."""
+        """Add a notification, and remove those that it supersedes; False if it is there already."""
         key = _find_key(notification)
         if self._notifications.get(key) == notification:
             return False
-        if isinstance(notification, Published):  # a new generation ends what was said of the former one
+        if isinstance(notification, Published):  # supersedes all notifications about the former generation
             self._notifications.clear()
-        self._notifications.pop(key, None)  # or the new one would stand where the old one did, before others
+        self._notifications.pop(key, None)  # so that the new one comes last
         self._notifications[key] = notification
         return True
 
 
 class Topic:
-    """A snapshot and those that subscribe to it; belongs to one event loop."""
+    """A snapshot and its subscribers; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._snapshot = Snapshot()
@@ -73,34 +73,34 @@ class Topic:
         self._is_closed = False
 
     def publish(self, notification: Notification) -> None:
-        """Send a notification to all subscribers, now and later; one that holds already is not sent again."""
+        """Send a notification to all present and later subscribers; one that holds already is not repeated."""
         if self._snapshot.add(notification):
             for subscriber in self._subscribers:
                 subscriber.put_nowait(notification)
 
     async def subscribe(self) -> AsyncGenerator[Notification, None]:
         """Every notification that holds now, then each new one, until the generator or the topic is closed."""
-        news: asyncio.Queue[Notification | None] = asyncio.Queue()
+        queue: asyncio.Queue[Notification | None] = asyncio.Queue()
         for notification in self._snapshot:
-            news.put_nowait(notification)
+            queue.put_nowait(notification)
         if self._is_closed:
-            news.put_nowait(None)
-        self._subscribers.add(news)
+            queue.put_nowait(None)
+        self._subscribers.add(queue)
         try:
-            while (notification_or_end := await news.get()) is not None:
+            while (notification_or_end := await queue.get()) is not None:
                 yield notification_or_end
         finally:
-            self._subscribers.discard(news)
+            self._subscribers.discard(queue)
 
     def close(self) -> None:
-        """Send nothing more; every subscription ends."""
+        """End every subscription."""
         self._is_closed = True
         for subscriber in self._subscribers:
             subscriber.put_nowait(None)
 
 
 def _find_key(notification: Notification) -> object:
-    """What a newer notification supersedes: the one of its kind; of those about workers, the one about the same."""
+    """A notification supersedes that of the same kind; one about a worker, that about the same worker."""
     match notification:
         case Refuse(worker) | Depart(_, worker):
             return type(notification), worker
@@ -109,7 +109,7 @@ def _find_key(notification: Notification) -> object:
 
 
 class Topics:
-    """One topic for each host, about its own members only."""
+    """One topic for each host, for its own members only."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
@@ -120,7 +120,7 @@ class Topics:
         return self._topics.setdefault(host, Topic())
 
     def publish(self, effect: Effect) -> bool:
-        """Notify the hosts that this effect concerns; False when it is not about membership."""
+        """Publish an effect to the hosts that it concerns; False if it is not a notification."""
         match effect:
             case Publish():
                 self._publish_generation(effect)
@@ -148,7 +148,7 @@ class Topics:
             self.of(host).publish(Published(number, tuple(ranked), key, publish.verdict))
 
     def _make_key(self, generation: int) -> bytes:
-        """The key of a generation: one for all its members, and the same when that is published again."""
+        """The key of a generation; the same if it is published again."""
         if self._key[0] != generation:
             self._key = generation, secrets.token_bytes(KEY_BYTES)
         return self._key[1]

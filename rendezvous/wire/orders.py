@@ -1,7 +1,7 @@
-"""What launcher and agent say to each other: at the door, then orders to the agent and messages from it.
+"""The messages between launcher and agent: the handshake of an agent that joins, orders to it, messages from it.
 
-An agent reads orders from its standard input and writes its messages to its standard output; one that comes by itself
-uses the connection by which it has joined. Of the orders, `Launch` and `Terminate` are the core's effects themselves.
+An agent reads orders from its standard input and writes messages to its standard output; an agent that joins uses its
+connection. The orders `Launch` and `Terminate` are effects of the core.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SERVER_NAME = "rendezvous.hvdrun"
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What one party of a job shows, and whom it trusts; PEM."""
+    """A party's certificate and key, and the authority that it trusts; PEM."""
 
     authority: bytes
     certificate: bytes
@@ -26,9 +26,9 @@ class Credential:
 
 
 def agent_identity(host: str, number: int = 1) -> str:
-    """How a certificate names the agent of a host: a URI, hex-coded, since a host's name may hold any character.
+    """The name of a host's agent in its certificate: a URI; hex-coded, since a host's name may have any character.
 
-    number: which agent of this host, counted from 1: one that was cut off and replaced may come back.
+    number: which agent of this host, counted from 1: one that was cut off and replaced may reconnect.
     """
     name = f"hvdrun:agent:{host.encode().hex()}"
     return name if number == 1 else f"{name}:{number}"
@@ -36,13 +36,13 @@ def agent_identity(host: str, number: int = 1) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AgentJoin:
-    """An agent asks to join, and says this of itself.
+    """An agent asks to join.
 
-    version: of hvdrun there.
+    version: of hvdrun on its host.
     secret: of the token.
-    host: the name that its host is to have in the job.
-    slots: 0 for a connection of this host's agent to the rendezvous, by the same door.
-    tunnel: the port of that host's loopback address where such connections begin.
+    host: the name of its host in the job.
+    slots: of its host; 0 for a connection of this host's agent to the rendezvous, through the same listener.
+    tunnel: the port on that host's loopback address at which such connections start.
     """
 
     version: str
@@ -53,7 +53,7 @@ class AgentJoin:
 
 
 class Admission(IntEnum):
-    """What becomes of an agent that asks to join."""
+    """The answer to an agent that asks to join."""
 
     ACCEPTED = 1
     REFUSED = 2
@@ -62,10 +62,10 @@ class Admission(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentAdmitted:
-    """The answer.
+    """The answer, with its reason.
 
-    reason: a sentence, empty for an agent that is accepted.
-    exit_code: what an agent ends with that is not needed.
+    reason: a sentence; empty for an agent that is accepted.
+    exit_code: of an agent that is not needed.
     """
 
     admission: Admission
@@ -75,22 +75,21 @@ class AgentAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Everything an agent needs to know of the job; comes once.
-
-    Only Wait, ListAddresses and ProbePeers come before it.
+    """The agent's configuration; sent once. Only Wait, ListAddresses and ProbePeers come before it.
 
     job: the job's identity, random and not secret.
     host: this host's name in the job.
     server: address:port of the rendezvous server.
     command, directory, environment: of every worker; the environment in bytes, as an operating system has it.
     lease_seconds: how long this agent may be silent before it counts as lost.
-    patience_seconds: how long the server may be silent before this agent ends its workers; infinite on its own machine.
+    patience_seconds: how long the server may be silent before this agent kills its workers; infinite on the launcher's
+        machine.
     address: where the workers of other hosts reach this host.
-    master: where rank 0 may open a torch store of its own; None asks this host to reserve a port for it.
-    workers: what the launcher's options say of the workers, by the names that launcher and agent have for it.
-    inherits: the environment lies over the agent's own, which a login on this host made.
-    interface: the name, on this host, of the network interface that has `address`; empty when there is none to name.
-    grace_seconds: how long a worker that has failed may take to end.
+    master: where rank 0 may open its own torch store; None asks this host to reserve a port for it.
+    workers: the options about workers, under the names that launcher and agent share.
+    inherits: the environment is added to the agent's own, which comes from a login on this host.
+    interface: the name, on this host, of the network interface with `address`; empty if it has none.
+    grace_seconds: how long a worker that has failed may take to exit.
     """
 
     job: Filled[str]
@@ -113,16 +112,16 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The job will begin, or not: wait on, but without a further order no longer than this; None: without a limit."""
+    """Wait for the next order, no longer than this; None: without a limit."""
 
     limit_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ListAddresses:
-    """Find this machine's addresses, open a listener on each, and tell both.
+    """Find this machine's addresses, open a listener on each, and report both.
 
-    token: secret of this one survey, the same for all its participants.
+    token: secret of this connectivity check, the same for all its hosts.
     host: this host's name in the job.
     """
 
@@ -132,7 +131,7 @@ class ListAddresses:
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """A listener that another host says it has."""
+    """A listener that another host has reported."""
 
     host: Filled[str]
     endpoint: Endpoint
@@ -140,16 +139,16 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class ProbePeers:
-    """Connect to each of these listeners, and tell which of them proved to be who they should be."""
+    """Connect to each of these listeners, and report which of them have proved their identity."""
 
     targets: tuple[ProbeTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The job is over: send what output is left, and go.
+    """The job is over: send the remaining output, and exit.
 
-    exit_code: what an agent that has come by itself ends with: the job's own, or that it may be started again.
+    exit_code: of an agent that has joined: that of the job, or one that asks to start the agent again.
     """
 
     exit_code: int = 0
@@ -157,19 +156,19 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
+    """A stop notice has come for the job: tell its workers, all at the same step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The launcher is being suspended by its user, or goes on: its silence meanwhile is no death."""
+    """The launcher's user suspends or resumes it: while it is suspended, its silence is no loss."""
 
     held: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """The next piece of hvdrun's standard input, for the worker that reads it; an empty one is the end."""
+    """The next piece of hvdrun's standard input, for the worker that reads it; an empty piece is the end."""
 
     data: bytes
 
@@ -195,36 +194,36 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What the agent itself has to say to whoever asked hvdrun to be verbose; one sentence."""
+    """A sentence of the agent that `hvdrun -v` prints."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """What every user should know; one sentence, without a full stop."""
+    """A sentence of the agent that hvdrun always prints; without a full stop."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """This agent, of rank 0's host, keeps a port free for a torch store that a worker may open there."""
+    """The agent of rank 0's host has reserved a port for the torch store that a worker may open."""
 
     master: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The worker that reads hvdrun's standard input can take the next piece."""
+    """The worker that reads hvdrun's standard input is ready for the next piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """An agent's first words, before it has read any order.
+    """An agent's first message, sent before it reads an order.
 
-    version: of hvdrun there.
-    hostname: what that machine calls itself.
+    version: of hvdrun on its host.
+    hostname: of its host.
     python: its version.
     """
 
@@ -235,10 +234,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A listener on one address of a host, and what is known of the interface that has it.
+    """A listener on one address of a host, and the address's interface.
 
-    prefix: how many leading bits of the address name its subnet.
-    speed: in Mbit/s; 0 where the interface does not tell.
+    prefix: the length of the subnet's prefix, in bits.
+    speed: in Mbit/s; 0 if it is not known.
     """
 
     interface: str
@@ -249,10 +248,10 @@ class Listening:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What a host has, in answer to ListAddresses.
+    """The addresses of a host, in answer to ListAddresses.
 
-    cores: how many the agent, and so its workers, may use.
-    token: of the survey that this answers.
+    cores: how many the agent and its workers may use.
+    token: of the connectivity check that this answers.
     """
 
     addresses: tuple[Listening, ...]
@@ -262,10 +261,10 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The host that tells this has reached that address of that host.
+    """The sender has reached this address of this host.
 
-    source: its own address, from which it went.
-    milliseconds: that connecting took.
+    source: the sender's address.
+    milliseconds: the time to connect.
     """
 
     host: Filled[str]
@@ -276,9 +275,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResults:
-    """What was proven, in answer to Probe; what is missing was not.
+    """The listeners that were reached, in answer to ProbePeers.
 
-    token: of the survey that this answers.
+    token: of the connectivity check that this answers.
     """
 
     proofs: tuple[Proof, ...]
@@ -287,7 +286,7 @@ class ProbeResults:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All has been told that a worker has written before it said what has become of the task with this number."""
+    """The agent has sent all output that a worker wrote before it delivered the outcome of this task."""
 
     worker: Worker
     number: int

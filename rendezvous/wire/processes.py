@@ -1,19 +1,18 @@
-"""What an agent and the processes beside it say to each other: forkserver, sequencer, and the check of a backend.
+"""The messages between an agent and its helper processes: the forkserver, the sequencer, and the backend check.
 
-The forkserver holds one end of a socket pair. Either way a message is a four-byte length, most significant byte first,
-and a JSON object; a request carries four descriptors with its first byte: the worker's three standard streams, and its
-gate. The worker runs the program when it has read a byte from the gate, which the agent writes once it knows of the
-worker, and ends when it finds it closed: so whatever is killed when, no worker runs that its agent has given up. Text
-holds undecodable bytes as Python's file system encoding does (surrogates), so that any environment and any path arrive
-as they were.
+The forkserver has one end of a socket pair. In both directions a message is a four-byte length, most significant byte
+first, and a JSON object. The first byte of a request carries four descriptors: the worker's three standard streams, and
+its gate. The agent writes a byte to the gate when it has recorded the worker, which then runs the program; a worker
+whose gate is closed exits. So no worker runs without the agent's knowledge, whichever process is killed. Undecodable
+bytes in texts are surrogates, as in Python's file system encoding, so that any environment and path arrive unchanged.
 
-The sequencer fixes the order in which the members of a generation run their collectives. It is `python -m SEQUENCER
-ADDRESS`: it listens on a free port of ADDRESS and writes one line of JSON that tells the port; then it reads one line
-for each generation that it is to serve, and STOP, and ends at the end of its standard input. So it does not outlive
-its agent, and the generations' keys are on no command line and in no environment.
+The sequencer fixes the order in which the members of a generation run their collectives. `python -m SEQUENCER ADDRESS`
+listens on a free port of ADDRESS and writes the port as one line of JSON. Then it reads one line for each generation to
+serve, and STOP, and exits at the end of its standard input. So it does not outlive its agent, and the generations' keys
+are neither on a command line nor in an environment.
 
-The check is `python -m BACKENDS NAME`, run by the workers' own interpreter: it writes one line of JSON that holds an
-objection against that backend, which is empty when there is none.
+The backend check is `python -m BACKENDS NAME`, run by the workers' interpreter. It writes one line of JSON with the
+objection to that backend; an empty one means that the workers can use it.
 """
 
 import json
@@ -28,15 +27,14 @@ DESCRIPTORS = 4  # that travel with a request: standard input, output and error,
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """Fork a worker that is what `arguments` would be if it were executed.
+    """Fork a worker that behaves as if `arguments` were executed.
 
-    number: returns with the answer.
-    executable: the interpreter's file, for the case that the program must be executed after all.
+    number: comes back in the answer.
+    executable: the interpreter's file, in case the program must be executed.
     arguments: the whole command, the interpreter first.
     directory: its working directory.
-    environment: all of it.
-    threads: what its environment says about threads (OMP_NUM_THREADS), which is 1 in the forkserver's own; None when it
-        says nothing.
+    environment: its whole environment.
+    threads: OMP_NUM_THREADS in its environment, which is 1 in the forkserver's; None if it is not set.
     """
 
     number: int
@@ -49,14 +47,14 @@ class ForkRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The forkserver has imported what it was asked to; what it must not have is one sentence, or "" if it may fork."""
+    """The forkserver has completed its imports; the objection says why it cannot fork, and is "" if it can."""
 
     objection: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """The worker of this request lives, is the agent's own child, and waits at its gate."""
+    """The worker of this request runs, is a child of the agent, and waits at its gate."""
 
     number: int
     pid: int
@@ -76,7 +74,7 @@ def decode(data: bytes) -> Message:
     """The message behind a length.
 
     Raises:
-        ValueError, KeyError, TypeError: it is none of ours.
+        ValueError, KeyError, TypeError: it is malformed.
     """
     fields = json.loads(data)
     kind = _KINDS[fields.pop("kind")]
@@ -87,39 +85,39 @@ def decode(data: bytes) -> Message:
 
 SEQUENCER = "worker_runtime.coordination.sequencer"
 BACKENDS = "worker_runtime.groups.backends"
-STOP = b"stop\n"  # the line that says that a stop notice has come for the job
-# What imports have printed may stand before it, with or without the end of a line.
+STOP = b"stop\n"  # a stop notice has come for the job
+# Output of imports may come before it, with or without the end of a line.
 _PORT = re.compile(rb'\{"port": ?(\d{1,5})\}\s*$')
 _ANSWER = re.compile(rb'(\{"objection": .*\})\s*$')
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The sequencer is to serve this generation, of `size` members who know `key`."""
+    """Serve this generation of `size` members that have `key`."""
 
     generation: int
     size: int
     key: bytes = field(repr=False)
 
     def encode(self) -> bytes:
-        """The line that says so."""
+        """One line of JSON."""
         fields = {"generation": self.generation, "size": self.size, "key": self.key.hex()}
         return json.dumps(fields).encode() + b"\n"
 
 
 def read_port(line: bytes) -> int | None:
-    """The port that a line of the process tells; None when it tells none."""
+    """The port in a line of the sequencer's output; None if there is none."""
     match = _PORT.search(line)
     return None if match is None else int(match[1])
 
 
 def encode_answer(objection: str) -> bytes:
-    """The line with which the process answers; the objection is a sentence without a full stop, or empty."""
+    """The backend check's answer; the objection is a sentence without a full stop, or empty."""
     return json.dumps({"objection": objection}).encode() + b"\n"
 
 
 def read_answer(output: bytes) -> str | None:
-    """The objection at the end of what the process wrote; None when it did not answer."""
+    """The objection at the end of the backend check's output; None if there is no answer."""
     match = _ANSWER.search(output)
     if match is None:
         return None

@@ -1,7 +1,7 @@
-"""Functions that the workers of a job run one after the other: how they are handed out, and what comes back.
+"""Tasks: functions that the workers of a job run one after the other, and their outcomes.
 
-Only bytes here: the program that has written a task and the worker that runs it know what they mean. Both pickle, and
-ask `find_unsendable` where in a value the part is that no pickle can hold.
+Here they are bytes: the program that has written a task and the worker that runs it pickle them. Both call
+`find_unsendable` to name the part of a value that cannot be pickled.
 """
 
 import dis
@@ -14,16 +14,16 @@ from typing import Protocol
 from rendezvous.core.model import Worker
 from rendezvous.wire import Filled
 
-PIECE_BYTES = 1024 * 1024  # nothing larger is in memory on the way
+PIECE_BYTES = 1024 * 1024  # launcher and agent hold one piece in memory
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeHead:
-    """What is known of an outcome before its bytes.
+    """The head of an outcome, before its bytes.
 
     number: of the task.
-    size: how many bytes there are.
-    failed: the bytes tell of an exception, and not of a result.
+    size: in bytes.
+    failed: the bytes are an exception, not a result.
     follows_another: the task has failed because another worker had ended.
     """
 
@@ -35,39 +35,36 @@ class OutcomeHead:
 
 
 class Task(Protocol):
-    """One function, in bytes.
-
-    number: from 1, growing.
-    """
+    """One function, in bytes."""
 
     @property
     def number(self) -> int:
-        """See the class."""
+        """Counted from 1, growing."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Its bytes, none of the pieces larger than PIECE_BYTES; each call begins anew."""
+        """Its bytes, in pieces of at most PIECE_BYTES; each call starts from the first."""
 
 
 class TaskDesk(Protocol):
-    """Hands tasks out to the workers, and takes what has become of them."""
+    """Gives tasks to the workers, and takes the outcomes."""
 
     async def next(self, after: int) -> Task | None:
-        """Wait for a task with a number above `after`; None when there will be none."""
+        """Wait for a task with a number above `after`; None if no task follows."""
 
     async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
-        """Take an outcome; one that was taken before is ignored, one that breaks off was not taken."""
+        """Take an outcome. One that was taken before is ignored; one that breaks off does not count."""
 
     def is_done(self, worker: Worker) -> bool:
-        """Whether this worker may end: no task is to come, and the last one's outcome was taken."""
+        """This worker may exit: no task follows, and the last outcome was taken."""
 
 
 _DEEPEST = 20
 
 
 def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
-    """One sentence, without a full stop, for a value that cannot be sent: where in it the part is that cannot.
+    """One sentence, without a full stop, that names the part of a value that cannot be sent.
 
-    place: what the value is called.
+    place: the name of the value.
     """
     path: list[str] = []
     while len(path) < _DEEPEST:
@@ -83,7 +80,7 @@ def find_unsendable(place: str, value: object, is_sendable: Callable[[object], b
 
 
 def list_parts(value: object) -> Iterator[tuple[str, object]]:
-    """What a value is made of, and what each part is called."""
+    """The parts of a value, each with a name."""
     match value:
         case FunctionType():
             yield from _list_variables(value)

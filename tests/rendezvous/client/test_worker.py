@@ -88,7 +88,7 @@ async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Pat
         joining = asyncio.create_task(in_thread(lambda: client.join(0)))
         await happen(lambda: stage.server.state.waiting == 1)
         stage.server.submit(Exited(A1, 0))
-        with pytest.raises(JoinRefusedError, match=r"rank 1 \(a:1\) has ended") as caught:
+        with pytest.raises(JoinRefusedError, match=r"rank 1 \(a:1\) has exited") as caught:
             await joining
         assert caught.value.reason in str(caught.value)
 
@@ -103,7 +103,7 @@ async def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None
         joining = asyncio.create_task(in_thread(lambda: client.join(0)))
         await happen(lambda: stage.server.state.waiting == 1)
         async with open_worker(path, stale) as other:
-            with pytest.raises(CallRefusedError, match="incarnation 2 of slot a:0 was never intended"):
+            with pytest.raises(CallRefusedError, match="incarnation 2 of slot a:0 was never started"):
                 await in_thread(lambda: other.join(0))
         async with open_worker(path, A1) as neighbour:
             await in_thread(lambda: neighbour.join(0))
@@ -134,7 +134,7 @@ async def test_who_waits_for_the_sequencer_of_a_rank_0_that_has_ended_is_told(pa
     async with open_pair(path) as (stage, _, other):
         waiting = asyncio.create_task(in_thread(lambda: other.await_sequencer(1)))
         stage.server.submit(Exited(A0, 0))
-        with pytest.raises(JoinRefusedError, match="rank 0 has ended"):
+        with pytest.raises(JoinRefusedError, match="rank 0 has exited"):
             await waiting
 
 

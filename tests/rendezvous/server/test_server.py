@@ -175,7 +175,7 @@ async def test_what_is_malformed_or_cannot_have_happened_is_refused_with_its_rea
         refusals: list[tuple[Coroutine[Any, Any, object], str]] = [
             (join(a, A0, after=7), "FAILED_PRECONDITION.*generation 7 has not been published"),
             (join(a, Worker(Slot("a", 9), 1)), "FAILED_PRECONDITION.*slot a:9 is not in use"),
-            (join(a, Worker(Slot("a", 0), 3)), "FAILED_PRECONDITION.*incarnation 3 of slot a:0 was never intended"),
+            (join(a, Worker(Slot("a", 0), 3)), "FAILED_PRECONDITION.*incarnation 3 of slot a:0 was never started"),
             (join(c, Worker(Slot("c", 0), 1)), "FAILED_PRECONDITION.*slot c:0 is not in use"),
             (c.open_sequencer(1, SEQUENCER), "rank 0 .a:0. is on another host"),
             (join(a, Worker(Slot("a", 0), 0)), "INVALID_ARGUMENT.*a worker without host or incarnation"),
@@ -373,9 +373,9 @@ async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_hos
             assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
             with pytest.raises(CallRefusedError, match="host 'b' was lost, and another agent has replaced this one"):
                 await exhaust(notices)
-        with pytest.raises(CallRefusedError, match="was given up"):
+        with pytest.raises(CallRefusedError, match="was lost, and another agent"):
             await former.report(501, [B0, B1], [], LIMIT_SECONDS)
-        with pytest.raises(grpc.aio.AioRpcError, match="was given up"):
+        with pytest.raises(grpc.aio.AioRpcError, match="was lost, and another agent"):
             await join(former, B0)
         assert stage.server.number_agent("b") == 2
         async with stage.agent("b") as latter:

@@ -139,7 +139,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
 @pytest.mark.parametrize(
     ("ways", "message", "lack"),
     [
-        (NOTICES, pb.Notification(), "no known kind"),
+        (NOTICES, pb.Notification(), "unknown kind"),
         (NOTICES, publish(pb.Member(worker=NAMED)), "rank 0 in a generation of 0"),
         (NOTICES, publish(pb.Member(assignment=FIRST)), "without host"),
         (NOTICES, publish(key=KEY[1:]), "key"),
@@ -148,7 +148,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (NOTICES, pb.Notification(refuse=pb.Refuse(reason="no")), "Refuse without worker"),
         (NOTICES, pb.Notification(depart=pb.Depart(generation=1)), "Depart without worker"),
         (of(Report), pb.Report(reason=pb.JoinReason.ValueType(77)), "JoinReason 77"),
-        (of(Report), pb.Report(pending=[pb.PendingOperation(name="x")]), "an operation 'x' of nobody"),
+        (of(Report), pb.Report(pending=[pb.PendingOperation(name="x")]), "an operation 'x' without ranks"),
         (
             of(Report),
             pb.Report(completed=[pb.CompletedOperation(name="x", ranks=[0, 1])]),
@@ -157,10 +157,10 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (of(Verdict), pb.Verdict(decision=pb.Decision.ValueType(77)), "Decision 77"),
         (of(Verdict), pb.Verdict(survivors=[0, 8, 16]), "3 numbers"),
         (of(Verdict), pb.Verdict(survivors=[0, 4_000_000_000]), "2 numbers"),
-        (ORDERS, pb.Order(), "no known kind"),
+        (ORDERS, pb.Order(), "unknown kind"),
         (ORDERS, pb.Order(begin=pb.Begin()), "Begin without job"),
         (ORDERS, begin(), "Begin without command"),
-        (ORDERS, begin(b"x", workers=b"x"), "no JSON"),
+        (ORDERS, begin(b"x", workers=b"x"), "not JSON"),
         (ORDERS, pb.Order(wait=pb.Wait(limit_seconds=math.nan)), "NaN"),
         (ORDERS, begin(b"x", master=pb.Endpoint(address="a")), "port 0"),
         (ORDERS, pb.Order(launch=pb.Launch(assignment=FIRST)), "Launch without worker"),
@@ -182,7 +182,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (of(OutcomeHead), pb.OutcomeHead(number=1), "without worker"),
         (of(OutcomeHead), pb.OutcomeHead(worker=NAMED), "without number"),
         (ANSWERS, pb.AgentAdmitted(), "Admission 0"),
-        (TELLINGS, pb.AgentMessage(), "no known kind"),
+        (TELLINGS, pb.AgentMessage(), "unknown kind"),
         (TELLINGS, pb.AgentMessage(output=pb.Output(stream=pb.OUTPUT_STREAM_STDOUT)), "Output without worker"),
         (TELLINGS, pb.AgentMessage(output=pb.Output(worker=NAMED)), "OutputStream 0"),
         (
