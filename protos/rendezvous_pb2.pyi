@@ -234,7 +234,7 @@ Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
 
 @_typing.final
 class Report(_message.Message):
-    """What a worker tells of itself when it joins; rendezvous/core/reports.py explains each field."""
+    """A worker's report when it joins; rendezvous/core/reports.py explains each field."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -398,7 +398,7 @@ Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
-    """What counts as done."""
+    """An operation that counts as done."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -451,7 +451,7 @@ class Declared(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     NEEDS_STATE_FIELD_NUMBER: _builtins.int
     needs_state: _builtins.bool
-    """it was taken in later, and has not yet received the others' state"""
+    """it was added later, and has not received the others' state yet"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -751,7 +751,7 @@ Global___Published: _TypeAlias = Published  # noqa: Y015
 
 @_typing.final
 class Interrupt(_message.Message):
-    """The generation cannot go on: its members stop what they do in it, and join again with a report."""
+    """The generation cannot continue: its members suspend their operations, and join again with a report."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -775,8 +775,8 @@ Global___Interrupt: _TypeAlias = Interrupt  # noqa: Y015
 
 @_typing.final
 class OfferResize(_message.Message):
-    """At its next commit this generation may be formed anew, with workers that wait, or without those that must go; neither
-    withdraws the last offer.
+    """At its next commit the job may be resized: workers that wait are added, or members are removed; neither withdraws the
+    last offer.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -832,7 +832,7 @@ Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class Refuse(_message.Message):
-    """This worker will never be in a generation, and why."""
+    """No generation will include this worker, and why."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -857,7 +857,7 @@ Global___Refuse: _TypeAlias = Refuse  # noqa: Y015
 
 @_typing.final
 class Depart(_message.Message):
-    """A member of the generation has ended well, and takes part no more."""
+    """A member of the generation has exited with 0."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -910,7 +910,7 @@ Global___Announce: _TypeAlias = Announce  # noqa: Y015
 
 @_typing.final
 class SequencerFailed(_message.Message):
-    """The agent of rank 0's host to its workers: there will be none, and why."""
+    """The agent of rank 0's host to its workers: the sequencer could not be started, and why."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1013,11 +1013,11 @@ class AgentReport(_message.Message):
     """a stop notice has come to the agent, or to one of its workers"""
     @_builtins.property
     def exited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exited]:
-        """every worker that has ended and whose end has not been acknowledged"""
+        """every worker that has exited and whose exit has not been acknowledged"""
 
     @_builtins.property
     def running(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerId]:
-        """every worker that it has started and that has not ended"""
+        """every worker that it has started and that has not exited"""
 
     def __init__(
         self,
@@ -1038,7 +1038,7 @@ Global___AgentReport: _TypeAlias = AgentReport  # noqa: Y015
 
 @_typing.final
 class Exited(_message.Message):
-    """How a worker ended, told after its whole session has been ended, or when it has said that it fails."""
+    """How a worker exited; sent after all processes of its session have ended, or when it has reported its failure."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1047,11 +1047,11 @@ class Exited(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     CANNOT_START_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
-    """as waitpid tells it: the exit code, or -n for signal n"""
+    """as waitpid returns it: the exit code, or -n for signal n"""
     error: _builtins.str
-    """why, in one sentence, where the code does not tell"""
+    """why, in one sentence, if the code does not tell"""
     cannot_start: _builtins.bool
-    """its command could not be started at all, which trying again does not mend"""
+    """its command could not be started; another try would fail, too"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -1093,8 +1093,8 @@ Global___ReportAck: _TypeAlias = ReportAck  # noqa: Y015
 
 @_typing.final
 class AgentJoin(_message.Message):
-    """An agent that comes by itself -> launcher, on the connection that then carries its orders; both messages are
-    length-delimited. Only what other versions of hvdrun understand may be changed here: they are refused by it.
+    """An agent that joins -> launcher, on the connection that then carries its orders; both messages are length-delimited.
+    A launcher refuses an agent of another version with these messages: change only what other versions can read.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1113,7 +1113,7 @@ class AgentJoin(_message.Message):
     slots: _builtins.int
     """0: no agent, but a connection of this host's agent to the rendezvous"""
     tunnel: _builtins.int
-    """the port of this host's loopback address where such connections begin"""
+    """the port on this host's loopback address at which such connections start"""
     def __init__(
         self,
         *,
@@ -1133,7 +1133,7 @@ Global___AgentJoin: _TypeAlias = AgentJoin  # noqa: Y015
 
 @_typing.final
 class AgentAdmitted(_message.Message):
-    """What becomes of it."""
+    """The answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1144,7 +1144,7 @@ class AgentAdmitted(_message.Message):
     reason: _builtins.str
     """one sentence; empty for an agent that is accepted"""
     exit_code: _builtins.int
-    """what an agent ends with that is not needed"""
+    """of an agent that is not needed"""
     def __init__(
         self,
         *,
@@ -1224,7 +1224,7 @@ Global___Order: _TypeAlias = Order  # noqa: Y015
 
 @_typing.final
 class Stop(_message.Message):
-    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
+    """A stop notice has come for the job: tell its workers, all at the same step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1241,7 +1241,7 @@ Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):
-    """The job will begin, or not: go on waiting, but without a further order no longer than this; none: without limit."""
+    """Wait for the next order, no longer than this; none: without a limit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1271,7 +1271,7 @@ class ListAddresses(_message.Message):
     TOKEN_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     token: _builtins.bytes
-    """secret of this one survey, the same for all hosts"""
+    """secret of this connectivity check, the same for all hosts"""
     host: _builtins.str
     """this host's name in the job"""
     def __init__(
@@ -1290,7 +1290,7 @@ Global___ListAddresses: _TypeAlias = ListAddresses  # noqa: Y015
 
 @_typing.final
 class ProbePeers(_message.Message):
-    """Connect to each of these listeners, and tell which of them proved to be who they should be (ProbeResults)."""
+    """Connect to each of these listeners, and report which of them have proved their identity (ProbeResults)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1335,7 +1335,7 @@ Global___ProbeTarget: _TypeAlias = ProbeTarget  # noqa: Y015
 
 @_typing.final
 class Begin(_message.Message):
-    """Everything an agent needs to know of the job."""
+    """The agent's configuration."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1370,13 +1370,13 @@ class Begin(_message.Message):
     address: _builtins.str
     """where the other hosts' workers reach this host"""
     workers: _builtins.bytes
-    """what the launcher's options say of the workers, in JSON: launcher and agent are one version"""
+    """the options about workers, in JSON: launcher and agent are one version"""
     interface: _builtins.bytes
     """the name, here, of the network interface that has `address`; empty when there is none"""
     inherits: _builtins.bool
-    """the environment lies over the agent's own, which a login on this host made"""
+    """the environment is added to the agent's own, which comes from a login on this host"""
     grace_seconds: _builtins.float
-    """how long a worker that has failed may take to end"""
+    """how long a worker that has failed may take to exit"""
     @_builtins.property
     def credential(self) -> Global___Credential: ...
     @_builtins.property
@@ -1387,7 +1387,7 @@ class Begin(_message.Message):
     def environment(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
     @_builtins.property
     def master(self) -> Global___Endpoint:
-        """where rank 0's own torch store may listen; none: reserve a port here, and tell it"""
+        """where rank 0's own torch store may listen; none: reserve a port here, and report it"""
 
     def __init__(
         self,
@@ -1482,7 +1482,7 @@ class Launch(_message.Message):
     def worker(self) -> Global___WorkerId: ...
     @_builtins.property
     def assignment(self) -> Global___Assignment:
-        """the first one; init() is the truth"""
+        """for the environment; that of its generation may differ"""
 
     def __init__(
         self,
@@ -1512,7 +1512,7 @@ class Terminate(_message.Message):
     """between the signal and SIGKILL; 0 kills at once"""
     reason: _builtins.str
     signal: _builtins.int
-    """which comes first; SIGINT (2) is followed by SIGTERM (15) at half of the grace"""
+    """the first one; SIGINT (2) is followed by SIGTERM (15) at half of the grace"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -1533,13 +1533,13 @@ Global___Terminate: _TypeAlias = Terminate  # noqa: Y015
 
 @_typing.final
 class Release(_message.Message):
-    """The job is over: send what output is left and go."""
+    """The job is over: send the remaining output, and exit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EXIT_CODE_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
-    """the job's own, for an agent that has come by itself: it ends with it"""
+    """of an agent that has joined"""
     def __init__(
         self,
         *,
@@ -1555,7 +1555,7 @@ Global___Release: _TypeAlias = Release  # noqa: Y015
 
 @_typing.final
 class Hold(_message.Message):
-    """The launcher is being suspended by its user (held), or goes on: its silence meanwhile is no death."""
+    """The launcher's user suspends it (held), or resumes it: while it is suspended, its silence is no loss."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1576,8 +1576,8 @@ Global___Hold: _TypeAlias = Hold  # noqa: Y015
 
 @_typing.final
 class Input(_message.Message):
-    """What the worker that reads hvdrun's standard input gets; no data is the end of it. The next piece is sent when a
-    Taken has come.
+    """A piece of hvdrun's standard input, for the worker that reads it; no data is its end. The next piece is sent after a
+    Taken.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1655,7 +1655,7 @@ Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
 
 @_typing.final
 class Written(_message.Message):
-    """All has been told that a worker has written before it said what has become of this function."""
+    """The agent has sent all output that a worker wrote before it delivered the outcome of this function."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1681,7 +1681,7 @@ Global___Written: _TypeAlias = Written  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """The agent's first words, before it has read any order."""
+    """The agent's first message, sent before it reads an order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1710,7 +1710,7 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class Addresses(_message.Message):
-    """What this host has, in answer to ListAddresses."""
+    """The addresses of this host, in answer to ListAddresses."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1720,7 +1720,7 @@ class Addresses(_message.Message):
     cores: _builtins.int
     """that the agent, and so its workers, may use"""
     token: _builtins.bytes
-    """of the survey that this answers"""
+    """of the connectivity check that this answers"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listening]: ...
     def __init__(
@@ -1740,7 +1740,7 @@ Global___Addresses: _TypeAlias = Addresses  # noqa: Y015
 
 @_typing.final
 class Listening(_message.Message):
-    """A listener on one address of this host, and what is known of its interface."""
+    """A listener on one address of this host, and the address's interface."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1750,7 +1750,7 @@ class Listening(_message.Message):
     SPEED_FIELD_NUMBER: _builtins.int
     interface: _builtins.bytes
     prefix: _builtins.int
-    """how many leading bits name the subnet"""
+    """the length of the subnet's prefix, in bits"""
     speed: _builtins.int
     """in Mbit/s; 0: unknown"""
     @_builtins.property
@@ -1773,14 +1773,14 @@ Global___Listening: _TypeAlias = Listening  # noqa: Y015
 
 @_typing.final
 class ProbeResults(_message.Message):
-    """In answer to ProbePeers: only what was proven."""
+    """The listeners that were reached, in answer to ProbePeers."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PROOFS_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.bytes
-    """of the survey that this answers"""
+    """of the connectivity check that this answers"""
     @_builtins.property
     def proofs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proof]: ...
     def __init__(
@@ -1810,9 +1810,9 @@ class Proof(_message.Message):
     host: _builtins.str
     address: _builtins.str
     source: _builtins.str
-    """the address of this host from which it went"""
+    """this host's address"""
     milliseconds: _builtins.float
-    """that connecting took"""
+    """the time to connect"""
     def __init__(
         self,
         *,
@@ -1831,7 +1831,7 @@ Global___Proof: _TypeAlias = Proof  # noqa: Y015
 
 @_typing.final
 class Taken(_message.Message):
-    """The worker that reads hvdrun's standard input has taken the last piece."""
+    """The worker that reads hvdrun's standard input is ready for the next piece."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1848,7 +1848,7 @@ Global___Taken: _TypeAlias = Taken  # noqa: Y015
 
 @_typing.final
 class Reserved(_message.Message):
-    """The agent of rank 0's host keeps this port free for a store that a worker may open."""
+    """The agent of rank 0's host has reserved this port for a store that a worker may open."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1870,7 +1870,7 @@ Global___Reserved: _TypeAlias = Reserved  # noqa: Y015
 
 @_typing.final
 class Remark(_message.Message):
-    """What the agent itself has to say to whoever asked hvdrun to be verbose."""
+    """A sentence of the agent that `hvdrun -v` prints."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1891,7 +1891,7 @@ Global___Remark: _TypeAlias = Remark  # noqa: Y015
 
 @_typing.final
 class Alert(_message.Message):
-    """What every user should know."""
+    """A sentence of the agent that hvdrun always prints."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

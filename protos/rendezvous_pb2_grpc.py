@@ -87,52 +87,52 @@ class RendezvousServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
-        every change.
+        """The notifications for one worker (`worker` set) or all workers of one host (`host` set): first those that hold now,
+        then each new one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenSequencer(self, request, context):
-        """The agent of rank 0's host says where the generation's sequencer listens.
+        """The agent of rank 0's host reports where the generation's sequencer listens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Declare(self, request, context):
-        """A worker has state that it can begin again with: from now on a lost member is replaced.
+        """A worker has a state that it can restore: from now on lost members are replaced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fail(self, request, context):
-        """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
-        the end at once, and kills a worker that takes longer than the grace.
+        """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
+        reports the exit immediately, and kills a worker that takes longer than the grace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Report(self, request, context):
-        """An agent says which workers it has; also its sign of life.
+        """An agent reports its workers; also its heartbeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchTask(self, request, context):
-        """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
-        none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+        """A worker of a job that runs functions waits for the next one. The stream is that function, or empty if no function
+        follows. The bytes are forwarded as they come; the program that wrote them and the worker interpret them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeliverOutcome(self, request_iterator, context):
-        """What has become of a function on this worker; one that was delivered before is ignored.
+        """The outcome of a function on this worker; one that was delivered before is ignored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -47,25 +47,25 @@ class RendezvousStub:
     Join: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.JoinReply]
     """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
     Watch: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notification]
-    """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
-    every change.
+    """The notifications for one worker (`worker` set) or all workers of one host (`host` set): first those that hold now,
+    then each new one.
     """
     OpenSequencer: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.OpenSequencerReply]
-    """The agent of rank 0's host says where the generation's sequencer listens."""
+    """The agent of rank 0's host reports where the generation's sequencer listens."""
     Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.DeclareReply]
-    """A worker has state that it can begin again with: from now on a lost member is replaced."""
+    """A worker has a state that it can restore: from now on lost members are replaced."""
     Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]
-    """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
-    the end at once, and kills a worker that takes longer than the grace.
+    """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
+    reports the exit immediately, and kills a worker that takes longer than the grace.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]
-    """An agent says which workers it has; also its sign of life."""
+    """An agent reports its workers; also its heartbeat."""
     FetchTask: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.FetchTaskRequest, _rendezvous_pb2.TaskPart]
-    """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
-    none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+    """A worker of a job that runs functions waits for the next one. The stream is that function, or empty if no function
+    follows. The bytes are forwarded as they come; the program that wrote them and the worker interpret them.
     """
     DeliverOutcome: _grpc.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.DeliverOutcomeReply]
-    """What has become of a function on this worker; one that was delivered before is ignored."""
+    """The outcome of a function on this worker; one that was delivered before is ignored."""
 
 @_typing.type_check_only
 class RendezvousAsyncStub(RendezvousStub):
@@ -73,25 +73,25 @@ class RendezvousAsyncStub(RendezvousStub):
     Join: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.JoinReply]  # type: ignore[assignment]
     """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
     Watch: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notification]  # type: ignore[assignment]
-    """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
-    every change.
+    """The notifications for one worker (`worker` set) or all workers of one host (`host` set): first those that hold now,
+    then each new one.
     """
     OpenSequencer: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.OpenSequencerReply]  # type: ignore[assignment]
-    """The agent of rank 0's host says where the generation's sequencer listens."""
+    """The agent of rank 0's host reports where the generation's sequencer listens."""
     Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
-    """A worker has state that it can begin again with: from now on a lost member is replaced."""
+    """A worker has a state that it can restore: from now on lost members are replaced."""
     Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]  # type: ignore[assignment]
-    """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
-    the end at once, and kills a worker that takes longer than the grace.
+    """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
+    reports the exit immediately, and kills a worker that takes longer than the grace.
     """
     Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]  # type: ignore[assignment]
-    """An agent says which workers it has; also its sign of life."""
+    """An agent reports its workers; also its heartbeat."""
     FetchTask: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.FetchTaskRequest, _rendezvous_pb2.TaskPart]  # type: ignore[assignment]
-    """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
-    none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+    """A worker of a job that runs functions waits for the next one. The stream is that function, or empty if no function
+    follows. The bytes are forwarded as they come; the program that wrote them and the worker interpret them.
     """
     DeliverOutcome: _aio.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.DeliverOutcomeReply]  # type: ignore[assignment]
-    """What has become of a function on this worker; one that was delivered before is ignored."""
+    """The outcome of a function on this worker; one that was delivered before is ignored."""
 
 class RendezvousServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -108,8 +108,8 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_rendezvous_pb2.Notification], _abc.AsyncIterator[_rendezvous_pb2.Notification]]:
-        """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
-        every change.
+        """The notifications for one worker (`worker` set) or all workers of one host (`host` set): first those that hold now,
+        then each new one.
         """
 
     @_abc_1.abstractmethod
@@ -118,7 +118,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.SequencerOpened,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.OpenSequencerReply, _abc.Awaitable[_rendezvous_pb2.OpenSequencerReply]]:
-        """The agent of rank 0's host says where the generation's sequencer listens."""
+        """The agent of rank 0's host reports where the generation's sequencer listens."""
 
     @_abc_1.abstractmethod
     def Declare(
@@ -126,7 +126,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.Declared,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.DeclareReply, _abc.Awaitable[_rendezvous_pb2.DeclareReply]]:
-        """A worker has state that it can begin again with: from now on a lost member is replaced."""
+        """A worker has a state that it can restore: from now on lost members are replaced."""
 
     @_abc_1.abstractmethod
     def Fail(
@@ -134,8 +134,8 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.FailRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.FailReply, _abc.Awaitable[_rendezvous_pb2.FailReply]]:
-        """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
-        the end at once, and kills a worker that takes longer than the grace.
+        """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
+        reports the exit immediately, and kills a worker that takes longer than the grace.
         """
 
     @_abc_1.abstractmethod
@@ -144,7 +144,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.AgentReport,
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.ReportAck, _abc.Awaitable[_rendezvous_pb2.ReportAck]]:
-        """An agent says which workers it has; also its sign of life."""
+        """An agent reports its workers; also its heartbeat."""
 
     @_abc_1.abstractmethod
     def FetchTask(
@@ -152,8 +152,8 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request: _rendezvous_pb2.FetchTaskRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_rendezvous_pb2.TaskPart], _abc.AsyncIterator[_rendezvous_pb2.TaskPart]]:
-        """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
-        none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+        """A worker of a job that runs functions waits for the next one. The stream is that function, or empty if no function
+        follows. The bytes are forwarded as they come; the program that wrote them and the worker interpret them.
         """
 
     @_abc_1.abstractmethod
@@ -162,6 +162,6 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_rendezvous_pb2.OutcomePart],
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.DeliverOutcomeReply, _abc.Awaitable[_rendezvous_pb2.DeliverOutcomeReply]]:
-        """What has become of a function on this worker; one that was delivered before is ignored."""
+        """The outcome of a function on this worker; one that was delivered before is ignored."""
 
 def add_RendezvousServicer_to_server(servicer: RendezvousServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

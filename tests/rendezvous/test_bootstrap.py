@@ -41,7 +41,7 @@ values = st.binary(min_size=1).filter(lambda data: b"\0" not in data).map(os.fsd
     )
 )
 @example(Bootstrap("job", Path("/s"), Worker(Slot("2001:db8::1", 0), 1), "2001:db8::1", 1.0, 1.0))
-def test_what_the_agent_writes_the_worker_reads(written: Bootstrap) -> None:
+def test_a_worker_reads_what_its_agent_wrote(written: Bootstrap) -> None:
     environment = {os.fsencode(name): os.fsencode(value) for name, value in written.environment().items()}
     arrived = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     assert Bootstrap.read(arrived) == written
@@ -126,15 +126,15 @@ def test_no_variable_is_missing_that_torchrun_sets() -> None:
 
 
 @pytest.mark.parametrize("backend", Backend)
-def test_a_worker_reads_what_was_asked_for(backend: Backend) -> None:
+def test_a_worker_reads_the_backend_that_was_chosen(backend: Backend) -> None:
     assert read_backend({BACKEND: backend.value}) is backend
 
 
 @pytest.mark.parametrize("environment", [{}, {BACKEND: ""}])
-def test_nothing_may_be_asked_for(environment: dict[str, str]) -> None:
+def test_a_backend_need_not_be_chosen(environment: dict[str, str]) -> None:
     assert read_backend(environment) is None
 
 
-def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
+def test_an_unknown_backend_is_refused_with_the_known_names() -> None:
     with pytest.raises(UnknownBackendError, match=r"^HVD_BACKEND is 'UCC'; it takes gloo, nccl or ucc$"):
         read_backend({BACKEND: "UCC"})

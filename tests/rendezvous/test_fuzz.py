@@ -30,7 +30,7 @@ METHODS = ("Join", "OpenSequencer", "Declare", "Report", "Watch")
 
 
 @in_clean_loop
-async def test_a_job_joins_goes_on_and_ends_well_under_fire(path: Path) -> None:
+async def test_a_job_succeeds_while_random_bytes_reach_its_ports(path: Path) -> None:
     async with (
         open_stage([Host("a", 2)]) as stage,
         burning(LOOPBACK, stage.port, seed=SEED, strangers=STRANGERS, idle=IDLE) as fire,
@@ -53,7 +53,7 @@ async def test_a_job_joins_goes_on_and_ends_well_under_fire(path: Path) -> None:
 
 
 @in_clean_loop
-async def test_a_host_of_the_job_that_sends_nonsense_harms_nobody() -> None:
+async def test_malformed_messages_of_one_host_do_not_harm_the_others() -> None:
     chance = random.Random(SEED)  # noqa: S311 - a story, not a secret
     async with open_stage() as stage, stage.agent("a") as agent:
         credential = stage.authority.issue_agent("b")
@@ -82,7 +82,7 @@ async def expect_refusal(channel: grpc.aio.Channel, method: str, data: bytes) ->
 
 
 @in_clean_loop
-async def test_a_message_that_is_too_large_is_refused_and_not_tried_again() -> None:
+async def test_a_message_that_is_too_large_is_refused_and_not_retried() -> None:
     async with open_stage() as stage, stage.agent("a") as agent:
         with pytest.raises(CallRefusedError, match="larger than max"):
             await agent.report(1, [], [Exited(A0, 127, "x" * MAX_MESSAGE_BYTES)], LIMIT_SECONDS)
@@ -94,7 +94,7 @@ def shorten_handshakes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 @in_clean_loop
-async def test_who_does_not_prove_who_he_is_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_without_a_handshake_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_handshakes(monkeypatch, 0.2)
     async with open_stage() as stage, asyncio.timeout(LIMIT_SECONDS):
         for said in (b"", make_hello()):
@@ -106,7 +106,7 @@ async def test_who_does_not_prove_who_he_is_is_hung_up_on_in_time(monkeypatch: p
 
 
 @in_clean_loop
-async def test_who_takes_all_connections_keeps_agents_out_for_the_length_of_a_handshake_only(
+async def test_idle_connections_keep_agents_out_for_one_handshake_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shorten_handshakes(monkeypatch, 2.0)

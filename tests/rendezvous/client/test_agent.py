@@ -62,7 +62,7 @@ async def test_workers_that_join_during_a_call_share_the_next() -> None:
 
 
 @in_clean_loop
-async def test_a_worker_that_is_refused_holds_no_other_up() -> None:
+async def test_a_refused_worker_does_not_delay_the_others() -> None:
     client, stub = make_client(), Stub(refused=2)
     joining = start_joining(client, stub, 4)
     await happen(lambda: bool(stub.calls))

@@ -20,7 +20,7 @@ from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker, se
     ],
 )
 @in_clean_loop
-async def test_only_a_broken_way_is_tried_again(path: Path, code: Code, told: str) -> None:
+async def test_only_network_errors_are_retried(path: Path, code: Code, told: str) -> None:
     answers = [(code, "not in the mood"), (Code.FAILED_PRECONDITION, "enough")]
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:

@@ -73,7 +73,7 @@ def soon() -> float:
 
 
 @in_clean_loop
-async def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
+async def test_a_wait_finds_present_and_later_notifications(tmp_path: Path) -> None:
     agent = Agent()
     server = await serve(agent, tmp_path / "s")
     agent.topic.publish(Refuse(A0, "another matter"))
@@ -88,7 +88,7 @@ async def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
 
 
 @in_clean_loop
-async def test_many_may_follow_and_each_hears_everything_once_through_broken_connections(tmp_path: Path) -> None:
+async def test_every_follower_receives_each_notification_once_through_broken_connections(tmp_path: Path) -> None:
     agent = Agent()
     server = await serve(agent, tmp_path / "s")
     with open_subscription(tmp_path / "s") as subscription, ThreadPoolExecutor(2) as pool:
@@ -114,7 +114,7 @@ async def test_many_may_follow_and_each_hears_everything_once_through_broken_con
 
 
 @in_clean_loop
-async def test_closing_ends_whoever_waits_or_follows(tmp_path: Path) -> None:
+async def test_closing_ends_waits_and_subscriptions(tmp_path: Path) -> None:
     server = await serve(Agent(), tmp_path / "s")
     with open_subscription(tmp_path / "s") as subscription, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(subscription.wait, find, float("inf"))
@@ -142,7 +142,7 @@ def test_closing_does_not_wait_for_an_agent_that_is_not_there(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("fault", "error"), [("refuses", CallRefusedError), ("babbles", WireError)])
 @in_clean_loop
-async def test_a_refusal_or_nonsense_ends_it_and_the_next_one_tries_anew(
+async def test_a_refusal_or_a_malformed_message_ends_a_subscription_and_the_next_wait_starts_one(
     tmp_path: Path, fault: str, error: type[Exception]
 ) -> None:
     agent = Agent()

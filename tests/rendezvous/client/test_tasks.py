@@ -63,7 +63,7 @@ def connect(path: Path, worker: Worker = A0) -> closing[TaskClient]:
 
 
 @in_clean_loop
-async def test_a_task_comes_when_there_is_one_and_its_outcome_goes_back_after_its_agent_was_told(path: Path) -> None:
+async def test_a_task_is_fetched_and_its_outcome_passes_its_agent(path: Path) -> None:
     desk, noted, file = Desk(Task(3)), [], io.BytesIO(b"left from a former try")
     async with open_stage() as stage, stage.relay("a", path, note_outcome=lambda *outcome: noted.append(outcome)):
         stage.server.tasks = desk
@@ -81,7 +81,7 @@ async def test_a_task_comes_when_there_is_one_and_its_outcome_goes_back_after_it
 
 
 @in_clean_loop
-async def test_a_worker_that_waits_does_not_notice_that_the_way_to_the_server_was_cut(path: Path) -> None:
+async def test_a_waiting_worker_does_not_notice_a_broken_connection_to_the_server(path: Path) -> None:
     desk, file = Desk(Task(1)), io.BytesIO()
     async with (
         open_stage() as stage,

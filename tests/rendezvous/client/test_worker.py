@@ -83,7 +83,7 @@ def open_elastic_pair(path: Path) -> AbstractAsyncContextManager[tuple[Stage, Wo
 
 
 @in_clean_loop
-async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Path) -> None:
+async def test_a_join_that_no_generation_can_include_is_refused_with_the_reason(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         joining = asyncio.create_task(in_thread(lambda: client.join(0)))
         await happen(lambda: stage.server.state.waiting == 1)
@@ -94,7 +94,7 @@ async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Pat
 
 
 @in_clean_loop
-async def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None:
+async def test_a_worker_ignores_the_refusal_of_another(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         stage.server.topic("a").publish(
             Published(1, ((A1, Assignment(0, 1, 0, 1, 0, 1)),), KEY)
@@ -111,7 +111,7 @@ async def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None
 
 
 @in_clean_loop
-async def test_a_worker_is_told_where_the_sequencer_is_or_why_there_is_none(path: Path) -> None:
+async def test_a_worker_receives_the_sequencers_endpoint_or_why_there_is_none(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         await in_thread(lambda: client.join(0))
         assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
@@ -130,7 +130,7 @@ async def test_a_peer_that_left_is_known_by_its_rank(path: Path) -> None:
 
 
 @in_clean_loop
-async def test_who_waits_for_the_sequencer_of_a_rank_0_that_has_ended_is_told(path: Path) -> None:
+async def test_a_wait_for_the_sequencer_of_a_rank_0_that_has_exited_is_refused(path: Path) -> None:
     async with open_pair(path) as (stage, _, other):
         waiting = asyncio.create_task(in_thread(lambda: other.await_sequencer(1)))
         stage.server.submit(Exited(A0, 0))
@@ -139,7 +139,7 @@ async def test_who_waits_for_the_sequencer_of_a_rank_0_that_has_ended_is_told(pa
 
 
 @pytest.mark.parametrize("is_mute", [False, True])
-def test_an_agent_that_is_not_there_or_does_not_answer_is_given_up(
+def test_calls_to_a_missing_or_silent_agent_time_out(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, is_mute: bool
 ) -> None:
     monkeypatch.setattr(rendezvous.client.worker, "CALL_SECONDS", PATIENCE_SECONDS)
@@ -153,7 +153,7 @@ def test_an_agent_that_is_not_there_or_does_not_answer_is_given_up(
 
 
 @in_clean_loop
-async def test_what_does_not_come_is_given_up(path: Path) -> None:
+async def test_a_wait_ends_at_its_deadline(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path):
         with open_impatient(path) as client:
             for call, what in (
@@ -206,7 +206,7 @@ async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_se
 
 
 @in_clean_loop
-async def test_an_interruption_is_heard_reported_on_and_decided(path: Path) -> None:
+async def test_an_interruption_leads_to_reports_and_a_verdict(path: Path) -> None:
     async with open_elastic_pair(path) as (stage, client, _):
         heard: list[Interrupt | OfferResize | Depart] = []
         following = asyncio.create_task(asyncio.to_thread(lambda: heard.extend(client.follow())))
@@ -226,7 +226,7 @@ async def test_an_interruption_is_heard_reported_on_and_decided(path: Path) -> N
 
 
 @in_clean_loop
-async def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> None:
+async def test_a_late_wait_raises_the_interruption(path: Path) -> None:
     async with open_elastic_pair(path) as (stage, client, _):
         stage.server.submit(Exited(A1, 1))
         async with open_worker(path, A0) as late:
@@ -237,7 +237,7 @@ async def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> No
 
 
 @in_clean_loop
-async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_refused(path: Path) -> None:
+async def test_a_new_worker_is_offered_and_added_and_the_one_it_replaced_is_refused(path: Path) -> None:
     async with open_elastic_pair(path) as (stage, first, second):
         await in_thread(first.declare)
         await in_thread(second.declare)

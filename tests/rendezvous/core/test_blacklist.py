@@ -31,14 +31,14 @@ def test_a_closed_host_comes_back_without_suspected_slots() -> None:
     assert closed.suspects == (Slot("b", 0),)
 
 
-def test_very_many_closings_are_no_trouble() -> None:
+def test_a_cooldown_stays_finite_after_thousands_of_closings() -> None:
     blacklist = Blacklist()
     for now in range(2000):
         blacklist = blacklist.close_host("a", float(now), Recovery(cooldown_seconds=(0.5, 0.5)))
     assert find_closed(blacklist, 1999.0) == {"a": 0.5}
 
 
-def test_what_lies_far_back_is_forgotten() -> None:
+def test_old_failures_are_forgotten() -> None:
     blacklist = fail(Blacklist(), A0, A0, at=0.0)
     assert (blacklist.count(A0, 600.0, RECOVERY), blacklist.count(A0, 600.1, RECOVERY)) == (2, 0)
     assert fail(blacklist, A0, at=700.0).count(A0, 700.0, RECOVERY) == 1

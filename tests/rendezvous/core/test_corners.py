@@ -22,7 +22,7 @@ def tell(*commands: str) -> list[str]:
     return [teller.tell(command) for command in commands][-1]
 
 
-def test_a_host_is_lost_when_its_workers_went_without_a_word_or_it_is_silent_after_their_end() -> None:
+def test_a_host_is_lost_with_its_workers_or_when_its_lease_runs_out_after_their_exits() -> None:
     state = play(*PLACED, "report all", "lost b 'its connection broke'", "exit a:0 -15")
     assert (is_lost(state, "a"), is_lost(state, "b")) == (False, True)
     later = advance(advance(state, 115), 130)
@@ -30,11 +30,11 @@ def test_a_host_is_lost_when_its_workers_went_without_a_word_or_it_is_silent_aft
     assert is_lost(state, "elsewhere")
 
 
-def test_a_host_that_was_never_heard_is_not_lost() -> None:
+def test_a_host_that_has_not_reported_is_not_lost() -> None:
     assert not is_lost(advance(advance(advance(play(*PLACED), 115), 130), 145), "a")
 
 
-def test_a_worker_that_was_taken_in_is_blank_until_it_has_copied_the_state() -> None:
+def test_a_worker_that_was_added_needs_the_state() -> None:
     story = (*TRIO, "declare all", "exit a:1 1", "exit a:2 1", "join a:0 after=1 continue state", "join a:1#2")
     state = play(*story)
     assert state.verdict.decision is Decision.RESTORE
@@ -54,7 +54,7 @@ def test_the_first_newcomer_waits_as_long_as_others_may_gather(now: str, offers:
     assert tell(*DECLARED, "hosts a:4", "join a:2", "tick 1", f"tick {now}") == offers
 
 
-def test_a_worker_in_a_slot_that_is_gone_is_refused_with_the_reason() -> None:
+def test_a_worker_in_a_slot_that_was_removed_is_refused_with_the_reason() -> None:
     leaver = tell(*DECLARED, "hosts a:3", "hosts a:2", "join a:2")
     assert leaver == ["> refuse a:2  (host a offers fewer slots now)"]
 
@@ -78,7 +78,7 @@ def test_a_busy_survivor_without_a_state_may_not_begin_again() -> None:
     assert not busy.can_restore
 
 
-def test_a_plain_program_that_dies_of_a_stop_notice_after_others_have_ended_well_has_not_succeeded() -> None:
+def test_a_job_whose_last_plain_program_a_stop_notice_kills_has_stopped() -> None:
     state = play("policy min=1 max=3 failures=any", "hosts a:3 b:1", "exit a:1 0", "exit a:2 0", "exit a:0 -12")
     assert state.outcome is not None
     assert (state.outcome.exit_code, state.outcome.cause) == (75, Cause.STOPPED)

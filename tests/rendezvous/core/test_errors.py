@@ -16,11 +16,11 @@ def test_the_sentence_stays_short_however_much_the_event_lists() -> None:
     assert len(str(IllegalEventError(event, "host a is not in use"))) < 100
 
 
-def test_too_few_slots_are_told_with_what_there_is() -> None:
+def test_too_few_slots_are_reported_with_the_offers() -> None:
     error = TooFewSlotsError([Host("a", 2), Host("b", 1)], 4)
     assert str(error) == "4 workers do not fit into 3 slots (a:2, b:1)"
     assert (error.offered, error.needed) == (3, 4)
 
 
-def test_no_host_at_all_is_said_so() -> None:
+def test_an_offer_without_hosts_is_named() -> None:
     assert "no host at all" in str(TooFewSlotsError([], 1))

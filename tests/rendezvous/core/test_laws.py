@@ -245,7 +245,7 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_history_repeated_is_the_same(seed: int) -> None:
+def test_a_repeated_history_is_the_same(seed: int) -> None:
     for kind in (Chance, ElasticChance):
         one, other = kind(seed).run(), kind(seed).run()
         assert (one.state, one.events, one.effects) == (other.state, other.events, other.effects)

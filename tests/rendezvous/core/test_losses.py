@@ -28,7 +28,7 @@ def test_a_survivor_has_a_minute_or_twelve_leases_to_report() -> None:
         ("failures=2", ("lost a gone", "lost b gone"), 75),
     ],
 )
-def test_which_failure_decides(policy: str, story: tuple[str, ...], code: int) -> None:
+def test_the_first_unrecovered_failure_decides(policy: str, story: tuple[str, ...], code: int) -> None:
     state = play(f"policy min=1 max=3 {policy}", *THREE[1:], *story)
     assert state.outcome is not None
     assert state.outcome.exit_code == code

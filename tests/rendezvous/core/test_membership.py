@@ -117,7 +117,7 @@ def test_too_few_slots_raise_and_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("before", BEFORE)
-def test_the_states_of_this_table_are_what_they_are_called(before: str) -> None:
+def test_the_states_of_this_table_have_the_phases_they_are_named_after(before: str) -> None:
     assert play(*BEFORE[before]).phase == (before if before != "begun" else Phase.FORMING)
 
 
@@ -126,7 +126,7 @@ def test_a_job_begins_without_hosts_or_outcome() -> None:
     assert (state.phase, state.placement, state.outcome, state.generation) == (Phase.FORMING, (), None, None)
 
 
-def test_what_the_core_raises_can_be_caught_as_one() -> None:
+def test_errors_of_the_core_have_one_base() -> None:
     with pytest.raises(CoreError):
         play("policy size=1", "report a")
 
@@ -191,7 +191,7 @@ def test_a_tick_looks_at_hosts_and_not_at_workers() -> None:
     assert count_tick(8, 64) == count_tick(8, 1)
 
 
-def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -> None:
+def test_a_late_exit_costs_no_more_than_an_early_one() -> None:
     def refused(hosts: int) -> list[Event]:
         first, *others = (event for event in tell_whole_job(hosts) if isinstance(event, Exited))
         joins = [Joined(exited.worker) for exited in others]

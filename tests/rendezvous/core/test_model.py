@@ -19,7 +19,7 @@ def test_the_host_of_a_slot_may_contain_colons() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a:", ":0", "a:x", "a:-1", "a:1.5", "a: 1"])
-def test_what_is_no_slot_is_refused(text: str) -> None:
+def test_a_malformed_slot_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a slot; it is written host:index"):
         Slot.parse(text)
 
@@ -67,6 +67,6 @@ def test_no_grace_is_possible() -> None:
     assert Policy.static(1, grace_seconds=0.0).grace_seconds == 0.0
 
 
-def test_a_static_policy_leaves_no_room_and_allows_no_failure() -> None:
+def test_a_static_policy_has_one_size_and_allows_no_failure() -> None:
     policy = Policy.static(3, lease_seconds=7.0)
     assert (policy.min_size, policy.max_size, policy.failures_allowed, policy.lease_seconds) == (3, 3, 0, 7.0)

@@ -9,16 +9,14 @@ WORKER = parse_worker("a:1")
 
 
 @pytest.mark.parametrize(("returncode", "code"), [(0, 0), (1, 1), (255, 255), (-1, 129), (-9, 137), (-15, 143)])
-def test_a_return_code_is_told_as_a_shell_tells_it(returncode: int, code: int) -> None:
+def test_a_returncode_is_reported_as_a_shell_reports_it(returncode: int, code: int) -> None:
     assert exit_code(returncode) == code
 
 
 @pytest.mark.parametrize(
     ("returncode", "code"), [(1, 1), (3, 3), (-11, 139), (-9, 75), (-15, 75), (137, 75), (None, 75)]
 )
-def test_where_the_last_with_the_state_has_failed_by_itself_its_exit_code_says_so(
-    returncode: int | None, code: int
-) -> None:
+def test_a_job_whose_last_state_failed_itself_has_that_workers_exit_code(returncode: int | None, code: int) -> None:
     first = Outcome(9, Cause.WORKER_FAILED, "it failed", WORKER, 1, returncode)
     outcome = lose_state("nobody is left", first)
     assert (outcome.exit_code, outcome.cause, outcome.worker) == (code, Cause.STATE_LOST, WORKER)

@@ -8,7 +8,7 @@ from tests.rendezvous.counting import count_steps
 PAIR = (0, 1)
 
 
-def test_who_was_sent_back_by_an_operation_is_no_user_of_it_but_has_done_it() -> None:
+def test_an_operation_that_sent_a_rank_back_is_completed_but_not_used() -> None:
     pending = PendingOperation(PAIR, "check", "check")
     done = CompletedOperation(PAIR, "check", 3)
     before = CompletedOperation(PAIR, "x", 2)

@@ -14,11 +14,11 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
+def test_the_core_reproduces_the_transcript(path: Path, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
     check(path, rerun, rewrite=rewrite)
 
 
-def test_what_is_told_wrongly_is_noticed() -> None:
+def test_a_wrong_transcript_is_corrected() -> None:
     told = "Two workers are placed.\n\npolicy size=1\nhosts a:1\n  > launch a:1\n"
     assert "launch a:0  (placed)" in rerun(told)
     assert rerun(rerun(told)) == rerun(told)

@@ -98,12 +98,12 @@ def name(answer: Answer) -> object:
 
 
 @pytest.mark.parametrize(("lines", "rest", "expected"), TABLE, ids=str)
-def test_what_is_decided(lines: list[str], rest: Mapping[str, object], expected: object) -> None:
+def test_reports_lead_to_their_verdict(lines: list[str], rest: Mapping[str, object], expected: object) -> None:
     situation = replace(Situation(len(lines), read_reports(lines)), **rest)  # type: ignore[arg-type] # by name
     assert name(decide(situation)) == expected
 
 
-def test_a_resize_by_which_nobody_comes_needs_no_copies() -> None:
+def test_a_resize_that_adds_no_worker_needs_no_copies() -> None:
     reports = read_reports(["resize state", "resize state"])
     alone = decide(Situation(2, reports))
     others = decide(Situation(2, reports, newcomers=1))
@@ -111,14 +111,14 @@ def test_a_resize_by_which_nobody_comes_needs_no_copies() -> None:
     assert [each.removed_only for each in (alone, others, late) if isinstance(each, Verdict)] == [True, False, False]
 
 
-def test_a_verdict_that_stands_copies_when_somebody_has_come_meanwhile() -> None:
+def test_a_repeated_verdict_copies_the_state_to_workers_that_came_meanwhile() -> None:
     reports = {0: Report(JoinReason.FORM, has_state=True)}
     alone = decide(Situation(1, reports, former=RESIZED))
     others = decide(Situation(1, reports, newcomers=1, former=RESIZED))
     assert [each.removed_only for each in (alone, others) if isinstance(each, Verdict)] == [True, False]
 
 
-def test_an_end_says_what_happened_what_could_not_be_repeated_and_what_would_help() -> None:
+def test_an_end_names_the_cause_the_obstacle_and_a_remedy() -> None:
     reports = read_reports(["", "continue 'pending=allreduce.w@8!its tensor was changed in place'"])
     answer = decide(Situation(2, reports, cause="rank 0 (a:0) was killed by signal 9"))
     assert isinstance(answer, End)
@@ -151,7 +151,7 @@ def test_a_shortage_says_how_many_are_left_and_how_others_could_come() -> None:
         ("begin", False),
     ],
 )
-def test_who_has_a_state_or_has_done_nothing_may_begin_again(line: str, may: bool) -> None:  # noqa: FBT001 - a table
+def test_a_worker_with_a_state_or_without_operations_can_restore(line: str, may: bool) -> None:  # noqa: FBT001 - a table
     assert can_restore(parse_report(line.split(), 2)) is may
 
 
@@ -166,7 +166,7 @@ def test_every_pending_operation_is_decided_once_and_nothing_committed_is_revoke
 
 @few
 @given(losses(only_repeatable=True))
-def test_what_can_be_repeated_never_sends_anybody_back(loss: Loss) -> None:
+def test_repeatable_operations_never_lead_to_a_restore(loss: Loss) -> None:
     answer = decide(Situation(loss.size, loss.reports))
     assert name(answer) is Decision.RETRY
 
@@ -180,7 +180,7 @@ def test_truthful_reports_do_not_contradict_each_other(loss: Loss) -> None:
 
 @few
 @given(losses(has_state=True))
-def test_with_a_state_nothing_ends(loss: Loss) -> None:
+def test_with_a_state_no_loss_ends_the_job(loss: Loss) -> None:
     assert name(decide(Situation(loss.size, loss.reports))) in {Decision.RETRY, Decision.RESTORE}
 
 
@@ -201,7 +201,7 @@ def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.Dat
     assert decide(Situation(loss.size, loss.reports)) == decide(Situation(loss.size, shuffled))
 
 
-def test_what_has_interrupted_is_not_told_twice() -> None:
+def test_the_cause_of_an_interruption_is_named_once() -> None:
     restored = Report(reason=JoinReason.RESTORE, has_state=True, error="no luck")
     reports = {0: Report(reason=JoinReason.CONTINUE, has_state=True), 1: restored}
     reason = "rank 1 has restored its last commit: no luck"

@@ -30,7 +30,7 @@ def assert_unheard(stage: Stage) -> None:
 
 
 @in_clean_loop
-async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() -> None:
+async def test_a_hosts_certificate_is_not_valid_for_another_host() -> None:
     async with open_stage() as stage, stage.agent("b", credential=stage.authority.issue_agent("a")) as agent:
         with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             await agent.report(1, [B0], [], LIMIT_SECONDS)
@@ -67,7 +67,7 @@ def mix(authority: Credential, keys: Credential) -> Credential:
     ids=["another job's agent", "one that knows this job's authority", "one that believes another", "a server"],
 )
 @in_clean_loop
-async def test_another_than_an_agent_of_this_job_does_not_call(
+async def test_only_agents_of_this_job_can_call(
     make: Callable[[Authority, Authority], Credential],
 ) -> None:
     async with open_stage() as stage:
@@ -91,7 +91,7 @@ async def test_an_agents_certificate_does_not_serve(host: str) -> None:
 
 @pytest.mark.parametrize("speaks_tls", [True, False])
 @in_clean_loop
-async def test_a_caller_without_certificate_is_not_heard(*, speaks_tls: bool) -> None:
+async def test_a_caller_without_a_certificate_is_refused(*, speaks_tls: bool) -> None:
     options = (("grpc.ssl_target_name_override", SERVER_NAME),)
     async with open_stage() as stage:
         credentials = grpc.ssl_channel_credentials(stage.authority.issue_agent("a").authority)
@@ -103,7 +103,7 @@ async def test_a_caller_without_certificate_is_not_heard(*, speaks_tls: bool) ->
         assert_unheard(stage)
 
 
-def test_an_old_version_of_tls_is_not_spoken() -> None:
+def test_an_old_version_of_tls_is_refused() -> None:
     async def story() -> None:
         async with open_stage() as stage:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -135,7 +135,7 @@ def test_a_job_may_have_any_name(job: str) -> None:
     assert _read(Authority(job).issue_agent("a").authority).subject.rfc4514_string().startswith("CN=hvdrun job ")
 
 
-def test_a_certificate_is_for_one_purpose_and_of_a_life_around_now() -> None:
+def test_a_certificate_is_valid_now_for_one_purpose() -> None:
     authority = Authority("job")
     for credential, purpose in (
         (authority.issue_server(), x509.oid.ExtendedKeyUsageOID.SERVER_AUTH),
@@ -153,7 +153,7 @@ def _read(certificate: bytes) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate)
 
 
-def test_an_authority_that_was_kept_in_a_file_vouches_again() -> None:
+def test_an_authority_can_be_restored_from_its_key() -> None:
     made = Authority("token")
     kept = Authority("token", made.key)
     assert kept.owns(made.certificate)

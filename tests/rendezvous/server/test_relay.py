@@ -97,7 +97,7 @@ async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) ->
 
 
 @in_clean_loop
-async def test_who_provides_the_sequencer_hears_of_interpreters(path: Path) -> None:
+async def test_the_sequencers_provider_receives_the_interpreter(path: Path) -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.relay("a", path), open_worker(path, A0) as worker:
         await in_thread(lambda: worker.join(0))
         assert stage.sequencing.interpreters == [sys.executable]
@@ -107,7 +107,7 @@ async def test_who_provides_the_sequencer_hears_of_interpreters(path: Path) -> N
 
 
 @in_clean_loop
-async def test_a_relay_that_is_started_late_and_anew_loses_nobody(path: Path) -> None:
+async def test_a_relay_that_starts_late_or_restarts_loses_no_join(path: Path) -> None:
     async with open_stage([Host("a", 2)]) as stage, open_worker(path, A0) as a0, open_worker(path, A1) as a1:
         joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
         await asyncio.wait({joining}, timeout=0.2)  # it may have knocked in vain
@@ -122,7 +122,7 @@ async def test_a_relay_that_is_started_late_and_anew_loses_nobody(path: Path) ->
 
 
 @in_clean_loop
-async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
+async def test_a_broken_connection_to_the_server_loses_no_notification(tmp_path: Path) -> None:
     on_a, on_b = tmp_path / "a", tmp_path / "b"
     async with (
         open_stage([Host("a", 1), Host("b", 1)]) as stage,
@@ -147,7 +147,7 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
 
 
 @in_clean_loop
-async def test_a_worker_is_told_of_its_own_refusal_only(path: Path) -> None:
+async def test_a_worker_receives_its_own_refusal_only(path: Path) -> None:
     async with open_stage([Host("a", 2)]) as stage, stage.relay("a", path):
         for worker in (A0, A1):
             stage.server.topic("a").publish(Refuse(worker, f"{worker} comes too late"))
@@ -159,7 +159,7 @@ async def test_a_worker_is_told_of_its_own_refusal_only(path: Path) -> None:
 
 
 @in_clean_loop
-async def test_what_is_not_for_a_relay_is_refused(path: Path) -> None:
+async def test_a_relay_refuses_the_calls_of_agents(path: Path) -> None:
     async with (
         open_stage([Host("a", 1)]) as stage,
         stage.relay("a", path),
@@ -187,7 +187,7 @@ async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_pa
         await client.close()
 
 
-def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_them(path: Path) -> None:
+def test_a_relay_that_closes_ends_its_workers_subscriptions_without_a_line_of_grpc(path: Path) -> None:
     async def story() -> tuple[bytes, bytes]:
         async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
             relay = Relay("a", client, stage.sequencing)
@@ -214,9 +214,7 @@ def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_t
 
 @pytest.mark.parametrize("steps", range(1, 4))
 @in_clean_loop
-async def test_a_relay_whose_opening_is_called_off_at_any_step_closes_without_a_word(
-    tmp_path: Path, steps: int
-) -> None:
+async def test_a_relay_whose_opening_is_cancelled_at_any_step_closes_silently(tmp_path: Path, steps: int) -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
         relay = Relay("a", client, stage.sequencing)
         opening = asyncio.create_task(relay.open(tmp_path / "a"))
@@ -228,7 +226,7 @@ async def test_a_relay_whose_opening_is_called_off_at_any_step_closes_without_a_
 
 
 @in_clean_loop
-async def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_hold_a_socket_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 40)
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
         relay = Relay("a", client, stage.sequencing)
@@ -238,7 +236,7 @@ async def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> No
 
 
 @in_clean_loop
-async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(path: Path) -> None:
+async def test_a_worker_of_one_host_cannot_act_for_a_worker_of_another(path: Path) -> None:
     async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
         with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             await in_thread(lambda: liar.join(0))
@@ -250,7 +248,7 @@ async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(path: P
 
 
 @in_clean_loop
-async def test_a_worker_s_failure_is_its_agent_s_to_hear(path: Path) -> None:
+async def test_a_worker_reports_its_failure_to_its_agent_only(path: Path) -> None:
     heard: list[tuple[Worker, int]] = []
     async with (
         open_stage() as stage,
@@ -277,7 +275,7 @@ else:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 @pytest.mark.parametrize("mode", [0o700, 0o777], ids=["the agent's folder", "a folder that somebody has opened"])
-def test_the_socket_is_its_user_s_alone(mode: int) -> None:
+def test_only_the_user_can_open_the_socket(mode: int) -> None:
     async def knock(path: Path) -> str:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-S", "-E", "-c", KNOCKS, str(path), stdout=asyncio.subprocess.PIPE

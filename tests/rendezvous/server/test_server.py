@@ -85,7 +85,7 @@ class LauncherError(Exception):
 
 
 @in_clean_loop
-async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_mended() -> None:
+async def test_notifications_during_a_broken_connection_arrive_after_it() -> None:
     async with (
         open_stage() as stage,
         open_network(stage.port) as network,
@@ -140,7 +140,7 @@ async def test_a_report_that_was_repeated_or_overtaken_is_acknowledged_and_ignor
 
 
 @in_clean_loop
-async def test_a_notice_that_an_agent_reports_is_heeded_once() -> None:
+async def test_a_stop_notice_that_an_agent_reports_counts_once() -> None:
     async with open_stage() as stage, stage.agent("b") as b:
         for number in (1, 2):
             await b.report(number, [B0, B1], [], LIMIT_SECONDS, is_noticed=True)
@@ -165,7 +165,7 @@ async def test_a_report_that_is_malformed_changes_nothing() -> None:
 
 
 @in_clean_loop
-async def test_what_is_malformed_or_cannot_have_happened_is_refused_with_its_reason_and_changes_nothing() -> None:
+async def test_malformed_and_illegal_calls_are_refused_with_the_reason_and_change_nothing() -> None:
     def report(agent: AgentClient, number: int, *ends: Exited) -> Coroutine[Any, Any, None]:
         return agent.report(number, [], ends, LIMIT_SECONDS)
 
@@ -201,7 +201,7 @@ async def test_the_clock_of_the_server_runs() -> None:
 
 
 @in_clean_loop
-async def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> None:
+async def test_an_error_of_the_clock_is_raised_in_the_owner_of_the_server() -> None:
     def refuse_to_end(effect: Effect) -> None:
         if isinstance(effect, Terminate):
             raise LauncherError
@@ -233,7 +233,7 @@ async def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
 
 @pytest.mark.parametrize("steps", range(4))
 @in_clean_loop
-async def test_a_server_whose_opening_is_called_off_at_any_step_closes_without_a_word(steps: int) -> None:
+async def test_a_server_whose_opening_is_cancelled_at_any_step_closes_silently(steps: int) -> None:
     async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
         opening = asyncio.create_task(server.open(LOOPBACK))
         for _ in range(steps):
@@ -243,7 +243,7 @@ async def test_a_server_whose_opening_is_called_off_at_any_step_closes_without_a
 
 
 @in_clean_loop
-async def test_an_address_that_is_not_of_this_machine_is_refused_and_the_others_serve_on() -> None:
+async def test_an_address_of_another_machine_is_refused_and_the_others_keep_serving() -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
         with pytest.raises(ListenError, match=r"cannot listen at 192\.0\.2\.1"):
             await stage.server.open("192.0.2.1")
@@ -279,7 +279,7 @@ async def test_a_server_listens_on_several_addresses_at_once() -> None:
 
 
 @in_clean_loop
-async def test_what_is_told_while_effects_are_carried_out_happens_after_them() -> None:
+async def test_events_submitted_during_effects_are_performed_after_them() -> None:
     carried_out: list[str] = []
 
     def carry_out(effect: Effect) -> None:
@@ -296,7 +296,7 @@ async def test_what_is_told_while_effects_are_carried_out_happens_after_them() -
 
 
 @in_clean_loop
-async def test_one_effect_that_fails_does_not_keep_the_others_from_being_carried_out() -> None:
+async def test_an_effect_that_fails_does_not_prevent_the_others() -> None:
     carried_out: list[Effect] = []
 
     def carry_out(effect: Effect) -> None:
@@ -313,7 +313,7 @@ async def test_one_effect_that_fails_does_not_keep_the_others_from_being_carried
 
 
 @in_clean_loop
-async def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> None:
+async def test_an_error_of_the_launcher_in_an_agents_call_is_raised_in_the_launcher() -> None:
     def carry_out(effect: Effect) -> None:
         if isinstance(effect, Finish):
             raise LauncherError
@@ -356,7 +356,7 @@ LASTING = Policy.elastic(1, 4, 3, lease_seconds=LIMIT_SECONDS, recovery=Recovery
 
 
 @in_clean_loop
-async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_host_is_heard() -> None:
+async def test_an_agent_that_was_replaced_is_refused_and_its_successor_is_accepted() -> None:
     async with open_stage(policy=LASTING) as stage, stage.agent("a") as a, stage.agent("b") as former:
         assert stage.server.number_agent("b") == 1
         await join(a, A0, A1)

@@ -26,7 +26,7 @@ class Stuck:
 
 
 @in_loop
-async def test_a_server_that_is_stuck_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_stop_of_a_server_that_hangs_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "LIMIT_SECONDS", 0.05)
     server = cast("grpc.aio.Server", Stuck())
     with pytest.raises(TimeoutError, match="has not started within"):
@@ -67,11 +67,11 @@ def start_stranger(module: str, **variables: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("module", ["rendezvous.server.serving", "rendezvous.server.server", "hvdrun.agent.session"])
-def test_a_stranger_is_not_told_to_who_reads_standard_error(module: str) -> None:
+def test_a_failed_handshake_prints_nothing_to_standard_error(module: str) -> None:
     assert start_stranger(module) == ("None", "")
 
 
-def test_who_wants_to_hear_grpc_does() -> None:
+def test_a_users_grpc_verbosity_is_kept() -> None:
     output, errors = start_stranger("rendezvous.server.serving", GRPC_VERBOSITY="INFO")
     assert output == "INFO"
     assert "handshake failed" in errors.lower()

@@ -100,11 +100,11 @@ def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[obje
         (TELLINGS, Hello("1.0", UNDECODABLE, "3.11.2"), Hello("1.0", READABLE, "3.11.2")),
     ],
 )
-def test_a_sentence_that_is_no_utf8_arrives_readable(ways: Codec, sent: object, arrived: object) -> None:
+def test_a_sentence_that_is_not_utf8_arrives_readable(ways: Codec, sent: object, arrived: object) -> None:
     assert send(ways, sent) == arrived
 
 
-def test_a_worker_that_says_nothing_begins() -> None:
+def test_a_worker_without_a_report_begins() -> None:
     assert codec.decode(Report, pb.Report()) == Report(seen=0)
     assert codec.decode(Verdict, pb.Verdict()) == Verdict(Decision.BEGIN)
 
@@ -118,7 +118,7 @@ def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
     assert len({id(operation.ranks) for operation in completed}) == 1
 
 
-def test_survivors_are_short_since_every_host_is_told_all() -> None:
+def test_the_list_of_survivors_is_encoded_in_runs() -> None:
     ranks = (*range(8), *range(16, 8000), 5)
     verdict = Verdict(Decision.RETRY, survivors=ranks, done=(Done(ranks, 1),))
     message = codec.encode(verdict)
@@ -204,7 +204,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         ),
     ],
 )
-def test_a_message_that_lacks_something_is_an_error(ways: Codec, message: Message, lack: str) -> None:
+def test_an_incomplete_message_raises_wire_error(ways: Codec, message: Message, lack: str) -> None:
     _, decode = ways
     with pytest.raises(WireError, match=lack):
         decode(message.SerializeToString() if ways in (ORDERS, TELLINGS, ANSWERS) else message)

@@ -24,14 +24,14 @@ def test_frames_arrive_whole_in_whatever_chunks_they_come(frames: list[bytes], d
     assert arrived == frames
 
 
-def test_a_frame_is_told_with_its_last_byte_and_not_before() -> None:
+def test_a_frame_is_complete_with_its_last_byte() -> None:
     reader = codec.FrameReader()
     frame = codec.frame(b"abc")
     assert list(reader.feed(frame[:-1])) == []
     assert list(reader.feed(frame[-1:])) == [b"abc"]
 
 
-def test_a_frame_that_is_too_long_is_refused_before_its_bytes_have_come() -> None:
+def test_a_frame_that_is_too_long_is_refused_by_its_length() -> None:
     reader = codec.FrameReader()
     with pytest.raises(WireError, match=f"a frame of {codec.MAX_FRAME_BYTES + 1} bytes"):
         list(reader.feed((codec.MAX_FRAME_BYTES + 1).to_bytes(4, "big")))
@@ -39,7 +39,7 @@ def test_a_frame_that_is_too_long_is_refused_before_its_bytes_have_come() -> Non
         list(reader.feed(codec.frame(b"abc")))
 
 
-def test_frames_before_one_that_is_too_long_have_been_told() -> None:
+def test_frames_before_one_that_is_too_long_are_complete() -> None:
     arrived: list[bytes] = []
     with pytest.raises(WireError):
         arrived.extend(codec.FrameReader().feed(codec.frame(b"abc") + b"HTTP/1.1 400 Bad Request"))
@@ -59,13 +59,13 @@ def decode_or_refuse(decode: Callable[[bytes], object], data: bytes) -> None:
 
 @DECODERS
 @given(data=st.binary())
-def test_garbage_is_an_error_of_the_wire_and_of_no_other_kind(decode: Callable[[bytes], object], data: bytes) -> None:
+def test_garbage_raises_wire_error(decode: Callable[[bytes], object], data: bytes) -> None:
     decode_or_refuse(decode, data)
 
 
 @DECODERS
 @given(frame=orders.map(codec.encode_order) | tellings.map(codec.encode_agent_message), data=st.data())
-def test_a_damaged_message_is_an_error_of_the_wire_and_of_no_other_kind(
+def test_a_damaged_message_raises_wire_error(
     decode: Callable[[bytes], object], frame: bytes, data: st.DataObject
 ) -> None:
     message = bytearray(unframe(frame))

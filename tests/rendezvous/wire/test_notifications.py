@@ -39,7 +39,7 @@ REFUSED, OTHERWISE = Refuse(A0, "it is over"), Refuse(A0, "for another reason")
     ],
 )
 @in_loop
-async def test_one_who_comes_late_reads_the_present_state(
+async def test_a_late_subscriber_reads_the_present_state(
     published: list[Notification], read: list[Notification]
 ) -> None:
     topic = Topic()
@@ -111,7 +111,7 @@ def post(*effects: Effect) -> Topics:
     return topics
 
 
-def test_each_host_is_told_of_its_own_members_and_of_the_one_verdict() -> None:
+def test_each_host_receives_its_own_members_and_the_same_verdict() -> None:
     topics = post(PUBLISH)
     (on_a,), (on_b,) = read(topics, "a"), read(topics, "b")
     assert isinstance(on_a, Published)
@@ -121,29 +121,29 @@ def test_each_host_is_told_of_its_own_members_and_of_the_one_verdict() -> None:
     assert on_a.key == on_b.key
 
 
-def test_each_generation_of_each_job_has_a_key_of_its_own() -> None:
+def test_each_generation_of_each_job_has_its_own_key() -> None:
     keys = [topics._make_key(generation) for topics in (Topics(), Topics()) for generation in (1, 1, 2)]
     assert keys[0] == keys[1]
     assert (len(set(keys)), {len(key) for key in keys}) == (4, {KEY_BYTES})
 
 
-def test_all_members_are_told_what_concerns_all() -> None:
+def test_all_members_receive_what_concerns_all() -> None:
     topics = post(PUBLISH, Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1))
     expected = [Interrupt(2, "it broke"), OfferResize(2, 7, adds=True, removes=False), Depart(2, B0, 1)]
     assert read(topics, "a")[1:] == read(topics, "b")[1:] == expected
 
 
-def test_a_refusal_is_told_to_one_host() -> None:
+def test_a_refusal_goes_to_one_host() -> None:
     topics = post(PUBLISH, Refuse(A0, "enough"))
     assert read(topics, "a")[1:] == [Refuse(A0, "enough")]
     assert read(topics, "b")[1:] == []
 
 
-def test_what_concerns_processes_is_not_for_the_boards() -> None:
+def test_effects_about_processes_are_not_published() -> None:
     assert not Topics().publish(Dismiss("a", "it is idle"))
 
 
-def test_the_subscribers_of_a_host_that_is_forgotten_come_to_an_end_and_the_next_agent_finds_nothing_old() -> None:
+def test_a_forgotten_host_ends_its_subscriptions_and_its_next_agent_gets_no_old_notification() -> None:
     async def story() -> None:
         topics = post(PUBLISH)
         async with aclosing(topics.of("a").subscribe()) as notices:

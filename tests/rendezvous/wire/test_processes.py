@@ -56,7 +56,7 @@ def test_a_message_arrives_as_it_was_with_its_length_before_it(message: Message)
         b'{"kind": []}',
     ],
 )
-def test_what_is_none_of_ours_is_refused_in_a_documented_way(data: bytes) -> None:
+def test_a_malformed_request_raises_a_documented_error(data: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         forking.decode(data)
 
@@ -90,10 +90,10 @@ def test_the_port_is_found_behind_what_imports_have_printed(line: bytes, port: i
 
 @pytest.mark.parametrize("objection", ["", 'it has no "ucc"; ä {"objection": 1}', "two\nlines"])
 @pytest.mark.parametrize("before", [b"", b"an import says\n", b"and more without an end "])
-def test_an_answer_is_found_behind_whatever_was_printed(objection: str, before: bytes) -> None:
+def test_an_answer_is_found_after_other_output(objection: str, before: bytes) -> None:
     assert read_answer(before + encode_answer(objection)) == objection
 
 
 @pytest.mark.parametrize("output", [b"", b"hello\n", b'{"objection": \n', b'{"objection": x}', b'{"port": 3}\n'])
-def test_what_is_no_answer_is_none(output: bytes) -> None:
+def test_output_without_an_answer_has_none(output: bytes) -> None:
     assert read_answer(output) is None

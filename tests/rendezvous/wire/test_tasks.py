@@ -67,13 +67,13 @@ def is_sendable(value: object, seen: frozenset[int] = frozenset()) -> bool:
         (functools.partial(print, 1, sep=LOCK), "its argument 'sep' is"),
     ],
 )
-def test_the_way_to_what_cannot_be_sent_is_named(value: object, way: str) -> None:
+def test_the_path_to_an_unsendable_part_is_named(value: object, way: str) -> None:
     assert (
         find_unsendable("this", value, is_sendable) == f"this cannot be sent to another process: {way} a _thread.lock"
     )
 
 
-def test_a_value_that_leads_to_itself_comes_to_an_end() -> None:
+def test_a_value_that_contains_itself_is_named() -> None:
     ring: list[object] = []
     ring.append(ring)
     assert "is a list" in find_unsendable("this", ring, lambda _: False)
