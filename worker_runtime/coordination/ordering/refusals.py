@@ -8,12 +8,18 @@ which rank asked first.
 Long because each sentence stands beside the check that makes it.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeAlias, TypeVar
 
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Question, Reduction, Signature, make_title
 
+_AVERAGING = re.compile(r"\w+\.optimizer\.")  # operations that a DistributedOptimizer asks for
+_OF_OPTIMIZER = (
+    " 'optimizer...' averages the gradients of a DistributedOptimizer: all ranks must call step() equally often, train "
+    "or freeze the same parameters, and throw gradients away together, as by zero_grad() after backward()."
+)
 MOST_NAMED = 6  # so many ranks or operations are named; the rest is dots
 
 
@@ -91,9 +97,12 @@ def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> st
         groups["all others to join"] = in_join
     waits_for = [f"{name_ranks(ranks)} wait{'s' * (len(ranks) == 1)} for {what}" for what, ranks in groups.items()]
     shown = "; ".join(waits_for[:MOST_NAMED]) + "; ..." * (len(waits_for) > MOST_NAMED)
+    is_of_optimizer = any(_AVERAGING.match(question.name) for question in waits.values())
     return (
         f"Mismatched operations: every rank waits for another: {shown}. "
         "Each operation must be called, under the same name, by all members of its process set."
+        + _OF_OPTIMIZER
+        * is_of_optimizer
     )
 
 
