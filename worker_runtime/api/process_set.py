@@ -27,6 +27,12 @@ def find_process_set(key: int) -> "ProcessSet":
     return _SETS[key]
 
 
+_NOT_JOINED = (
+    ": the other workers train already, and this one joins them in hvd.elastic.run(); add process sets in the function "
+    "that it runs"
+)
+
+
 class ProcessSet:
     """Some of the job's ranks.
 
@@ -224,7 +230,8 @@ def _read_new(engine: Engine, process_set: ProcessSet) -> tuple[int, ...]:
     """The ranks of a set that is to be registered."""
     ranks = tuple(process_set.ranks or ())
     if not ranks or ranks[0] < 0 or ranks[-1] >= engine.size:
-        raise ValueError(f"a process set needs at least one of the ranks 0 to {engine.size - 1}; got {list(ranks)}")
+        advice = _NOT_JOINED if RUNTIME.is_late else ""
+        raise ValueError(f"a process set needs ranks from 0 to {engine.size - 1}; got {list(ranks)}{advice}")
     sets = engine.process_sets
     own = process_set.process_set_id
     for number in sets.numbers:

@@ -144,6 +144,11 @@ class Runtime:
             self.world = _World(assignment, engine)
             return verdict
 
+    @property
+    def is_late(self) -> bool:
+        """Whether this worker is alone until it joins others that train already; see `join_late`."""
+        return self._late is not None
+
     def join_late(self) -> bool:
         """Join the others, where they train already; whether that was still to be done.
 

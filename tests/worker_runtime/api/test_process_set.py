@@ -80,13 +80,25 @@ def test_wrong_sets_are_refused_before_anything_is_asked(ranks: RankPool) -> Non
             with pytest.raises(ValueError, match=r"Attempted to add a duplicate .* process set [01] has these ranks"):
                 add_process_set(wrong)
         for wrong in ([], [2], [-1, 0]):
-            with pytest.raises(ValueError, match="a process set needs at least one of the ranks 0 to 1"):
+            with pytest.raises(ValueError, match="a process set needs ranks from 0 to 1"):
                 add_process_set(wrong)
         numbers = [add_process_set([1]).process_set_id]
         runtime.RUNTIME.engine.begin_again()  # as a function does that adds its sets each time
         return [*numbers, add_process_set(some).process_set_id, add_process_set([1]).process_set_id]
 
     assert ranks.run(body) == [[2, 3, 4]] * 2
+
+
+def test_a_worker_that_has_not_joined_the_others_yet_is_told_where_to_add_sets(
+    ranks: RankPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime.Runtime, "is_late", True)
+            with pytest.raises(ValueError, match=r"got \[0, 2\]: the other workers train already, .* hvd.elastic.run"):
+                add_process_set([0, 2])
+
+    ranks.run(body, size=1)
 
 
 def test_ranks_that_mean_different_sets_are_told_so_and_go_on(ranks: RankPool) -> None:
