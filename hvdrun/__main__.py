@@ -1,4 +1,4 @@
-"""`hvdrun`, and `python -m hvdrun`. Pythons that are too old for hvdrun must be able to read this file."""
+"""`hvdrun`, and `python -m hvdrun`. Pythons that are too old for hvdrun must be able to parse this file."""
 
 import signal
 import sys
@@ -16,16 +16,14 @@ def main() -> int:
         return _CANNOT_LAUNCH
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from hvdrun.startup.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.startup.early import keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
     from hvdrun.startup.container_init import leave_init_behind  # noqa: PLC0415 - the same
 
     leave_init_behind()
-    from hvdrun.startup.search_path import prefer_own_packages  # noqa: PLC0415 - the same
-
     prefer_own_packages()
-    from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
+    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - from here on imports are our own
 
     prepare_process()
     from hvdrun.cli import program as cli  # noqa: PLC0415 - see above
@@ -36,7 +34,7 @@ def main() -> int:
 def run() -> None:
     """Run hvdrun and end this process."""
     code = main()
-    from hvdrun.startup.process_end import end_process  # noqa: PLC0415 - after the check above
+    from hvdrun.startup.process import end_process  # noqa: PLC0415 - after the check above
 
     end_process(code)
 

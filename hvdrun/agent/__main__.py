@@ -18,15 +18,13 @@ def main() -> int:
     if obstacle:
         sys.stderr.write(obstacle + "\n")
         return 1
-    from hvdrun.startup.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.startup.early import keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
-    from hvdrun.startup.search_path import prefer_own_packages  # noqa: PLC0415 - the same
-
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - from here on these are our own
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
-    from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - the same
+    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - the same
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
 
     prepare_process()
@@ -49,6 +47,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     code = main()
-    from hvdrun.startup.process_end import end_process
+    from hvdrun.startup.process import end_process
 
     end_process(code)

@@ -80,9 +80,9 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
         return print_text(render_program_help(program))
     if program is TOKEN:
         values = read_token(given)
-        from hvdrun.joining.keys import make_token  # noqa: PLC0415 - a wrong command line does without it
+        from hvdrun.joining.token import create_token  # noqa: PLC0415 - a wrong command line does without it
 
-        return print_text(make_token(values))
+        return print_text(create_token(values))
     values = read_agent(given)
     from hvdrun.joining.agent import run_agent  # noqa: PLC0415 - the same
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdrun.startup.search_path import prefer_own_packages
+from hvdrun.startup.early import prefer_own_packages
 
 if TYPE_CHECKING:
     from hvdrun.tasks.messages import Refused
@@ -23,7 +23,7 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     prefer_own_packages()
-    from hvdrun.startup.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
+    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
 
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

@@ -1,7 +1,7 @@
 """`hvdrun agent`: an agent that connects to the launcher by itself, serves one job, and ends.
 
-It waits until the token's file exists and the launcher listens, up to a limit, and then without a limit until the job
-begins. It ends when waiting cannot help: another token, another version, a name that is taken.
+It waits until the token file exists and the launcher listens, up to a limit, and then without a limit until the job
+begins. It ends immediately where waiting cannot help: another token, another version, a name that is taken.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Begin
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
-_REMINDER_SECONDS = 300.0  # between two equal lines about what is waited for
-_ANSWER_SECONDS = 2.0  # after which a launcher that has not answered is said to wait for another agent's end
-_RELEASED = "the job needs this agent no more, and has released it."
+_REMINDER_SECONDS = 300.0  # between two equal lines about what the agent waits for
+_ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the end of another agent of this name
+_RELEASED = "the job does not need this agent any more, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
 _NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -52,7 +52,7 @@ class JoinRefusedError(LaunchError):
 
 
 class WrongLauncherError(LaunchError):
-    """Who listens there cannot prove to be the launcher of the token; nothing was said to it.
+    """The server at that place cannot prove that it is the launcher of the token; the agent has sent it nothing.
 
     Cause: Another job listens at the address now, or the token file is of another job.
     Remedy: Give the token file that the job has printed.
@@ -60,30 +60,30 @@ class WrongLauncherError(LaunchError):
 
     def __init__(self, place: Endpoint, token_file: Path, reason: str) -> None:
         super().__init__(
-            f"the server at {place} is not the one that the token file {str(token_file)!r} was made for ({reason}): "
+            f"the server at {place} is not the one that the token file {str(token_file)!r} was created for ({reason}): "
             "give the token file of that job, or the address of this token's."
         )
 
 
 class TokenExpiredError(LaunchError):
-    """Nobody listens, and the token is too old for whoever will.
+    """No launcher listens, and a later one would not accept the token.
 
     Cause: The job has ended, and its token is too old for the next one.
-    Remedy: Give the agent the token file of a job that runs, or make one with `hvdrun token`.
+    Remedy: Give the agent the token file of a job that runs, or create one with `hvdrun token`.
     """
 
     def __init__(self, place: Endpoint, token_file: Path, token: Token) -> None:
         super().__init__(
-            f"nobody listens at {place}, and the token file {str(token_file)!r} ran out at {token.describe_expiry()}: "
+            f"nobody listens at {place}, and the token file {str(token_file)!r} expired at {token.describe_expiry()}: "
             "give this agent the token file of a job that runs."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class JoinOptions:
-    """Where an agent is to join, and as what.
+    """Which job an agent joins, and as which host.
 
-    limit_seconds: how long it looks for the launcher; None: without a limit.
+    limit_seconds: how long it tries to reach the launcher; None: without a limit.
     """
 
     place: Endpoint
@@ -96,7 +96,7 @@ class JoinOptions:
 class JoiningAgent:
     """One agent, from its start to its end.
 
-    say: takes a sentence for whoever reads this agent's own output.
+    say: prints a sentence in this agent's output.
     """
 
     def __init__(self, options: JoinOptions, say: Callable[[str], None]) -> None:
@@ -111,11 +111,11 @@ class JoiningAgent:
         self._tunnel = TunnelEnd(lambda: self._connect(slots=0), self._tasks)
 
     async def run(self) -> int:
-        """Join and serve; the exit code.
+        """Join and serve; returns the exit code.
 
         Raises:
             TokenFileError: the token cannot be used.
-            LaunchError: the launcher refuses this agent, or the token has run out.
+            LaunchError: the launcher refuses this agent, or the token has expired.
         """
         stopped = self._stopped = asyncio.get_running_loop().create_future()
         self._answer_signals()
@@ -129,7 +129,7 @@ class JoiningAgent:
         return stopped.result() if working.cancelled() else working.result()
 
     def _answer_signals(self) -> None:
-        """End by these signals while there are no workers; where they are ignored (nohup) they stay so."""
+        """End on these signals while there are no workers; signals that are ignored (nohup) stay ignored."""
 
         def end(number: signal.Signals) -> None:
             if not self._stopped.done():
@@ -161,13 +161,13 @@ class JoiningAgent:
                 began = now()
                 self._wait_for(f"hvdrun at {self._options.place} (its connection ended before the job began)")
             if limit_seconds is not None and now() - began >= limit_seconds:
-                self._say(f"nobody was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
+                self._say(f"no job was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
                 return TEMPORARY_FAILURE
             await asyncio.sleep(self._pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - spreads many agents
             self._pause_seconds = min(LONGEST_PAUSE_SECONDS, self._pause_seconds * _PAUSE_GROWTH)
 
     async def _join(self) -> Channel | int:
-        """The connection to a launcher that has admitted this agent; or an exit code, see `_connect`."""
+        """The connection to a launcher that has admitted this agent; an exit code where it is not needed."""
         options = self._options
         channel = await self._connect(options.slots)
         if isinstance(channel, Channel):
@@ -176,13 +176,14 @@ class JoiningAgent:
         return channel
 
     async def _connect(self, slots: int) -> Channel | int:
-        """The connection to a launcher that has admitted it, for the agent or for a call to the rendezvous (0 slots).
+        """A connection to the launcher, for this agent, or with 0 slots for a call to the rendezvous.
 
-        The exit code where no more agents are needed.
+        Returns:
+            The connection, or an exit code where no more agents are needed.
 
         Raises:
-            LaunchError: it refuses this agent, is another launcher, or is not there and the token has run out.
-            OSError, EOFError, RendezvousError: nobody is there yet.
+            LaunchError: the launcher refuses this agent, or is another one, or the token has expired.
+            OSError, EOFError, RendezvousError: no launcher answers yet.
         """
         options = self._options
         token = Token.read(options.token_file)
@@ -194,7 +195,7 @@ class JoiningAgent:
             if slots and token.has_expired():
                 raise TokenExpiredError(options.place, options.token_file, token) from error
             raise
-        taken = False
+        admitted = False
         late = f"the answer of hvdrun at {options.place}: another agent may have the name {options.host!r}"
         waiting = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._wait_for, late)
         try:
@@ -204,7 +205,7 @@ class JoiningAgent:
             )
             match codec.decode_frame(AgentAdmitted, await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
-                    taken = True
+                    admitted = True
                     return channel
                 case AgentAdmitted(Admission.NOT_NEEDED, reason, exit_code):
                     self._say(reason)
@@ -213,12 +214,12 @@ class JoiningAgent:
                     raise JoinRefusedError(options.place, reason)
         finally:
             waiting.cancel()
-            if not taken:
+            if not admitted:
                 channel.abort()
         raise AssertionError("every answer is one of these")
 
     async def _serve(self, channel: Channel) -> int | None:
-        """Be the launcher's agent; the exit code, or None where its job has not begun."""
+        """Serve the launcher; returns the exit code, or None where the connection ended before the job began."""
         self._has_begun = False
 
         def note_begin(begin: Begin) -> None:
@@ -258,7 +259,7 @@ class JoiningAgent:
         self._tell(f"waiting for {what}.")
 
     def _tell(self, sentence: str) -> None:
-        """Say this when it is news, and now and then again."""
+        """Print this when it is new, and as a reminder."""
         now = asyncio.get_running_loop().time()
         if sentence != self._said or now - self._said_at >= _REMINDER_SECONDS:
             self._said, self._said_at = sentence, now
@@ -266,7 +267,7 @@ class JoiningAgent:
 
 
 def run_agent(values: Mapping[str, Any], say: Callable[[str], None]) -> int:
-    """`hvdrun agent` with the values of its command line; the exit code.
+    """Run `hvdrun agent` with the values of its command line; returns the exit code.
 
     Raises:
         HvdrunError: the job cannot be joined.

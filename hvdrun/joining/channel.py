@@ -1,7 +1,7 @@
-"""The connection between an agent that has come by itself and its launcher, as each of them has it.
+"""The TLS connection between an agent that joins by itself and its launcher, at either end.
 
-TLS, in which the agent knows the launcher by the certificate in its token, and tells the secret only then. Each side
-makes sure that the other one is still there, and so keeps the connection known to the routers between them.
+The agent verifies the launcher by the certificate in its token, and only then sends the secret. TCP keepalive at each
+side detects that the other one has vanished, and keeps the connection open in the routers between them.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from rendezvous.wire.orders import SERVER_NAME, Credential
 if TYPE_CHECKING:
     from hvdrun.agent.streams import OutputForwarder
 
-PROOF_BYTES = 64 * 1024  # more than either side says before the orders begin
-WAITING_SECONDS = 15.0  # after which one that has vanished without a word is noticed, before the job begins there
+PROOF_BYTES = 64 * 1024  # more than either side sends before the orders begin
+WAITING_SECONDS = 15.0  # how soon a side that has vanished is detected, before the job begins there
 HANDSHAKE_SECONDS = 10.0
-LAST_OUTPUT_SECONDS = 366 * 24 * 3600.0  # whoever reads the last of it may pause; the connection ends with its reader
+LAST_OUTPUT_SECONDS = 366 * 24 * 3600.0  # the reader of hvdrun's output may pause; the connection ends with hvdrun
 _LENGTH_BYTES = 4
 _PROBES = 3
 _LONGEST_PROBE_SECONDS = 30.0  # routers forget a silent connection after a few minutes
@@ -54,7 +54,7 @@ class Channel(asyncio.StreamReaderProtocol):
         self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended: for who reads that is the end of what comes, in whatever way it was lost."""
+        """It has ended; the reader gets an end of file, whatever the cause."""
         super().connection_lost(None)
         if self._flow is not None:
             self._flow.connection_lost(exc)
@@ -75,16 +75,16 @@ class Channel(asyncio.StreamReaderProtocol):
             self._flow.resume_writing()
 
     def abort(self) -> None:
-        """End it at once, if it has not ended: asyncio of Python 3.11.2 fails on a transport that was closed then."""
+        """End it immediately, if it is open: asyncio of Python 3.11.2 fails on a closed transport."""
         if self.is_open:
             self.transport.abort()
 
     def follow(self, flow: "OutputForwarder") -> None:
-        """Tell this one as well what becomes of the connection."""
+        """Report flow control and the end of the connection to this forwarder as well."""
         self._flow = flow
 
     def keep_alive(self, seconds: float) -> None:
-        """Ask the other side's kernel again and again whether it is there; without an answer for so long, it is not."""
+        """Probe the other side with TCP keepalive; without an answer for so long the connection ends."""
         plug = cast("socket.socket", self.transport.get_extra_info("socket"))
         pause_seconds = max(1, int(min(_LONGEST_PROBE_SECONDS, seconds / _PROBES)))
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -93,15 +93,15 @@ class Channel(asyncio.StreamReaderProtocol):
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(_MOST_PROBES, max(1, int(seconds / pause_seconds))))
 
     def open_writer(self) -> asyncio.StreamWriter:
-        """To write to it as to a stream."""
+        """A stream writer for this connection."""
         return asyncio.StreamWriter(self.transport, self, None, asyncio.get_running_loop())
 
     async def read_frame(self) -> bytes:
         """The one message that comes before the orders.
 
         Raises:
-            WireError: it is none, or too long.
-            EOFError: the other side has gone.
+            WireError: it is malformed, or too long.
+            EOFError: the other side has closed the connection.
         """
         head = await self.reader.readexactly(_LENGTH_BYTES)
         length = int.from_bytes(head, "big")
@@ -111,7 +111,7 @@ class Channel(asyncio.StreamReaderProtocol):
 
 
 def make_server_context(credential: Credential) -> ssl.SSLContext:
-    """What a launcher proves itself with; the key goes through memory alone."""
+    """The TLS context of a launcher; the private key is not written to a disk."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     descriptor = os.memfd_create("credential")
@@ -123,7 +123,7 @@ def make_server_context(credential: Credential) -> ssl.SSLContext:
 
 
 def make_client_context(authority: bytes) -> ssl.SSLContext:
-    """By which an agent knows the launcher, and nobody else."""
+    """The TLS context of an agent, which accepts the launcher of its token alone."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority.decode())
@@ -134,7 +134,7 @@ async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
     """Connect to a launcher.
 
     Raises:
-        OSError: nobody listens there; an SSLCertVerificationError: it is not the launcher of the token.
+        OSError: no server listens there; an SSLCertVerificationError: it is not the launcher of the token.
     """
     _, channel = await asyncio.get_running_loop().create_connection(
         Channel,
@@ -148,15 +148,15 @@ async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
     return channel
 
 
-MAX_CONNECTIONS = 16  # at the same time; an agent needs one or two
+MAX_CONNECTIONS = 16  # at the same time, through the tunnel; an agent needs one or two
 _CHUNK_BYTES = 64 * 1024
 
 
 class TunnelEnd:
-    """Where it begins; belongs to one event loop.
+    """The agent's end of the tunnel to the rendezvous; belongs to one event loop.
 
-    connect: opens a connection to the launcher; a number where that needs none.
-    tasks: lead the connections.
+    connect: opens a connection to the launcher; returns an exit code where the job needs no more agents.
+    tasks: forward the connections.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Channel | int]], tasks: BackgroundTasks) -> None:
@@ -171,7 +171,7 @@ class TunnelEnd:
         """Listen on a free port of the loopback address.
 
         Raises:
-            OSError: that cannot be.
+            OSError: no port can be bound.
         """
         self._server = await asyncio.start_server(self._take, LOOPBACK, 0)
         self.port = int(self._server.sockets[0].getsockname()[1])
@@ -196,7 +196,7 @@ class TunnelEnd:
         task.add_done_callback(note_end)
 
     async def _forward_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection; where it cannot be led on it ends, and the caller tries again."""
+        """Forward one connection; where the launcher cannot be reached it ends, and the caller tries again."""
         channel: Channel | int = 0
         with suppress(OSError, EOFError, RendezvousError, HvdrunError):
             channel = await self._connect()
@@ -216,7 +216,7 @@ def forward_inside(channel: Channel, port: int, tasks: BackgroundTasks) -> None:
 
 
 async def _forward(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], channel: Channel) -> None:
-    """Pass on what comes at either end, until one of them ends; then both do."""
+    """Forward both ways, until one end closes; then close the other."""
     (reader, writer), outward = stream, channel.open_writer()
     try:
         async with BackgroundTasks() as tasks:
@@ -229,7 +229,7 @@ async def _forward(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], ch
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):  # an end that was lost has ended
+    with suppress(OSError):  # a lost connection has ended
         while chunk := await reader.read(_CHUNK_BYTES):
             writer.write(chunk)
             await writer.drain()

@@ -13,9 +13,9 @@ from typing import Any
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
-from hvdrun.joining.keys import open_keys
 from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import Roster
+from hvdrun.joining.token import open_keys
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.choice import find_own_outward
 from hvdrun.processes.background import BackgroundTasks
@@ -32,7 +32,7 @@ RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
 FULL = "the job has all its hosts: this agent is not needed."
 _OVER = "the job has ended: this agent is not needed."
-_PAUSE_SECONDS = 0.5  # between two lines about who has come: agents that come together stand in one
+_PAUSE_SECONDS = 0.5  # between two lines about agents: agents that join together get one line
 _NAMED = 8  # hosts in a line
 _NAME_BYTES = 4
 _DIGITS = re.compile(r"(\d+)")
@@ -51,11 +51,11 @@ class CannotListenError(LaunchError):
 
 
 async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run: RunJob) -> Outcome:
-    """Run a job with the agents that come by themselves; how it has ended.
+    """Run a job with the agents that join by themselves.
 
     Raises:
-        LaunchError: hvdrun could not do its part.
-        Exception: one of its tasks has failed, which is a fault of hvdrun's own.
+        LaunchError: hvdrun cannot launch the job.
+        Exception: an unexpected error in one of its tasks.
     """
     place = choose_place(joining)
     tasks = BackgroundTasks()
@@ -85,7 +85,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
 async def _find_hosts(
     spec: JobSpec, joining: Joining, console: Console, roster: Roster, tasks: BackgroundTasks
 ) -> JobSpec | Outcome:
-    """The job with the hosts that it begins with, or how it has ended before."""
+    """The job with the hosts that it begins with, or its outcome where it was stopped before."""
     reporting = tasks.create_task(_tell_agents(spec, roster, console.notice), name="report agents")
     if spec.is_elastic:
         return spec
@@ -99,9 +99,9 @@ async def _find_hosts(
 
 
 async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
-    """The job with the hosts that have come, once they have slots for its workers; waits without a limit.
+    """The job with the hosts that have joined, once they have slots for its workers; waits without a limit.
 
-    Ranks follow the hosts' names, whoever came first: the same hosts get the same ranks each time.
+    Ranks follow the hosts' names, not the order of joining: the same hosts get the same ranks each time.
     """
     hosts = roster.hosts
     while (found := choose_hosts(hosts, spec.workers.size)) is None:
@@ -115,7 +115,7 @@ async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
 
 
 def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
-    """The first of these that have so many slots together, by name; None while they have fewer."""
+    """The first of these hosts that together have `size` slots, sorted by name; None while they have fewer."""
     chosen: list[Host] = []
     for host in hosts:
         chosen.append(host)
@@ -125,16 +125,16 @@ def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
 
 
 def choose_place(joining: Joining) -> Endpoint:
-    """Where to listen: as asked, else where this machine goes out; never at all addresses unless that was asked."""
+    """Where to listen: the value of --bind, else this machine's outward address; all addresses only on request."""
     if joining.bind is not None:
         return joining.bind
     return Endpoint(find_reachable(), FREE_PORT)
 
 
 def find_reachable(address: str = "0.0.0.0") -> str:  # noqa: S104 - stands for no particular one
-    """The address that other hosts use for this one; loopback on a machine without a network.
+    """The address at which other hosts reach this one; loopback on a machine without a network.
 
-    That is the one from which it goes out into the world, or, where no way leads there, its first one.
+    It is the source address of the default route; without such a route, the first address.
     """
     if address not in ANY_ADDRESS:
         return address
@@ -143,14 +143,14 @@ def find_reachable(address: str = "0.0.0.0") -> str:  # noqa: S104 - stands for 
 
 
 def write_line(place: Endpoint | str, path: str) -> str:
-    """The command that starts an agent: the token's file is in it, and not the token."""
+    """The command that starts an agent; it names the token's file, and does not show the secret."""
     return f"hvdrun agent --join {place} --token-file {shlex.quote(path)}"
 
 
 async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], None]) -> None:
-    """Say who is there, whenever that has changed, but for what is said elsewhere.
+    """Print the agents whenever they have changed, but for what is printed elsewhere.
 
-    That is a static job's hosts once they are complete, and whom an elastic job has lost.
+    Printed elsewhere are a static job's hosts once they are complete, and the hosts that an elastic job has lost.
     """
     known: tuple[Host, ...] = ()
     while True:
@@ -162,7 +162,7 @@ async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], No
 
 
 def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
-    """Who has come, and how much is missing."""
+    """A line about the agents that have joined, and the slots that are missing."""
     named = [f"{host.name} ({count_slots(host.slots)})" for host in hosts[:_NAMED]]
     more = [f"and {len(hosts) - _NAMED} more"] if len(hosts) > _NAMED else []
     slots = sum(host.slots for host in hosts)
@@ -171,7 +171,7 @@ def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
 
 
 async def _unless_stopped(gathering: Coroutine[object, object, JobSpec], tasks: BackgroundTasks) -> JobSpec | Outcome:
-    """Wait for the hosts, or for a signal: then nothing has begun."""
+    """Wait for the hosts, or for a signal, which gives the outcome."""
     stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def end(outcome: Outcome) -> None:
@@ -190,12 +190,12 @@ async def _unless_stopped(gathering: Coroutine[object, object, JobSpec], tasks: 
 
 
 def _count_digits(host: Host) -> list[tuple[bool, int, str]]:
-    """Sorts node2 before node10."""
+    """A sort key that puts node2 before node10."""
     return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in _DIGITS.split(host.name)]
 
 
 def describe_joining(spec: JobSpec, joining: Joining) -> str:
-    """Where it would listen, and what the agents would be given; ends without a newline."""
+    """The page of --dry-run: where hvdrun would listen, and how agents would start; ends without a newline."""
     place = choose_place(joining)
     address = find_reachable(place.address)
     at = str(Endpoint(address, place.port)) if place.port else f"{address}:PORT"
@@ -204,7 +204,7 @@ def describe_joining(spec: JobSpec, joining: Joining) -> str:
         [
             f"--dry-run: nothing is started. hvdrun would wait for agents with {count_slots(spec.workers.size)}:",
             f"  listens    {at if place.port else f'{address}, on a free port'}",
-            f"  token      {joining.token_file or f'made for this job, in {spec.workers.directory}'}",
+            f"  token      {joining.token_file or f'created for this job, in {spec.workers.directory}'}",
             f"  each host  {write_line(at, token)}",
             f"  command    {shlex.join(redact_command(spec.workers.command))}",
             f"  directory  {spec.workers.directory}",

@@ -1,7 +1,7 @@
-"""The launcher's listener: an agent that knows the token is handed on.
+"""The launcher's listener, which authenticates agents by the token.
 
-A client without the token, a stranger, can only begin the handshake. Its time is limited, and nothing is printed about
-it. While there are too many strangers, no connection is accepted; when none of them proceeds, the oldest is closed.
+A client that has not authenticated, a stranger, has a limited time, and nothing is printed about it. While there are
+too many strangers, no connection is accepted. When none of them proceeds, the oldest is closed.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ def count_strangers() -> int:
 class JoinListener:
     """Listens at one address; belongs to one event loop.
 
-    credential: what the token's authority has issued.
-    receive: takes an agent that knows the secret, and answers it; it may take its time.
+    credential: issued by the token's authority.
+    receive: answers an agent that has authenticated; there is no limit.
     tasks: accept and answer agents; they end before `close` is called.
     """
 
@@ -61,10 +61,10 @@ class JoinListener:
         self._strangers: dict[asyncio.Task[Any], None] = {}  # the oldest first
 
     def open(self, address: str, port: int) -> int:
-        """Listen; the port.
+        """Listen; returns the port.
 
         Raises:
-            OSError: that cannot be.
+            OSError: the address cannot be used.
         """
         family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
@@ -73,7 +73,7 @@ class JoinListener:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._socket is not None:
             self._socket.close()
 
@@ -121,14 +121,14 @@ class JoinListener:
                 channel.transport.close()
                 await asyncio.wait({channel.closed}, timeout=_LAST_WORDS_SECONDS)
         except (OSError, EOFError, RendezvousError):
-            pass  # it has gone, has taken too long, or speaks another language
+            pass  # it has gone, was too slow, or speaks another protocol
         finally:
             if not admitted:
                 channel.abort()
         return admitted
 
     async def _answer(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
-        """What the launcher says to this agent; nothing of the job is said to one that does not know the secret."""
+        """The answer to this agent; without the right secret it shows nothing about the job."""
         if not hmac.compare_digest(join.secret, self._token.secret):
             return _refuse(
                 "its token has another secret: give it the token file that this job has written or was started with."
@@ -140,7 +140,7 @@ class JoinListener:
             )
         if join.slots and self._token.has_expired():  # an agent that has joined stays
             return _refuse(
-                f"its token ran out at {self._token.describe_expiry()}: start the job with a new one "
+                f"its token expired at {self._token.describe_expiry()}: start the job with a new one "
                 "(`hvdrun token FILE`)."
             )
         if (task := asyncio.current_task()) is not None:

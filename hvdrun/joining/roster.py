@@ -1,10 +1,9 @@
-"""The agents that have come by themselves: who is there, who is in use, and whose name is taken.
+"""The agents that have joined by themselves, those in use by the job among them; one for each host name.
 
-A name is taken while its agent's connection stands. Nobody can tell a host that is gone from one that is slow, so a
-newcomer of the same name waits for what ends the connection of one that is gone: questions of the kernel's before the
-job has begun on that host, and the lease afterwards. The job then gives the old agent up, whose certificate counts no
-more, and the newcomer takes its place. Where the connection stands for longer than that, the old agent has answered,
-and the newcomer is refused.
+A name is taken while the connection of its agent is open. A host that is gone looks like one that is slow. So a second
+agent with the name waits until the connection of a dead one would have ended: by TCP keepalive before the job has begun
+on that host, and by the lease afterwards. When it ends, the job gives up the old agent and its certificate, and the new
+one takes the name. When it stays open for longer, the old agent is alive, and the new one is refused.
 """
 
 import asyncio
@@ -21,15 +20,15 @@ from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
 from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Order, Release
 
-_RELEASE_SECONDS = 5.0  # for them to go by themselves
+_RELEASE_SECONDS = 5.0  # for released agents to close their connections
 _MARGIN_SECONDS = 5.0
-# If the job has lost that one, it ends, and its next try needs this one.
+# If the job loses that one, it ends, and its next try needs this one.
 _COUNTED_ON = "the job counts on another agent with the name {!r}: start this one again when the job has ended."
 
 
 @dataclass(slots=True)
 class _JoinedAgent:
-    """One agent; in use once the job has taken it. For `tunnel` see `AgentJoin`."""
+    """One agent; used once the job has taken it. For `tunnel` see `AgentJoin`."""
 
     host: Host
     channel: Channel
@@ -39,12 +38,12 @@ class _JoinedAgent:
 
 
 class Roster:
-    """Knows the agents of one job; belongs to one event loop.
+    """The agents of one job; belongs to one event loop.
 
     lease_seconds: of the job.
-    tasks: lead the agents' connections to the rendezvous.
-    proof_seconds: in how long an agent that the job has not taken is known to be gone.
-    margin_seconds: between the end of that time, or of a lease, and the end of the connection.
+    tasks: forward the agents' connections to the rendezvous.
+    proof_seconds: how soon TCP keepalive detects that an agent is gone which the job does not use.
+    margin_seconds: between that time, or the lease, and the end of the connection.
     """
 
     def __init__(
@@ -66,17 +65,17 @@ class Roster:
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Those that have an agent, in the order in which they came."""
+        """The hosts that have an agent, in the order in which they joined."""
         return tuple(agent.host for agent in self._agents.values())
 
     async def other_than(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
-        """The hosts, once they are not these any more."""
+        """Wait until the hosts differ from these; returns them."""
         while (hosts := self.hosts) == known:
             await self._changed.wait()
         return hosts
 
     async def receive(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
-        """Answer an agent that knows the secret; one whose name is taken waits for the answer (see `JoinListener`)."""
+        """Answer an agent that has authenticated; where its name is taken, the answer takes time (see the module)."""
         if not join.slots:
             return self._forward(join.host, channel)
         if not is_host_name(join.host) or not 1 <= join.slots <= MAX_SLOTS_PER_HOST:
@@ -90,7 +89,7 @@ class Roster:
             ends = {former.channel.closed, channel.closed}
             await asyncio.wait(ends, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
             if channel.closed.done():
-                return AgentAdmitted(Admission.REFUSED, "it has gone.")
+                return AgentAdmitted(Admission.REFUSED, "it has closed its connection.")
             if not former.channel.closed.done():
                 return AgentAdmitted(
                     Admission.REFUSED,
@@ -109,12 +108,12 @@ class Roster:
         return AgentAdmitted(Admission.ACCEPTED)
 
     def take(self, host: str, patience_seconds: float) -> Channel:
-        """The way to a host's agent, which is the job's from now on.
+        """The connection of a host's agent, which the job uses from now on.
 
-        patience_seconds: how long the agent goes on without a word from the launcher, once the job has begun.
+        patience_seconds: how long the agent serves without hearing from the launcher, once the job has begun.
 
         Raises:
-            LaunchError: it has gone, or has been taken before.
+            LaunchError: it has gone, or is used already.
         """
         agent = self._find(host)
         agent.is_used = True
@@ -122,7 +121,7 @@ class Roster:
         return agent.channel
 
     def open_tunnel(self, host: str, port: int) -> int:
-        """The port of a host's loopback address that leads to this machine's `port` from now on.
+        """The port on the host's loopback address that is forwarded to this machine's `port` from now on.
 
         Raises:
             LaunchError: its agent has gone.
@@ -132,16 +131,16 @@ class Roster:
         return agent.tunnel
 
     def stop_admitting(self, reason: str, exit_code: int | None = None) -> None:
-        """No more agents are needed than those that are in use, or about to be: let the others go.
+        """Admit no more agents; `release` ends those that the job does not use.
 
-        reason: for these, and for those that come later; a sentence.
+        reason: a sentence for the agents that are not needed.
         exit_code: the job's, once it has ended.
         """
         self._refusal = reason
         self._exit_code = exit_code
 
     async def release(self, keep: frozenset[str] = frozenset()) -> None:
-        """Let go all agents that the job has not taken, but for these hosts'."""
+        """Release all agents that the job does not use, but for those of these hosts."""
         leaving = [agent.channel for name, agent in self._agents.items() if not agent.is_used and name not in keep]
         for channel in leaving:
             channel.transport.write(codec.encode_order(Release(self._exit_code or 0)))
@@ -151,7 +150,7 @@ class Roster:
             channel.abort()
 
     def _forward(self, host: str, channel: Channel) -> AgentAdmitted:
-        """Answer a connection to the rendezvous; what it says after the answer is led there."""
+        """Answer a connection for the rendezvous, and forward it there."""
         agent = self._agents.get(host)
         if agent is None or agent.tunnel_target is None:
             return AgentAdmitted(Admission.REFUSED, "this agent reaches the rendezvous without the launcher.")
@@ -159,7 +158,7 @@ class Roster:
         return AgentAdmitted(Admission.ACCEPTED)
 
     def _limit(self, agent: _JoinedAgent) -> float:
-        """How long the connection of an agent that is gone may stand."""
+        """How long the connection of a dead agent can stay open."""
         if not agent.is_used:
             return self._proof_seconds + self._margin_seconds
         return max(limit_silence(self._lease_seconds), self._proof_seconds) + self._margin_seconds
@@ -186,7 +185,7 @@ _CLOSE_SECONDS = 5.0  # for what was sent to leave
 
 
 class JoinedTransport:
-    """Takes an agent from the roster; see `Transport`."""
+    """The transport to an agent that has joined by itself; see `Transport`."""
 
     def __init__(self, host: str, roster: Roster, patience_seconds: float) -> None:
         self.host = host
@@ -204,18 +203,18 @@ class JoinedTransport:
             self._channel.transport.write(codec.encode_order(order))
 
     def messages(self) -> AsyncIterator[AgentMessage]:
-        """What the agent tells; see `Transport`."""
+        """The agent's messages; see `Transport`."""
         return read_messages(self._read)
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""
         if self._channel is None:
-            return "it was never taken"
+            return "it was never opened"
         await asyncio.wait({self._channel.closed})
         return "the connection of its agent ended"
 
     async def tunnel(self, port: int) -> int:
-        """The agent listens at its beginning, and the launcher forwards what comes; see `Transport`."""
+        """The agent listens from its start, and the launcher forwards the connections; see `Transport`."""
         return self._roster.open_tunnel(self.host, port)
 
     async def kill(self) -> None:
@@ -224,7 +223,7 @@ class JoinedTransport:
             self._channel.abort()
 
     async def close(self) -> None:
-        """End the agent, if it has not ended; see `Transport`."""
+        """Close the connection, with which the agent ends; see `Transport`."""
         if self._channel is not None:
             self._channel.transport.close()
             await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)

@@ -1,33 +1,43 @@
-"""The file by which an agent knows the launcher, and the launcher its agents.
+"""The token file, by which an agent authenticates the launcher, and the launcher its agents.
 
-It holds the certificate of an authority, by which an agent makes sure whom it speaks with before it says anything, and
-a secret, which it says then. The launcher alone has the authority's key, in a file beside it, and it alone decides when
-the token has run out.
+It holds the certificate of an authority, with which an agent verifies the launcher first, and a secret, which the agent
+sends then. Only the launcher has the authority's key, in a file beside the token, and only the launcher decides whether
+the token has expired.
 """
 
+import fcntl
 import json
 import os
+import secrets
 import shlex
 import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from hvdrun.errors import UsageError
+from rendezvous.server.authority import Authority
 
 KEY_SUFFIX = ".key"
 DEFAULT_LIFETIME_SECONDS = 24 * 3600.0
 MAX_TOKEN_BYTES = 64 * 1024
 _OWNER_ONLY = 0o600
 _OTHERS = 0o007  # a group may read: Kubernetes gives a Secret to the group of a pod
+_AUTHORITY_NAME = "token"
+_SECRET_BYTES = 32
+_JOB_NAME = "hvdrun-job-{}.token"  # the token of one job, where --token-file names none
+_ORPHAN_SECONDS = 60.0  # the job of a younger token may be about to lock it
 
 
 class TokenFileError(UsageError):
     """A file cannot be used as a token, or cannot be written as one.
 
     Cause: The file is no token, is readable by other users, or cannot be written.
-    Remedy: Make it with `hvdrun token FILE`.
+    Remedy: Create it with `hvdrun token FILE`.
     """
 
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
@@ -37,10 +47,10 @@ class TokenFileError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is in the file.
+    """The content of the file.
 
     authority: the certificate, in PEM.
-    expires: when the launcher accepts no more agents with it.
+    expires: until when agents may join with it.
     """
 
     authority: bytes
@@ -52,8 +62,8 @@ class Token:
         """The token in a file.
 
         Raises:
-            FileNotFoundError: there is no such file; it may still come.
-            TokenFileError: it is none, may not be read, or is open to every user.
+            FileNotFoundError: there is no such file yet.
+            TokenFileError: it is not a token, cannot be read, or is open to every user.
         """
         try:
             with path.open("rb") as file:
@@ -66,16 +76,16 @@ class Token:
         except OSError as error:
             raise TokenFileError(path, "cannot be read", error.strerror or str(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TokenFileError(path, "is not a token", "make one with `hvdrun token FILE`") from error
+            raise TokenFileError(path, "is not a token", "create one with `hvdrun token FILE`") from error
         refuse_open(path, mode)
         return token
 
     def has_expired(self) -> bool:
-        """The launcher accepts no more agents with it."""
+        """Whether the launcher refuses new agents with it."""
         return datetime.now(UTC) >= self.expires
 
     def describe_expiry(self) -> str:
-        """When that is, for people."""
+        """When it expires, in local time."""
         return f"{self.expires.astimezone():%Y-%m-%d %H:%M %Z}"
 
     def encode(self) -> bytes:
@@ -92,15 +102,15 @@ class Token:
 
 
 def find_expiry(lifetime_seconds: float) -> datetime:
-    """When a token runs out that is made now."""
+    """When a token expires that is created now."""
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lifetime_seconds)
 
 
 def refuse_open(path: Path, mode: int) -> None:
-    """Take no secret file that is open to all users of the machine, as ssh takes no such private key.
+    """Refuse a secret file that is open to all users of the machine, as ssh refuses such a private key.
 
     Raises:
-        TokenFileError: it is.
+        TokenFileError: it is open.
     """
     if mode & _OTHERS:
         reason = f"is open to every user of this machine (mode {stat.S_IMODE(mode):04o})"
@@ -108,7 +118,7 @@ def refuse_open(path: Path, mode: int) -> None:
 
 
 def write_secret(path: Path, text: bytes) -> None:
-    """Write a file that only its owner may read, at once or not at all.
+    """Write a file that only its owner may read, atomically.
 
     Raises:
         TokenFileError: it cannot be written.
@@ -123,3 +133,119 @@ def write_secret(path: Path, text: bytes) -> None:
         unfinished.unlink(missing_ok=True)
         remedy = f"{error.strerror or error}; give `hvdrun token` or --token-file another file name"
         raise TokenFileError(path, "cannot be written", remedy) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The launcher's side of a token: the authority that issues its certificate, and the file that agents read."""
+
+    token: Token
+    authority: Authority
+    path: Path
+
+
+def create_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS) -> Keys:
+    """Write a new token, and its key beside it.
+
+    Raises:
+        TokenFileError: one of the files exists, or cannot be written.
+    """
+    key_path = name_key(path)
+    for existing in (path, key_path):
+        if existing.exists():
+            raise TokenFileError(path, f"cannot be created, because {str(existing)!r} exists", "remove it first")
+    keys = _create(path, lifetime_seconds)
+    write_secret(key_path, keys.authority.key)  # first: where the token is, the key is
+    write_secret(path, keys.token.encode())
+    return keys
+
+
+def create_token(values: Mapping[str, Any]) -> str:
+    """Run `hvdrun token` with the values of its command line; returns a sentence about the files.
+
+    Raises:
+        TokenFileError: they cannot be created.
+    """
+    path = Path.cwd() / values["file"]
+    keys = create_files(path, values["lifetime"])
+    return (
+        f"{values['file']} is for hvdrun and all agents, {name_key(path).name} for hvdrun alone; agents may join until "
+        f"{keys.token.describe_expiry()}."
+    )
+
+
+def load_files(path: Path) -> Keys:
+    """The token in a file, with its key.
+
+    Raises:
+        FileNotFoundError: there is no such token.
+        TokenFileError: one of the two cannot be used, or the token has expired.
+    """
+    token = Token.read(path)
+    key_path = name_key(path)
+    if token.has_expired():
+        reason = f"expired at {token.describe_expiry()}"
+        raise TokenFileError(path, reason, f"remove it and {key_path.name}, and a new one is created")
+    try:
+        authority = Authority(_AUTHORITY_NAME, key_path.read_bytes())
+        is_pair = authority.owns(token.authority)
+        mode = key_path.stat().st_mode
+    except OSError as error:
+        reason = f"has its key in {str(key_path)!r}, which cannot be read"
+        raise TokenFileError(path, reason, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise TokenFileError(key_path, "is not a key", "remove it and its token, and new ones are created") from error
+    if not is_pair:
+        reason = f"does not belong to the key in {str(key_path)!r}"
+        raise TokenFileError(path, reason, "remove both, and new ones are created")
+    refuse_open(key_path, mode)
+    return Keys(token, authority, path)
+
+
+@contextmanager
+def open_keys(path: Path | None, directory: Path, name: str) -> Iterator[Keys]:
+    """The keys of a job: those of its token file, which is created where it is missing, or keys for this job alone.
+
+    Args:
+        path: the value of --token-file.
+        directory: where the token of this job alone is written, and removed in the end.
+        name: a part of that file's name.
+
+    Raises:
+        TokenFileError: they cannot be used, or cannot be written.
+    """
+    if path is not None:
+        yield load_files(path) if path.exists() else create_files(path)
+        return
+    _remove_orphans(directory)
+    keys = _create(directory / _JOB_NAME.format(name), DEFAULT_LIFETIME_SECONDS)
+    write_secret(keys.path, keys.token.encode())
+    try:
+        with keys.path.open("rb") as file:
+            with suppress(OSError):  # a file system without locks: nobody can lock it as an orphan either
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield keys
+    finally:
+        keys.path.unlink(missing_ok=True)
+
+
+def name_key(path: Path) -> Path:
+    """The file of this token's key."""
+    return path.with_name(f"{path.name}{KEY_SUFFIX}")
+
+
+def _create(path: Path, lifetime_seconds: float) -> Keys:
+    authority = Authority(_AUTHORITY_NAME)
+    token = Token(authority.certificate, secrets.token_bytes(_SECRET_BYTES), find_expiry(lifetime_seconds))
+    return Keys(token, authority, path)
+
+
+def _remove_orphans(directory: Path) -> None:
+    """Remove the tokens of jobs that were killed: no process locks them, and no key stands beside them."""
+    for path in directory.glob(_JOB_NAME.format("*")):
+        with suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            known = os.fstat(file.fileno())
+            is_old = time.time() - known.st_mtime > _ORPHAN_SECONDS
+            if is_old and known.st_uid == os.getuid() and not name_key(path).exists():
+                path.unlink()

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hvdrun.startup.early_notice import EarlyNotice
+from hvdrun.startup.early import EarlyNotice
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

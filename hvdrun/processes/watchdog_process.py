@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hvdrun.startup.search_path import prefer_own_packages
+from hvdrun.startup.early import prefer_own_packages
 
 if __name__ == "__main__":
     prefer_own_packages()

@@ -1,4 +1,4 @@
-"""What every process of hvdrun does first: check its Python, find its own packages, keep early signals.
+"""How programs of hvdrun begin and end as processes.
 
-These modules import the standard library alone.
+`requirements`, `early` and `container_init` import the standard library alone, since they run first.
 """

@@ -1,9 +1,8 @@
-"""hvdrun as process 1 of a container: a small init, as which this process stays behind, and hvdrun as its child.
+"""hvdrun as process 1 of a container: this process becomes a small init, and hvdrun runs as its child.
 
-The kernel treats process 1 unlike any other. A signal for which it has no handler does nothing: a container could not
-be stopped while hvdrun starts. And it inherits every orphan of the container, which stays a zombie until it is reaped.
-The init forwards signals and reaps whatever ends. hvdrun itself reaps its own children alone, and is an ordinary
-process. When process 1 ends, the kernel ends all others of the container.
+The kernel treats process 1 differently. A signal without a handler does nothing there, so that a container could not be
+stopped while hvdrun starts. And process 1 adopts every orphan of the container, which stays a zombie until it is
+reaped. The init forwards signals to hvdrun and reaps orphans. When process 1 ends, the kernel ends the container.
 """
 
 import os
@@ -17,10 +16,10 @@ _KEPT = {signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU}
 
 
 def leave_init_behind() -> None:
-    """Return in a child if this is process 1, and in this process if it is not; to be called before threads start."""
+    """Return in a child if this is process 1, else in this process; to be called before threads start."""
     if os.getpid() != _FIRST_PROCESS:
         return
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap by itself and nothing would be told
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, the kernel reaps, and no exit code is known
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     child = os.fork()
     if child:
@@ -30,24 +29,24 @@ def leave_init_behind() -> None:
 
 
 def _take_terminal() -> None:
-    """Be the terminal's foreground job, if there is a terminal: a Ctrl-C comes once, from there."""
+    """Become the terminal's foreground job, if there is a terminal, so that a Ctrl-C comes once."""
     os.setpgid(0, 0)
     with suppress(OSError):
-        os.tcsetpgrp(0, os.getpgrp())  # its SIGTTOU is blocked, which allows it
+        os.tcsetpgrp(0, os.getpgrp())  # allowed, since SIGTTOU is blocked
 
 
 def _serve(child: int) -> NoReturn:
-    """Forward each signal to the child and reap what ends, until the child does; its exit code is this process's."""
+    """Forward signals to the child and reap, until the child ends; exit with its exit code."""
     while True:
         number = signal.sigwait(signal.valid_signals())
         if number == signal.SIGCHLD:
             _reap(child)
         elif number not in _KEPT:
-            os.kill(child, number)  # it is there until it is reaped
+            os.kill(child, number)  # its pid stays its own until it is reaped
 
 
 def _reap(child: int) -> None:
-    """Reap all that have ended; with the child, this process ends."""
+    """Reap all that have ended; when the child has, exit."""
     with suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)

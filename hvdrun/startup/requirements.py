@@ -1,12 +1,12 @@
-"""What hvdrun needs to run at all. Pythons that are too old for it must be able to read this file, down to 3.4."""
+"""What hvdrun requires to run. Pythons that are too old for it must be able to parse this file, down to 3.4."""
 
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 
 
 def find_obstacle(version: "tuple[int, ...]", platform: str, executable: str) -> str:
-    """Why hvdrun cannot run, as one sentence; empty when it can.
+    """A sentence that says why hvdrun cannot run; empty when it can.
 
-    version: of Python. platform: as sys.platform says it. executable: the interpreter's file.
+    version: of Python. platform: sys.platform. executable: the interpreter's file.
     """
     if version < (3, 11):
         found = executable + " is Python " + ".".join(map(str, version))

@@ -77,7 +77,7 @@ def test_the_command_and_the_module_are_the_same() -> None:
 
 PREPARES = """
 import resource, signal
-from hvdrun.startup.process_start import prepare_process
+from hvdrun.startup.process import prepare_process
 
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
@@ -108,9 +108,9 @@ def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Pa
 def test_a_stop_notice_that_comes_while_hvdrun_starts_ends_the_job_with_75() -> None:
     program = """if True:
         import os, signal, sys
-        from hvdrun.startup import search_path
+        from hvdrun.startup import early
 
-        search_path.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
+        early.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
         from hvdrun.__main__ import main
 
         sys.exit(main())

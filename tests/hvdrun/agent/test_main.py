@@ -53,9 +53,9 @@ asyncio.run(agent.serve_pipes(0, 1))
 """
 NOTICED_EARLY = """
 import os, signal, sys
-from hvdrun.startup import search_path
+from hvdrun.startup import early
 
-search_path.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
+early.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
 from hvdrun.agent.__main__ import main
 sys.exit(main())
 """

@@ -10,9 +10,8 @@ from hvdrun.console import Console
 from hvdrun.errors import UsageError
 from hvdrun.joining import launcher
 from hvdrun.joining.agent import run_agent
-from hvdrun.joining.keys import make_token
 from hvdrun.joining.launcher import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
-from hvdrun.joining.token import Token
+from hvdrun.joining.token import Token, create_token
 from hvdrun.network.addresses import InterfaceAddress
 from hvdrun.options.programs import AGENT, TOKEN, read_agent, read_token
 from hvdrun.spec.jobspec import JobSpec
@@ -125,7 +124,7 @@ def test_a_token_is_made_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "b.key for hvdrun alone; agents may join until" in make_token(read_token(TOKEN.parse(["b"])))
+    assert "b.key for hvdrun alone; agents may join until" in create_token(read_token(TOKEN.parse(["b"])))
     assert main(["token", "--lifetime", "100h", "a"]) == 0
     assert (Token.read(tmp_path / "a").expires - Token.read(tmp_path / "b").expires).total_seconds() > 70 * 3600
     assert main(["token", "a"]) == 2

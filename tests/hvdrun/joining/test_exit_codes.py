@@ -10,7 +10,7 @@ import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.joining.agent import JoiningAgent, JoinOptions
-from hvdrun.joining.keys import make_files
+from hvdrun.joining.token import create_files
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.wire.orders import Hello, Release
 from tests.hvdrun.joining.test_listener import Launcher, opened, started, take
@@ -87,9 +87,9 @@ async def test_a_signal_ends_an_agent_that_waits(
 @in_loop
 async def test_an_agent_whose_token_ran_out_does_not_wait_where_nobody_listens(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
-    make_files(path, lifetime_seconds=0.0)
+    create_files(path, lifetime_seconds=0.0)
     async with started(Endpoint(LOOPBACK, 1), path) as agent, asyncio.timeout(30):
-        with pytest.raises(LaunchError, match=r"nobody listens at .*, and the token file '.*' ran out at ") as caught:
+        with pytest.raises(LaunchError, match=r"nobody listens at .*, and the token file '.*' expired at ") as caught:
             await agent.end()
     assert caught.value.exit_code == CANNOT_LAUNCH
     assert agent.said == []
@@ -101,7 +101,7 @@ async def test_an_agent_gives_up_when_nobody_is_there_for_too_long(tmp_path: Pat
     application = JoinOptions(Endpoint(LOOPBACK, 1), tmp_path / "job.token", "a", 1, limit_seconds=0.01)
     async with asyncio.timeout(30):
         assert await JoiningAgent(application, said.append).run() == MAY_BE_STARTED_AGAIN
-    assert said[-1] == "nobody was there for 0.01 s (--join-timeout): start this agent again later."
+    assert said[-1] == "no job was there for 0.01 s (--join-timeout): start this agent again later."
 
 
 @in_loop

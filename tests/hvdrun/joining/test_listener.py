@@ -15,10 +15,9 @@ from hvdrun.joining import agent as agent_module
 from hvdrun.joining import listener as listener_module
 from hvdrun.joining.agent import JoiningAgent, JoinOptions, JoinRefusedError, WrongLauncherError
 from hvdrun.joining.channel import Channel
-from hvdrun.joining.keys import Keys, make_files
 from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import JoinedTransport, Roster
-from hvdrun.joining.token import find_expiry
+from hvdrun.joining.token import Keys, create_files, find_expiry
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.server.file_limit import count_connections
@@ -61,7 +60,7 @@ async def opened(
     path: Path, *, keys: Keys | None = None, port: int = 0, limit_seconds: float = 60.0
 ) -> AsyncIterator[Launcher]:
     """Listen; the token is in the file at `path`."""
-    keys = keys or make_files(path)
+    keys = keys or create_files(path)
     tasks = BackgroundTasks()
     roster = Roster(0.1, tasks, proof_seconds=0.1, margin_seconds=0.2)
     received: list[AgentJoin] = []
@@ -131,7 +130,7 @@ def let_run_out(keys: Keys) -> Keys:
     ("change", "version", "host", "sentence"),
     [
         (change_secret, "", "a", "its token has another secret: give it the token file that this job has written"),
-        (let_run_out, "", "a", r"its token ran out at .*: start the job with a new one"),
+        (let_run_out, "", "a", r"its token expired at .*: start the job with a new one"),
         (None, "9.9", "a", r"it is hvdrun 9\.9, and the job runs with hvdrun .*: install the same on all hosts"),
         (None, "", "a b", r"'a b' with 2 slots is no host: give it a name of letters, digits, dots and dashes"),
     ],
@@ -151,7 +150,7 @@ def test_an_agent_that_may_not_join_is_told_why(
     @in_loop
     async def run() -> None:
         path = tmp_path / "job.token"
-        keys = make_files(path)
+        keys = create_files(path)
         async with opened(path, keys=keys if change is None else change(keys)) as launcher:
             async with started(launcher.place, path, host) as agent:
                 with pytest.raises(JoinRefusedError, match=f"the job at .* refuses this agent: {sentence}") as caught:
@@ -165,11 +164,11 @@ def test_an_agent_that_may_not_join_is_told_why(
 @in_loop
 async def test_an_agent_tells_its_secret_to_the_launcher_of_its_token_alone(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
-    keys = make_files(path)
-    another = make_files(tmp_path / "other.token")
+    keys = create_files(path)
+    another = create_files(tmp_path / "other.token")
     imitated = Keys(replace(another.token, secret=keys.token.secret), another.authority, path)
     async with opened(path, keys=imitated) as launcher, started(launcher.place, path) as agent:
-        with pytest.raises(WrongLauncherError, match=r"is not the one that the token file '.*' was made for"):
+        with pytest.raises(WrongLauncherError, match=r"is not the one that the token file '.*' was created for"):
             await agent.end()
         assert launcher.received == []
 
@@ -181,7 +180,7 @@ async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: P
         place = Endpoint(LOOPBACK, reserved.getsockname()[1])
     async with started(place, path) as agent:
         await happen(lambda: agent.said == [f"waiting for the token file {str(path)!r}, which does not exist yet."])
-        keys = make_files(path)
+        keys = create_files(path)
         await happen(
             lambda: agent.said[1:] == [f"waiting for hvdrun at {place} (Connect call failed {(LOOPBACK, place.port)})."]
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hvdrun.processes.signals import answer_signals
-from hvdrun.startup.early_notice import keep_notice
+from hvdrun.startup.early import keep_notice
 from tests.waiting import LIMIT_SECONDS
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from hvdrun.joining.keys import make_files, name_key
+from hvdrun.joining.token import create_files, name_key
 from tests.deploy.kubernetes.manifests import Pod, fill_words
 from tests.house.sources import ROOT
 from tests.lab.plan import HostPlan
@@ -55,7 +55,7 @@ class Pods:
         self._replaced = 0
         self.checkpoints = self._make_folder("checkpoints", 0o777)
         self._caches = self._make_folder("inductor", 0o777)
-        made = make_files(self._secrets["token-and-key"] / "token").path
+        made = create_files(self._secrets["token-and-key"] / "token").path
         token = self._secrets["token"] / "token"
         token.write_bytes(made.read_bytes())
         for file in (made, name_key(made), token):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.joining.keys import make_files
+from hvdrun.joining.token import create_files
 from tests.deploy.samples import check_sample
 from tests.house.sources import ROOT
 from tests.lab.fixtures import BuildLab
@@ -160,7 +160,7 @@ def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm, *, r
 
 @pytest.mark.sample
 def test_nodes_of_a_later_job_join_one_that_runs(slurm: Slurm, *, rewrite: bool) -> None:
-    make_files(slurm.folder / "host1:29600.token", lifetime_seconds=0.0)  # of a job that was killed here
+    create_files(slurm.folder / "host1:29600.token", lifetime_seconds=0.0)  # of a job that was killed here
     """Each on a machine of its own, though the first has a CPU to spare."""
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
     job = slurm.submit("--nodelist=host1", "--cpus-per-task=1", "growing.sbatch", "train.py")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.joining import keys as keys_module
-from hvdrun.joining.keys import load_files, make_files, name_key, open_keys
-from hvdrun.joining.token import Token, TokenFileError
+from hvdrun.joining import token as token_module
+from hvdrun.joining.token import Token, TokenFileError, create_files, load_files, name_key, open_keys
 
 
 def read_mode(path: Path) -> int:
@@ -17,7 +16,7 @@ def read_mode(path: Path) -> int:
 
 def test_a_token_and_its_key_are_for_their_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
-    made = make_files(path)
+    made = create_files(path)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["job.token", "job.token.key"]
     assert (read_mode(path), read_mode(name_key(path))) == (0o600, 0o600)
     loaded = load_files(path)
@@ -29,7 +28,7 @@ def test_a_token_and_its_key_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 def test_a_file_that_every_user_may_read_is_refused_and_one_of_a_group_is_not(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
-    make_files(path)
+    create_files(path)
     for file in (path, name_key(path)):
         file.chmod(0o440)  # as Kubernetes gives a Secret to a pod
         assert load_files(path).path == path
@@ -42,8 +41,8 @@ def test_a_file_that_every_user_may_read_is_refused_and_one_of_a_group_is_not(tm
 def test_a_token_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     name_key(path).write_text("mine")
-    with pytest.raises(TokenFileError, match=r"cannot be made, because '.*\.key' exists: remove it first"):
-        make_files(path)
+    with pytest.raises(TokenFileError, match=r"cannot be created, because '.*\.key' exists: remove it first"):
+        create_files(path)
     assert name_key(path).read_text() == "mine"
 
 
@@ -57,10 +56,10 @@ def test_a_job_without_a_token_file_leaves_none(tmp_path: Path) -> None:
 
 
 def test_the_next_job_removes_the_token_of_one_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys_module, "_ORPHAN_SECONDS", -1.0)
+    monkeypatch.setattr(token_module, "_ORPHAN_SECONDS", -1.0)
     killed, kept = tmp_path / "hvdrun-job-dead.token", tmp_path / "hvdrun-job-kept.token"
     killed.touch()
-    make_files(kept)
+    create_files(kept)
     with open_keys(None, tmp_path, "1234abcd") as keys, open_keys(None, tmp_path, "5678abcd"):
         assert not killed.exists()
         assert keys.path.exists()
@@ -89,21 +88,21 @@ def test_a_token_file_is_made_once_and_used_again(tmp_path: Path) -> None:
 def test_what_is_no_token_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(TokenFileError, match=r"is not a token: make one with `hvdrun token FILE`"):
+    with pytest.raises(TokenFileError, match=r"is not a token: create one with `hvdrun token FILE`"):
         Token.read(path)
 
 
 def test_keys_that_cannot_be_used_are_refused_with_what_to_do(tmp_path: Path) -> None:
     path, other = tmp_path / "job.token", tmp_path / "other.token"
-    make_files(path, lifetime_seconds=0.0)
-    with pytest.raises(TokenFileError, match=r"ran out at .*: remove it and job\.token\.key, and a new one is made"):
+    create_files(path, lifetime_seconds=0.0)
+    with pytest.raises(TokenFileError, match=r"expired at .*: remove it and job\.token\.key, and a new one is created"):
         load_files(path)
-    make_files(other)
+    create_files(other)
     name_key(other).write_bytes(name_key(path).read_bytes())
     with pytest.raises(TokenFileError, match="does not belong to the key"):
         load_files(other)
     name_key(other).write_text("nothing")
-    with pytest.raises(TokenFileError, match="is no key"):
+    with pytest.raises(TokenFileError, match="is not a key"):
         load_files(other)
     name_key(other).unlink()
     with pytest.raises(TokenFileError, match="which cannot be read: No such file"):

@@ -1,0 +1,56 @@
+"""What a program of hvdrun does before it imports any package but this one."""
+
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+_NAMES = frozenset({"hvdrun", "protos", "rendezvous"})
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class EarlyNotice:
+    """Handles SIGUSR2, a stop notice, until the program answers it: the default would kill a program that starts.
+
+    The processes that the program starts do not inherit this handler.
+    """
+
+    def __init__(self) -> None:
+        self._has_come = False
+
+    def __call__(self, *_: object) -> None:
+        """Record the notice."""
+        self._has_come = True
+
+    def take(self) -> bool:
+        """Whether a notice has come since the last call."""
+        has_come, self._has_come = self._has_come, False
+        return has_come
+
+
+def keep_notice() -> None:
+    """Record stop notices from now on, unless they are ignored; `hvdrun.processes.signals` answers them later."""
+    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR2, EarlyNotice())
+
+
+class _OwnFinder(MetaPathFinder):
+    """Finds the packages of this project beside this one, and nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path
+        return PathFinder.find_spec(fullname, [_ROOT], target) if fullname in _NAMES else None
+
+
+def prefer_own_packages() -> None:
+    """Import this project's packages from here, wherever PYTHONPATH or the working directory has others of these names.
+
+    PYTHONPATH is for the workers, and may hold a `protos` or `rendezvous` of the user. This changes imports in the
+    whole process, so only programs call it.
+    """
+    sys.meta_path.insert(0, _OwnFinder())
