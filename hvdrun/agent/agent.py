@@ -130,7 +130,7 @@ class Agent:
         self._children = Children()
         origin = name_agent_origin(begin.job, begin.host)
         self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
-        self._folder.make()  # only now: the watchdog removes it after a kill
+        self._folder.create()  # only now: the watchdog removes it after a kill
         self._output = output
         elastic = is_elastic(begin.environment)
         self._port = ReservedPort() if begin.master is None and not elastic else None

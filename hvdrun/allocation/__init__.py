@@ -1,1 +1,1 @@
-"""What a scheduler has given to a job: from environment variables and files to hosts and slots."""
+"""The allocation of a scheduler: reads environment variables and files, and gives hosts and slots."""

@@ -1,6 +1,6 @@
-"""Which allocation hvdrun runs in, if any.
+"""Finds the allocation in which hvdrun runs.
 
-PBS, LSF and the MPIJob of Kubeflow's MPI operator write the hosts into a file, which is read here.
+PBS, LSF and the MPIJob of Kubeflow's MPI operator write the hosts into a file.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> Allo
     """The allocation; None where there is none.
 
     Raises:
-        HvdrunError: what a scheduler says cannot be understood.
+        HvdrunError: a scheduler's variables or file cannot be read.
     """
     return (
         find_slurm(environment)
@@ -30,9 +30,9 @@ def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> Allo
 def find_mpijob(
     environment: Mapping[str, str], *, is_elastic: bool = False, folder: Path = MPI_FOLDER
 ) -> Allocation | None:
-    """The workers' pods of an MPIJob, in its launcher's pod, of which the operator tells in a variable.
+    """The workers' pods of an MPIJob, in its launcher's pod, which the operator marks with a variable.
 
-    The script names the pods that run, without slots; the file all that are planned, with their slots.
+    The script names the running pods, without slots; the file names all planned pods, with their slots.
 
     Raises:
         HostFileError: the file cannot be read.
@@ -46,7 +46,7 @@ def find_mpijob(
 
 
 def _find_file(environment: Mapping[str, str], kind: str, number: str, variable: str) -> Allocation | None:
-    """PBS Pro, OpenPBS and Torque name a host once for each of its slots, and so does LSF."""
+    """A file that names a host once for each of its slots, as PBS Pro, OpenPBS, Torque and LSF write it."""
     path = environment.get(variable)
     if not path or number not in environment:
         return None

@@ -1,7 +1,7 @@
-"""An allocation of Slurm's (`sbatch`, `salloc`, `srun --pty`): its hosts, their slots, and how a step is started there.
+"""A Slurm allocation (`sbatch`, `salloc`, `srun --pty`): its hosts, their slots, and how a step starts there.
 
-Lists of hosts are expanded here, since scontrol may be missing in a container. Only GPUs are asked of scontrol: for
-salloc, no variable tells them.
+Lists of hosts are expanded here, since scontrol may be missing in a container. Only the GPUs come from scontrol: with
+salloc, no variable has them.
 """
 
 import re
@@ -22,12 +22,12 @@ SCHEDULER_SECONDS = 10.0  # scontrol waits for slurmctld for minutes
 _OF_THE_JOB = re.compile(r"SLURM_(JOB_.+|JOBID|CONF|CLUSTER_NAME|SUBMIT_.+|RESTART_COUNT|ARRAY_.+|JWT)")
 _SLURM = re.compile(r"S(LURM|BATCH|ALLOC|RUN)_")
 _ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
-_INTERACTIVE_STEP = str(0xFFFFFFFA)  # salloc's, which leaves the job's own variables as they are
+_INTERACTIVE_STEP = str(0xFFFFFFFA)  # of salloc, which keeps the job's variables
 _INDICES = re.compile(r"\(.*?\)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)(?=,|$)")
-# With one process and all CPUs of the host that the job has: the agent shares them out. --gpus: in a job that has asked
-# for GPUs as a whole, or for each task, --gres is refused. --unbuffered: otherwise srun keeps output back until a line
-# ends, and frames have no lines.
+# One process gets all CPUs that the job has on the host: the agent divides them. --gpus: srun refuses --gres in a job
+# that has requested GPUs as a whole, or for each task. --unbuffered: srun would hold output until a line ends, and
+# frames have no lines.
 _STEP = (
     "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --kill-on-bad-exit=0 --no-kill --wait=0 --export=ALL "
     "--cpu-bind=none --cpus-per-task={cpus} {gpus} --mem=0 --mpi=none --chdir=/ --unbuffered --quiet"
@@ -36,7 +36,7 @@ _STEP = (
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What the job has of a host."""
+    """The job's share of a host."""
 
     cpus: int
     gpus: int
@@ -75,30 +75,30 @@ def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
 
 
 def write_step(host: str, node: Node) -> tuple[str, ...]:
-    """The words before a command that is to run as a step on this host."""
+    """The words that precede a command to run it as a step on this host."""
     gpus = f"--gpus={node.gpus}" if node.gpus else "--gres=none"
     return tuple(_STEP.format(host=host, cpus=node.cpus, gpus=gpus).split())
 
 
 def leave_steps(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for srun: what sbatch has set for tasks would be taken for options of the step."""
+    """The environment for srun, which would take sbatch's variables about tasks as options of the step."""
     return {name: value for name, value in environment.items() if not _SLURM.match(name) or _OF_THE_JOB.fullmatch(name)}
 
 
 def read_gpus(details: str) -> dict[str, int]:
-    """By host, the job's GPUs there, as `scontrol show job --details` tells them; empty where it does not."""
+    """The number of the job's GPUs by host, from `scontrol show job --details`; empty where that does not list them."""
     found: dict[str, int] = {}
     for listed, gres in _ON_NODES.findall(details):
         total = sum(int(number) for number in _GPUS.findall(_INDICES.sub("", gres)))
-        with suppress(ValueError):  # of another release of Slurm, perhaps
+        with suppress(ValueError):  # perhaps another release of Slurm
             found |= dict.fromkeys(expand_hosts(listed), total)
     return found
 
 
 def _count_slots(name: str, nodes: Mapping[str, Node], environment: Mapping[str, str]) -> dict[str, int]:
-    """By host: tasks where they were asked for, else GPUs; empty where nobody asked for either.
+    """The slots by host: tasks where the job requests tasks, else GPUs; empty where it requests neither.
 
-    Within a step, the number of tasks is the step's.
+    Within a step, the number of tasks is that of the step.
     """
     in_step = "SLURM_STEP_NUM_TASKS" in environment and environment.get("SLURM_STEP_ID") != _INTERACTIVE_STEP
     if in_step and (each := environment.get("SLURM_NTASKS_PER_NODE", "")).isdecimal():
@@ -121,13 +121,13 @@ def _expand(
 
 
 def _count_gpus_here(environment: Mapping[str, str]) -> int:
-    """Those of this host, which the others are taken to have as well."""
+    """The number of GPUs of this host; the others are assumed to have as many."""
     count = environment.get("SLURM_GPUS_ON_NODE", "")
     return int(count) if count.isdecimal() else 0
 
 
 def _ask_scontrol(number: str, environment: Mapping[str, str]) -> str:
-    """What scontrol tells of the job; empty where it cannot be asked."""
+    """The output of scontrol about the job; empty where scontrol does not run."""
     try:
         done = subprocess.run(
             ["scontrol", "show", "job", "--details", "--oneliner", number],  # noqa: S607 - where PATH has it

@@ -1,4 +1,1 @@
-"""Other programs on this machine: start, watch and end them, with all their descendants.
-
-Launcher and agent both use it.
-"""
+"""Processes on this machine, for launcher and agent: children, process trees, watchdog, binding and suspension."""

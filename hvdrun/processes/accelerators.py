@@ -11,22 +11,23 @@ _NONE = frozenset({"", "-1", "NoDevFiles"})
 
 
 def count_accelerators(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """Those that a program started here may use.
+    """The number of accelerators that a program started here may use.
 
     Args:
-        environment: where a scheduler says which they are.
-        root: beneath which the kernel lists the devices.
+        environment: a scheduler lists the devices there.
+        root: the folder above `dev` and `sys`.
     """
     for name in _CHOICES:
         if name in environment:
             named = [choice.strip() for choice in environment[name].split(",")]
-            return next((at for at, choice in enumerate(named) if choice in _NONE), len(named))  # it hides what follows
+            # An entry that names no device hides the rest of the list.
+            return next((at for at, choice in enumerate(named) if choice in _NONE), len(named))
     nvidia = sum(bool(_NVIDIA.fullmatch(entry.name)) for entry in _list(root / "dev"))
     return nvidia or sum(map(_is_amd, _list(root / "sys/class/kfd/kfd/topology/nodes")))
 
 
 def _is_amd(node: Path) -> bool:
-    """The node is a processor of its own: those of the host have no number."""
+    """Whether the node is a GPU: nodes of the host's CPUs have the number 0."""
     try:
         return int((node / "gpu_id").read_text()) != 0
     except (OSError, ValueError):

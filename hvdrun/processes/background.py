@@ -1,4 +1,4 @@
-"""Tasks and calls that run beside their owner: an error in one is raised where the owner waits."""
+"""Tasks, and calls in threads, that run in the background: their owner gets their errors."""
 
 import asyncio
 import threading
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 
 class BackgroundTasks(asyncio.TaskGroup):
-    """A task group that cancels its tasks when its block ends, and raises an error of theirs as it is.
+    """A task group that cancels its tasks when its block ends, and raises the error of a task without a group.
 
-    asyncio's own waits for its tasks, some of which have no end, and puts every error into a group.
+    `asyncio.TaskGroup` waits for its tasks, some of which never end, and raises exception groups.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ def retrieve(task: asyncio.Task[Any]) -> None:
 
 
 def supervise(task: asyncio.Task[T], fail: Callable[[BaseException], None]) -> asyncio.Task[T]:
-    """Have `fail` take the error that ends this task, if there is one; returns the task."""
+    """Call `fail` with the error that ends this task, if one does; returns the task."""
 
     def look(task: asyncio.Task[T]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -74,11 +74,11 @@ def supervise(task: asyncio.Task[T], fail: Callable[[BaseException], None]) -> a
 
 
 async def in_thread(work: Callable[[], T], *, abort: Callable[[], object] | None = None) -> T:
-    """The result of a blocking call, made in a daemon thread of its own: the call cannot hold up hvdrun's end.
+    """The result of a blocking call in a new daemon thread, which cannot delay the end of hvdrun.
 
-    asyncio's own threads are joined when the loop closes, however long a name server is silent.
+    asyncio joins the threads of its executor when the loop closes, however long a name server is silent.
 
-    abort: makes the call end soon; called when nobody waits for the result any more.
+    abort: ends the call soon; called when this coroutine is cancelled.
     """
     loop = asyncio.get_running_loop()
     finished: asyncio.Future[T] = loop.create_future()
@@ -100,7 +100,7 @@ async def in_thread(work: Callable[[], T], *, abort: Callable[[], object] | None
             failure = error
         try:
             loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:  # the loop has closed: nobody waits
+        except RuntimeError:  # the loop has closed, and nothing awaits the result
             return
 
     threading.Thread(target=run, name="hvdrun-call", daemon=True).start()

@@ -1,4 +1,4 @@
-"""A clock that knows of suspension. Light: the watchdog imports it."""
+"""A clock that detects suspension. It imports little, since the watchdog imports it."""
 
 import time
 from collections.abc import Callable
@@ -7,14 +7,15 @@ _SHARE = 0.5
 
 
 class SuspensionClock:
-    """Tells from the time between two looks whether this process ran meanwhile.
+    """Detects from the time between two looks that this process was stopped, or its machine suspended.
 
-    It did not run where its machine was suspended, or where it was stopped. What it watches may not have run either.
+    The processes that it watches may not have run either.
 
     Args:
-        span_seconds: of what is timed. Looks are much closer than that: half of it between two looks is a suspension.
-        least_seconds: less is none, since a look may be late on a busy machine.
-        clock: seconds of a clock that never goes back.
+        span_seconds: the time limit that the owner measures. Looks are frequent: half of the limit between two looks is
+            a suspension.
+        least_seconds: a shorter time is no suspension, since a look may be late on a busy machine.
+        clock: a monotonic clock.
 
     now: the time of the last look.
     """
@@ -27,6 +28,6 @@ class SuspensionClock:
         self._clock = clock
 
     def look(self) -> bool:
-        """Look at the time; whether this process was suspended since the last look."""
+        """Read the clock; returns whether this process was suspended since the last look."""
         before, self.now = self.now, self._clock()
         return self.now - before > self._gap_seconds

@@ -1,12 +1,12 @@
-"""Which processes are a worker's, and how they are ended: the session it leads, and whoever has its origin.
+"""Which processes belong to a worker, and how they are killed: its session, and every process with its origin.
 
-A descendant that has left the session still has, in the environment it was started with, the names of its job and its
-slot; so it is found wherever it went. One that has shed its environment as well is found as a descendant, as long as
-somebody looks before its ancestors are gone. Only such processes are ever signalled, each through a pidfd and after a
-second look, so that a process that took over a number is never hit. Linux only; light, because the watchdog imports it.
+A descendant that has left the session still has the names of its job and slot in the environment with which it was
+started. So it is found anywhere. A descendant that has dropped this environment as well is found through its ancestors,
+as long as they live. Only such processes are signalled, each through a pidfd and after a second look, so that another
+process that got the same pid is never hit. Linux only; it imports little, since the watchdog imports it.
 
-An origin is a path: `job/host` of all that an agent has started, `job/host/0.1` of the first worker in its slot 0. The
-job of an hvdrun that runs inside that worker is called `job/host/0.1/inner`, so whatever it starts is the worker's too.
+An origin is a path: `job/host` for all that an agent has started, `job/host/0.1` for the first worker in its slot 0.
+The job of an hvdrun inside that worker is named `job/host/0.1/inner`, so that its processes belong to the worker.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ _PROC = Path("/proc")
 _AFTER_NAME = 2  # the fields of /proc/PID/stat after the name in parentheses start with the third
 _EXITING = 0x4  # the kernel's PF_EXITING
 _JOB_ENTRY = f"{JOB}=".encode()
-TRACKER_SECONDS = 1.0  # how long a resource tracker may take to end by itself, when its process was killed
+TRACKER_SECONDS = 1.0  # how long a resource tracker may take to end by itself, after its process was killed
 _TRACKER = b"from multiprocessing.resource_tracker import main"
 _STAT_BYTES = 4096  # more than the longest
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as /proc shows it; `started` in clock ticks since boot makes it unique together with the pid.
+    """One process as /proc shows it; pid and `started`, in clock ticks since boot, identify it.
 
-    is_ending: it runs no more; the kernel closes its files, which others may notice before it can be reaped.
+    is_ending: it has ended, and the kernel closes its files; other processes may notice that before it can be reaped.
     """
 
     pid: int
@@ -45,12 +45,12 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Ended, and at most waiting to be reaped."""
+        """Whether it has ended, though it may not be reaped yet."""
         return self.state in "ZX"
 
 
 def look(pid: int) -> Process | None:
-    """The process of this number now, if there is one."""
+    """The process that has this pid now; None where there is none."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)  # a third of what a Path takes, thousands of times
         try:
@@ -73,7 +73,7 @@ def running() -> Iterator[Process]:
 
 
 def descendants(pid: int) -> Iterator[Process]:
-    """Every process below this one that has not ended, parents first; reads of /proc only what is theirs."""
+    """The descendants of this process that have not ended, parents first; reads /proc for these alone."""
     waiting = [pid]
     while waiting:
         for child in _children(waiting.pop()):
@@ -83,32 +83,32 @@ def descendants(pid: int) -> Iterator[Process]:
 
 
 def name_origin(environment: Mapping[str, str]) -> str | None:
-    """The origin of a process with this environment; None when it is from no job."""
+    """The origin of a process with this environment; None when it belongs to no job."""
     job = environment.get(JOB)
     if job is None:
         return None
     try:
         worker = Worker(Slot.parse(environment[SLOT]), int(environment[INCARNATION]))
-    except (KeyError, ValueError):  # somebody else's idea of these names
+    except (KeyError, ValueError):  # another program uses these names
         return job
     return name_worker_origin(job, worker)
 
 
 def name_agent_origin(job: str, host: str) -> str:
-    """The origin of all that a job's agent on a host has started."""
+    """The origin of all processes that a job's agent on a host has started."""
     return f"{job}/{host}"
 
 
 def name_worker_origin(job: str, worker: Worker) -> str:
-    """The origin of a worker, and of what it starts."""
+    """The origin of a worker, and of all processes that it starts."""
     return f"{name_agent_origin(job, worker.slot.host)}/{worker.slot.index}.{worker.incarnation}"
 
 
 def read_origin(process: Process) -> str | None:
-    """The origin in the environment that a process was started with; None when it is from no job."""
+    """The origin in the environment with which a process was started; None when it belongs to no job."""
     try:
         data = (_PROC / str(process.pid) / "environ").read_bytes()
-    except OSError:  # ended meanwhile, or another user's
+    except OSError:  # it ended meanwhile, or is another user's
         return None
     if _JOB_ENTRY not in data:
         return None
@@ -117,7 +117,7 @@ def read_origin(process: Process) -> str | None:
 
 
 def cut_worker_origin(origin: str | None, agent_origin: str) -> str:
-    """The worker's part of an origin that lies beneath this agent's; empty when it does not."""
+    """The origin of the worker to which an origin belongs; empty when it is of no worker of this agent."""
     lead = f"{agent_origin}/"
     if origin is None or not origin.startswith(lead):
         return ""
@@ -125,13 +125,13 @@ def cut_worker_origin(origin: str | None, agent_origin: str) -> str:
 
 
 def find_own_start() -> int:
-    """When this process was started; no process that it has started is older."""
+    """When this process was started; all processes that it starts are younger."""
     own = look(os.getpid())
     return 0 if own is None else own.started
 
 
 def comes_from(process: Process, origin: str, since: int = 0) -> bool:
-    """Whether the process, or one it descends from, was started there; no process that was started before `since`."""
+    """Whether the process has this origin, or one below it; False for a process that was started before `since`."""
     if process.started < since:
         return False
     found = read_origin(process)
@@ -139,7 +139,7 @@ def comes_from(process: Process, origin: str, since: int = 0) -> bool:
 
 
 def kill(process: Process, number: signal.Signals) -> None:
-    """Signal exactly this process; that it has ended meanwhile is fine."""
+    """Signal exactly this process, if it has not ended meanwhile."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = _open_handle(process.pid)
         try:
@@ -156,13 +156,13 @@ def kill(process: Process, number: signal.Signals) -> None:
 
 
 class KillLoop:
-    """Kills what each look finds, until some looks in a row find nothing, or the limit is over.
+    """Kills what each look finds, until several looks in a row find nothing, or the time is over.
 
-    Python's resource tracker removes what its process leaves in /dev/shm, and ends then: it is spared for a while.
+    Python's resource tracker removes what its process leaves in /dev/shm, and then ends. So it is killed only later.
 
     Args:
-        limit_seconds: a killed process may take long to end, and an uninterruptible one may take for ever.
-        clean_looks: so many in a row find nothing, since a process that is just executed shows no environment.
+        limit_seconds: a killed process may take long to end, and an uninterruptible one may never end.
+        clean_looks: how many looks in a row must find nothing; during exec a process shows no environment.
     """
 
     def __init__(self, limit_seconds: float, clean_looks: int) -> None:
@@ -174,12 +174,12 @@ class KillLoop:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left, or what is left cannot be ended."""
+        """Whether nothing is left, or what is left does not end."""
         is_over = self._looks >= self._clean_looks and time.monotonic() >= self._deadline
         return self._clean >= self._clean_looks or is_over
 
     def kill(self, found: Collection[Process] | None) -> None:
-        """SIGKILL what one look has found; None: the look has failed."""
+        """SIGKILL the processes that a look has found; None: the look has failed."""
         for process in found or ():
             if time.monotonic() >= self._spare_until or not is_resource_tracker(process):
                 kill(process, signal.SIGKILL)
@@ -196,9 +196,9 @@ def is_resource_tracker(process: Process) -> bool:
 
 
 def _open_handle(pid: int) -> int | None:
-    """A pidfd; None where there are none, and where a signal goes to the number right after the look.
+    """A pidfd; None where there are none: then the signal goes to the pid, right after the look.
 
-    Pythons that were built on an old Linux have none, nor have Linux before 5.3 and some containers.
+    Pythons that were built on an old Linux have no pidfds, nor have Linux before 5.3 and some containers.
     """
     try:
         return os.pidfd_open(pid)
@@ -209,7 +209,7 @@ def _open_handle(pid: int) -> int | None:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Each thread has children of its own; none where this kernel does not list them (CONFIG_PROC_CHILDREN)."""
+    """The children of all threads of a process; none where the kernel does not list them (CONFIG_PROC_CHILDREN)."""
     threads = _PROC / str(pid) / "task"
     with contextlib.suppress(OSError):  # ended meanwhile
         for thread in os.listdir(threads):  # noqa: PTH208 - names are all that is wanted, many times a second

@@ -1,4 +1,4 @@
-"""Which commands a forkserver can stand in for: plain Python ones, seen from the words of the command alone. Pure."""
+"""Which commands a forkserver can replace: plain Python commands, judged by their words and their source. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
 _MODULE_FLAG = "-m"
 _MODULE_WORDS = 3  # python -m module
 
-# What is read when a library is loaded, and so would be read too late in a script that runs after the imports.
+# Variables that a library reads when it is loaded: a forked script would set them too late.
 _EARLY_PREFIXES = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "LD_", "TORCH_", "PYTORCH_", "ATEN_")
 _EARLY_IN_SCRIPT = re.compile(rf"""["']({"|".join(_EARLY_PREFIXES)})[A-Z0-9_]+["']""".encode())
 _THREADS = "OMP_NUM_THREADS"
@@ -28,7 +28,7 @@ class PythonCommand:
 
 
 def parse(command: tuple[str, ...]) -> PythonCommand | None:
-    """The plain Python command that this is; None when it is none."""
+    """Parse a plain Python command; None for any other command."""
     if len(command) < 2 or not _INTERPRETER.fullmatch(command[0].rpartition("/")[2]):  # noqa: PLR2004 - program and script
         return None
     if command[1] == _MODULE_FLAG:
@@ -40,12 +40,12 @@ def parse(command: tuple[str, ...]) -> PythonCommand | None:
 
 
 def find_interpreter(command: tuple[str, ...]) -> str | None:
-    """The Python that the command starts, whatever follows; None when it starts something else."""
+    """The Python that the command starts; None when it starts another program."""
     return command[0] if _INTERPRETER.fullmatch(command[0].rpartition("/")[2]) else None
 
 
 def list_sources(command: PythonCommand) -> tuple[str, ...]:
-    """Where the program's text may be, seen from the working directory, the likeliest first."""
+    """The paths of the program's source, relative to the working directory, the likeliest first."""
     if command.script is not None:
         return command.script, f"{command.script}/__main__.py"
     path = (command.module or "").replace(".", "/")
@@ -53,23 +53,26 @@ def list_sources(command: PythonCommand) -> tuple[str, ...]:
 
 
 def find_early_variable(source: bytes) -> str | None:
-    """A variable that the script names and that libraries read when they are loaded; None when there is none."""
+    """A variable in the script that libraries read when they are loaded; None when there is none."""
     match = _EARLY_IN_SCRIPT.search(source)
     return None if match is None else match[0].decode().strip("\"'")
 
 
 def wants_torch(source: bytes) -> bool:
-    """The script's text names torch, or something that brings it."""
+    """Whether the script names torch, or a package that imports it."""
     return _WANTS_TORCH.search(source) is not None
 
 
 def names_hvd(source: bytes) -> bool:
-    """The script's text names what has `init()`."""
+    """Whether the script names a package that has `init()`."""
     return _NAMES_HVD.search(source) is not None
 
 
 def find_thread_variable(environment: Mapping[str, str]) -> str | None:
-    """A variable that sets threads in a way that cannot be set afterwards; None when OMP_NUM_THREADS at most does."""
+    """A variable that sets a number of threads which cannot be set after the fork; None where there is none.
+
+    A valid OMP_NUM_THREADS can be set after the fork.
+    """
     for name, value in environment.items():
         if name == _THREADS:
             if not value.isdecimal() or int(value) < 1:

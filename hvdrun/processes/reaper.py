@@ -1,8 +1,8 @@
-"""Ends all that is left of workers; one look at /proc serves every worker that waits for it.
+"""Kills all processes that are left of workers; one look at /proc serves all workers.
 
-A look costs a read or two for each process of the machine. One look for each worker would make the end of n workers
-cost n * n: a minute for a thousand. So one loop looks for all workers that have ended or are to be killed, for as
-long as there are any. Its looks take at most half of the agent's time.
+A look reads one or two files for each process of the machine. With one look for each worker the end of n workers would
+cost n * n reads: a minute for a thousand. So one loop looks for all workers that have ended or must be killed. Its
+looks take at most half of the agent's time.
 """
 
 import asyncio
@@ -18,23 +18,23 @@ from rendezvous.core.model import Worker
 
 REAP_SECONDS = 2.0  # how long a killed process may take to be gone
 CLEAN_LOOKS = 2
-_PAUSE_SECONDS = 0.002  # at least; no event tells of the end of a process that is not our child
+_PAUSE_SECONDS = 0.002  # at least; no event reports the end of a process that is not a child
 
 
 @dataclass(slots=True)
 class _Ended:
-    """A worker that was reaped, and whose remains are looked for."""
+    """A worker that was reaped, of which processes may be left."""
 
     pid: int
-    tell: Callable[[], None]
+    done: Callable[[], None]
     loop: KillLoop
 
 
 class Reaper:
-    """Kills what belongs to workers of one host; belongs to one event loop.
+    """Kills the processes of workers on one host; belongs to one event loop.
 
-    lives: the pids of the workers that have not been reaped, as they are at each look.
-    fail: takes an error of the agent's own, after which there are no more looks.
+    lives: the pids of the workers that were not reaped yet; the owner keeps it up to date.
+    fail: takes an unexpected error, which ends the looks.
     """
 
     def __init__(self, job: str, host: str, lives: Container[int], fail: Callable[[BaseException], None]) -> None:
@@ -43,24 +43,24 @@ class Reaper:
         self._job = job
         self._lives = lives
         self._fail = fail
-        self._doomed: dict[int, str] = {}  # the pids of living workers, and their origins
+        self._to_kill: dict[int, str] = {}  # the pids of live workers, and their origins
         self._ended: dict[str, _Ended] = {}  # by origin
         self._work: asyncio.Task[None] | None = None
 
     def kill(self, worker: Worker, pid: int) -> None:
-        """SIGKILL the worker, which lives, and whatever belongs to it, at the next look."""
-        self._doomed[pid] = processes.name_worker_origin(self._job, worker)
+        """SIGKILL a live worker, and all processes that belong to it, at the next look."""
+        self._to_kill[pid] = processes.name_worker_origin(self._job, worker)
         self._begin()
 
-    def clear(self, worker: Worker, pid: int, tell: Callable[[], None]) -> None:
-        """SIGKILL what is left of a worker that was reaped, and `tell` when nothing is any more."""
-        self._doomed.pop(pid, None)
-        ended = _Ended(pid, tell, KillLoop(REAP_SECONDS, CLEAN_LOOKS))
+    def clear(self, worker: Worker, pid: int, done: Callable[[], None]) -> None:
+        """SIGKILL what is left of a worker that was reaped, and call `done` when nothing is left."""
+        self._to_kill.pop(pid, None)
+        ended = _Ended(pid, done, KillLoop(REAP_SECONDS, CLEAN_LOOKS))
         self._ended[processes.name_worker_origin(self._job, worker)] = ended
         self._begin()
 
     async def finish(self) -> None:
-        """Wait until no worker is looked for any more."""
+        """Wait until nothing is left to kill."""
         while self._work is not None:
             await asyncio.wait({self._work})
 
@@ -70,7 +70,7 @@ class Reaper:
 
     async def _run(self) -> None:
         try:
-            while self._doomed or self._ended:
+            while self._to_kill or self._ended:
                 began = time.monotonic()
                 self._look()
                 await asyncio.sleep(max(_PAUSE_SECONDS, time.monotonic() - began))
@@ -78,39 +78,39 @@ class Reaper:
             self._work = None
 
     def _look(self) -> None:
-        """Look once: kill what is left of the workers in question, and report those of which nothing is left."""
-        doomed, self._doomed = self._doomed, {}
-        # The number of a reaped worker without processes may be a new worker's.
-        sessions = {ended.pid: origin for origin, ended in self._ended.items() if ended.pid not in self._lives} | doomed
+        """Look once: kill what is left of the workers, and report those of which nothing is left."""
+        to_kill, self._to_kill = self._to_kill, {}
+        # The pid of a reaped worker without processes may be a new worker's.
+        reaped = {ended.pid: origin for origin, ended in self._ended.items() if ended.pid not in self._lives}
         found: dict[str, list[Process]] | None
         try:
-            found = self._find(sessions, doomed)
-        except OSError:  # no descriptor is left for a look: the ends that are under way free some
-            self._doomed |= doomed
+            found = self._find(reaped | to_kill, to_kill)
+        except OSError:  # no descriptor is left for a look; workers that end free some
+            self._to_kill |= to_kill
             found = None
         if found is not None:
-            for origin in set(doomed.values()) - self._ended.keys():
+            for origin in set(to_kill.values()) - self._ended.keys():
                 KillLoop(REAP_SECONDS, CLEAN_LOOKS).kill(found[origin])
         for origin, ended in tuple(self._ended.items()):
             ended.loop.kill(None if found is None else found[origin])
             if ended.loop.is_done:
                 del self._ended[origin]
-                ended.tell()
+                ended.done()
 
-    def _find(self, sessions: dict[int, str], doomed: dict[int, str]) -> dict[str, list[Process]]:
+    def _find(self, sessions: dict[int, str], to_kill: dict[int, str]) -> dict[str, list[Process]]:
         """The processes of each worker, by its origin."""
         found = defaultdict(list)
         for process in processes.running():
-            found[self._find_origin(process, sessions, doomed)].append(process)
+            found[self._find_origin(process, sessions, to_kill)].append(process)
         return found
 
-    def _find_origin(self, process: Process, sessions: dict[int, str], doomed: dict[int, str]) -> str:
-        """The origin of the worker that a process belongs to: is itself, has the session of, or was started from."""
-        if process.pid in doomed:  # a worker that was just forked leads no session yet
-            return doomed[process.pid]
+    def _find_origin(self, process: Process, sessions: dict[int, str], to_kill: dict[int, str]) -> str:
+        """The origin of the worker to which a process belongs, by its pid, its session or its environment."""
+        if process.pid in to_kill:  # a worker leads no session yet right after its fork
+            return to_kill[process.pid]
         if process.session in sessions:
             return sessions[process.session]
-        if process.session in self._lives:  # nobody can enter the session of another worker
+        if process.session in self._lives:  # no process can enter the session of another worker
             return ""
         if process.started < self._began:  # before this agent: its environment need not be read
             return ""

@@ -13,7 +13,7 @@ _ANSWERED = (*_STOPPING, signal.SIGTSTP, signal.SIGUSR2)
 
 
 def answer_notice(notice: Callable[[], None]) -> None:
-    """Answer stop notices, SIGUSR2, on the running loop, also one that has come before."""
+    """Answer stop notices, SIGUSR2, on the running loop; one that came earlier is answered soon."""
     loop, former = asyncio.get_running_loop(), signal.getsignal(signal.SIGUSR2)
     loop.add_signal_handler(signal.SIGUSR2, notice)
     if isinstance(former, EarlyNotice) and former.take():
@@ -24,10 +24,10 @@ def answer_notice(notice: Callable[[], None]) -> None:
 def answer_signals(
     stop: Callable[[int, str], None], suspend: Callable[[], None], notice: Callable[[], None]
 ) -> Iterator[None]:
-    """Answer signals on the running loop, but for those that are ignored: nohup and a shell's `&` want it so.
+    """Answer signals on the running loop; those that nohup or a shell's `&` ignores stay ignored.
 
     Args:
-        stop: is called for each signal that is to end the job, with the exit code and the reason for it.
+        stop: is called for each signal that ends the job, with the exit code and the reason.
         suspend: is called for Ctrl-Z.
         notice: is called for a stop notice, SIGUSR2.
     """

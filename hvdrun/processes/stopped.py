@@ -1,8 +1,8 @@
-"""Finds processes that stand still for good: stopped, or dead while a part of them lives on.
+"""Finds processes that are stopped (SIGSTOP) for too long, or whose main thread has ended while other threads live.
 
-A process that runs or sleeps is alive, however long it takes: a C call may hold Python's lock for minutes. One that is
-stopped (SIGSTOP), or a zombie whose main thread has ended while others have not, takes part in nothing. A process that
-a debugger has stopped shows another state, and is left alone. Light: the watchdog imports it.
+A process that runs or sleeps counts as alive, however long it is silent: a C call may hold Python's lock for minutes. A
+process that a debugger has stopped shows another state, and is left alone. This module imports little, since the
+watchdog imports it.
 """
 
 import time
@@ -17,13 +17,13 @@ _LEAST_SUSPENSION_SECONDS = 1.0
 
 
 class StoppedProcesses:
-    """Remembers since when processes stand still.
+    """Records since when processes are stopped.
 
     Args:
-        limit_seconds: for how long they may.
-        states: that count.
-        look: reads a process by its number.
-        clock: seconds of a clock that never goes back.
+        limit_seconds: how long they may be.
+        states: the states that count.
+        look: reads a process by its pid.
+        clock: a monotonic clock.
     """
 
     def __init__(
@@ -38,25 +38,26 @@ class StoppedProcesses:
         self._states = states
         self._look = look
         self._clock = SuspensionClock(limit_seconds, _LEAST_SUSPENSION_SECONDS, clock)
-        self._since: dict[tuple[int, int, str], float] = {}  # by pid, start and state: the killed are zombies at first
+        # By pid, start and state: a killed process is a zombie at first.
+        self._since: dict[tuple[int, int, str], float] = {}
 
     def find(self, pids: Iterable[int]) -> dict[int, Process]:
-        """The processes among these that have stood still for longer than the limit; to be asked often."""
+        """The processes among these that are stopped for longer than the limit; to be called often."""
         if self._clock.look():
             self._since.clear()
-        still: dict[tuple[int, int, str], float] = {}
+        stopped: dict[tuple[int, int, str], float] = {}
         found: dict[int, Process] = {}
         for pid in pids:
             process = self._look(pid)
             if process is None or process.state not in self._states:
                 continue
             key = pid, process.started, process.state
-            still[key] = self._since.get(key, self._clock.now)
-            if self._clock.now - still[key] > self._limit_seconds:
+            stopped[key] = self._since.get(key, self._clock.now)
+            if self._clock.now - stopped[key] > self._limit_seconds:
                 found[pid] = process
-        self._since = still
+        self._since = stopped
         return found
 
     def list_limits(self) -> list[float]:
-        """When the limits of those that stand still are reached, in seconds of the clock."""
+        """The times at which stopped processes reach the limit, on the clock."""
         return [since + self._limit_seconds for since in self._since.values()]

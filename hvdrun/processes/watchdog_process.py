@@ -1,18 +1,18 @@
-"""`python -m hvdrun.processes.watchdog_process ORIGIN [FOLDER...]`: outlives the agent, to end what the agent leaves.
+"""`python -m hvdrun.processes.watchdog_process ORIGIN [FOLDER...]`: kills what a killed agent leaves.
 
 Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
-for each worker that it starts and `end PID` for each that has ended. An agent that ends kills its watchdog, so the end
-of the pipe means that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever
-descends from these or was seen below the agent, are killed, and the job's folders are removed. hvdrun has one for its
-discovery script.
+for each worker that it starts, and `end PID` for each that has ended. An agent that ends kills its watchdog, so the end
+of the pipe means that the agent was killed. Then the watchdog kills the workers' sessions, all other processes with the
+agent's origin, the descendants of both, and those that it saw below the agent. It removes the folders. hvdrun has a
+watchdog for its discovery script.
 
 After a line `lease SECONDS` the watchdog also kills an agent that is stopped (SIGSTOP) for longer than that. A stopped
-agent sends no reports, so the server counts its host as lost. It cannot end its workers either, which would train on,
-alone and for ever. The watchdog ends it a little later than the lease: by then the others know that it is silent.
+agent sends no reports, so the server counts its host as lost; and it cannot end its workers, which would train on
+alone. The watchdog kills it a little later than the lease, when the server has counted the host as lost.
 
-Below the agent it looks once a second: a daemon that has left its session and shed its environment is known by nothing
-but its ancestors, which it loses with the agent. A process that was started after the last look, and is hidden so well,
-is missed.
+Once a second it looks at the processes below the agent: a daemon that has left its session and dropped its environment
+is known only by its ancestors, which it loses with the agent. Such a process is missed where it was started after the
+last look.
 """
 
 import os
@@ -37,8 +37,8 @@ from hvdrun.processes.stopped import STOPPED, StoppedProcesses
 LIMIT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 STOPPED_LOOK_SECONDS = 0.5
-MARGIN_SECONDS = 2.0  # beyond what the server allows, so that the server is the first to know, on a busy machine too
-_LOOKS_COST_AT_MOST = 0.01  # of the time: there may be many thousand threads to ask
+MARGIN_SECONDS = 2.0  # beyond the server's limit, so that the server acts first, on a busy machine too
+_LOOKS_COST_AT_MOST = 0.01  # of the time: there may be many thousand threads to look at
 _EXIT_SECONDS = 1.0  # between the end of a killed agent's pipe and its own
 _PAUSE_SECONDS = 0.02
 _CLEAN_LOOKS = 3  # a process may be between fork and exec while one looks
@@ -46,7 +46,7 @@ _CHUNK_BYTES = 65_536
 
 
 def main() -> None:
-    """Watch until the agent goes."""
+    """Watch until the agent is killed, and clean up."""
     origin, *folders = sys.argv[1:]
     tree = ProcessTree(origin)
     loop = WatchLoop(tree)
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 class ProcessTree:
-    """The processes of one agent, as far as they are known: all that it has started, and no others.
+    """The known processes of one agent: those that it has started, and no others.
 
     sessions: the workers' sessions, each leader's pid and when it started.
     agent: its pid and when it started.
@@ -86,19 +86,19 @@ class ProcessTree:
         return self.agent is not None and _lives(*self.agent)
 
     def look(self) -> None:
-        """Note the processes below the agent now; those that were seen before, and live, stay known."""
+        """Record the processes below the agent now; live ones that were seen before stay known."""
         if self.agent is None or not self.has_agent():
             return
         seen = {process.pid: process.started for process in processes.descendants(self.agent[0])}
-        if self.has_agent():  # else they may be those of another process, which took over the number
+        if self.has_agent():  # else another process may have got its pid
             before = {pid: started for pid, started in self._seen.items() if _lives(pid, started)}
             self._seen = before | seen
 
     def find(self) -> list[Process]:
-        """Its members that live now, and their descendants; not this process.
+        """Its live members and their descendants, without this process.
 
-        The oldest come first: a shell whose child is killed before it would go on with its next command. A process that
-        was only seen below the agent is no member while the agent lives: then the agent has let its watchdog go.
+        The oldest come first: a shell whose child is killed first would continue with its next command. A process that
+        was only seen below the agent is no member while the agent lives: the agent has just closed the pipe then.
         """
         others = {process.pid: process for process in processes.running() if process.pid != os.getpid()}
         seen = {} if self.has_agent() else self._seen
@@ -122,7 +122,7 @@ class ProcessTree:
 
 
 def is_in_one_of(sessions: dict[int, int], process: Process) -> bool:
-    """Whether the process is in one of the sessions, and not in that of another leader with the same number."""
+    """Whether the process is in one of the sessions, and not in a later session with the same number."""
     started = sessions.get(process.session)
     if started is None:
         return False
@@ -136,9 +136,9 @@ def _lives(pid: int, started: int) -> bool:
 
 
 class WatchLoop:
-    """Looks at the process tree, and at the agent, from time to time.
+    """Looks at the process tree, and at the agent, at intervals.
 
-    stopped: knows whether the agent is stopped; None where it may be.
+    stopped: detects that the agent is stopped; None where it may be.
     """
 
     def __init__(self, tree: ProcessTree, clock: Callable[[], float] = time.monotonic) -> None:
@@ -148,7 +148,7 @@ class WatchLoop:
         self._look_at = clock() + LOOK_SECONDS
 
     def look(self) -> float:
-        """Take the looks that are due; the seconds until the next one."""
+        """Look where that is due; returns the seconds until the next look."""
         now = self._clock()
         if now >= self._look_at:
             self._tree.look()
@@ -165,7 +165,7 @@ class WatchLoop:
 
 
 def listen(descriptor: int, loop: WatchLoop) -> Iterator[str]:
-    """The lines that come until the end of the pipe; the loop looks meanwhile."""
+    """The lines from the pipe, until its end; the loop looks meanwhile."""
     pending = b""
     while True:
         if not select.select([descriptor], [], [], loop.look())[0]:
@@ -178,7 +178,7 @@ def listen(descriptor: int, loop: WatchLoop) -> Iterator[str]:
 
 
 def clear(tree: ProcessTree) -> None:
-    """Kill all that is left of a killed agent's process tree, until nothing more is found."""
+    """Kill what is left of a killed agent's process tree, until nothing is found."""
     deadline = time.monotonic() + _EXIT_SECONDS
     while tree.has_agent() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)

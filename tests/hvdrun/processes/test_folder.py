@@ -42,7 +42,7 @@ def test_only_a_folder_that_no_agent_holds_is_removed(short_path: Path, monkeypa
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
     used, left = AgentFolder(choose_folder({})), AgentFolder(choose_folder({}))
     for folder in (used, left):
-        folder.make()
+        folder.create()
         (folder.path / "agent.sock").touch()
     os.close(left._lock)  # as the end of its agent does
     other = short_path / "hvdrun-notes"

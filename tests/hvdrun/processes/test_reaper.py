@@ -1,4 +1,4 @@
-"""What is left of workers is ended, and one look at all processes serves every worker that waits for it."""
+"""The reaper kills what is left of workers, and one look at all processes serves all of them."""
 
 import signal
 import subprocess
@@ -20,9 +20,9 @@ NOBODY = 2**22 + 1  # more than the largest pid
 class Counted(Reaper):
     """Counts its looks."""
 
-    def __init__(self, lives: Container[int] = ()) -> None:
+    def __init__(self, lives: Container[int] = (), job: str = JOB) -> None:
         self.failed: list[BaseException] = []
-        super().__init__(JOB, "a", lives, self.failed.append)
+        super().__init__(job, "a", lives, self.failed.append)
         self.looks = 0
         self.told: list[Worker] = []
 
@@ -46,7 +46,7 @@ def mark(index: int) -> dict[str, str]:
 
 @in_loop
 async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_one() -> None:
-    room = Counted()
+    room = Counted(job=f"{JOB}-of-hundred")  # processes of an earlier test may still end in the other one
     for index in range(100):
         room.end(index, NOBODY + index)
     await room.finish()
