@@ -57,7 +57,7 @@ def build_network() -> mx.gluon.nn.HybridSequential:
 
 
 def split_data(images: np.ndarray, labels: np.ndarray, seed: int) -> mx.gluon.data.ArrayDataset:
-    """This worker's part of an epoch, shuffled: all workers have as many samples, so that they take as many steps."""
+    """This worker's part of an epoch, shuffled. All workers have equally many samples, and so equally many steps."""
     order = np.random.default_rng(seed).permutation(len(labels))
     mine = order[: len(order) // hvd.size() * hvd.size()][hvd.rank() :: hvd.size()]
     return mx.gluon.data.ArrayDataset(images[mine], labels[mine])
@@ -79,7 +79,7 @@ def train_epoch(
 
 
 def measure_accuracy(network: mx.gluon.Block, images: np.ndarray, labels: np.ndarray, context: mx.Context) -> float:
-    """The share of right answers over all test data, of which each worker looks at its part."""
+    """The share of right answers over all test data; each worker tests its part."""
     mine = slice(hvd.rank(), None, hvd.size())
     scores = network(mx.nd.array(images[mine], ctx=context))
     right = (scores.argmax(axis=1) == mx.nd.array(labels[mine], ctx=context)).sum()
@@ -107,7 +107,7 @@ def main() -> None:
     network.initialize(mx.init.Xavier(), ctx=context)
     network.hybridize()
     params = network.collect_params()
-    hvd.broadcast_parameters(params, root_rank=0)  # their shapes are not known yet: each follows at its first use
+    hvd.broadcast_parameters(params, root_rank=0)  # their shapes are unknown yet: each is sent at its first use
     steps = len(labels) // hvd.size() // arguments.batch_size * arguments.epochs
     schedule = mx.lr_scheduler.CosineScheduler(steps, base_lr=arguments.lr * hvd.size())
     trainer = hvd.DistributedTrainer(params, "sgd", {"momentum": arguments.momentum, "lr_scheduler": schedule})

@@ -75,7 +75,7 @@ def check_replicas(module: mx.mod.Module) -> None:
 
 
 def report(epoch: int, *_: object) -> None:
-    """Show that an epoch is over."""
+    """Print that an epoch is complete."""
     if hvd.rank() == 0:
         print(f"epoch {epoch + 1:2d} is over", flush=True)
 
@@ -97,7 +97,7 @@ def main() -> None:
 
     steps = train_data.num_data // arguments.batch_size * arguments.epochs
     schedule = mx.lr_scheduler.CosineScheduler(steps, base_lr=arguments.lr * hvd.size())
-    # A Module leaves the division by the batch size to an optimizer that it has not made.
+    # A Module does not set rescale_grad of an optimizer that you create.
     optimizer = mx.optimizer.create(
         "sgd",
         momentum=arguments.momentum,
@@ -113,7 +113,7 @@ def main() -> None:
         epoch_end_callback=report,
         arg_params=arg_params,
         aux_params=aux_params,
-        force_rebind=True,  # it is bound and has its parameters: fit() would say so in warnings
+        force_rebind=True,  # it is bound and has its parameters: fit() would warn of that
         force_init=True,
     )
 

@@ -1,10 +1,10 @@
-"""Train ResNet-50 with MXNet, by Gluon or by the Module API, on record files of ImageNet or on made-up images.
+"""Train ResNet-50 with MXNet, by Gluon or by the Module API, on record files of ImageNet or on random images.
 
     hvdrun -np 8 -H server1:4,server2:4 python examples/mxnet_resnet50_imagenet.py --data-train train.rec
     hvdrun -np 2 python examples/mxnet_resnet50_imagenet.py --mode module --steps 20 --epochs 1
 
-The learning rate is one worker's: it is multiplied by the number of workers, and reached step by step. After each epoch
-rank 0 writes a checkpoint. `im2rec`, which comes with MXNet, makes record files.
+The learning rate `--lr` is multiplied by the number of workers, after a warm-up. After each epoch rank 0 writes a
+checkpoint. `im2rec`, which comes with MXNet, creates record files.
 """
 
 import argparse
@@ -32,29 +32,31 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=["gluon", "module"], default="gluon", help="API (default: %(default)s)")
-    parser.add_argument("--data-train", metavar="FILE", help="record file of images; without it they are made up")
+    parser.add_argument("--data-train", metavar="FILE", help="record file of images (default: random images)")
     parser.add_argument("--image-size", type=int, default=224, help="height and width (default: %(default)s)")
-    parser.add_argument("--classes", type=int, default=1000, help="of images (default: %(default)s)")
-    parser.add_argument("--narrow", type=int, default=1, help="divide the channels by it, for trials")
-    parser.add_argument("--batch-size", type=int, default=32, help="per worker and step (default: %(default)s)")
+    parser.add_argument("--classes", type=int, default=1000, help="number of classes (default: %(default)s)")
+    parser.add_argument("--narrow", type=int, default=1, help="divide the number of channels by this, for trials")
+    parser.add_argument("--batch-size", type=int, default=32, help="samples per worker and step (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=90, help="passes over the images (default: %(default)s)")
-    parser.add_argument("--steps", type=int, help="per epoch; without it, as many as ImageNet's images make")
+    parser.add_argument("--steps", type=int, help="steps per epoch (default: one pass over ImageNet)")
     parser.add_argument("--lr", type=float, default=0.0125, help="learning rate of one worker (default: %(default)s)")
-    parser.add_argument("--warmup-epochs", type=float, default=5, help="until the full rate (default: %(default)s)")
-    parser.add_argument("--momentum", type=float, default=0.9, help="(default: %(default)s)")
+    parser.add_argument(
+        "--warmup-epochs", type=float, default=5, help="epochs up to the full rate (default: %(default)s)"
+    )
+    parser.add_argument("--momentum", type=float, default=0.9, help="momentum of SGD (default: %(default)s)")
     parser.add_argument("--wd", type=float, default=1e-4, help="weight decay (default: %(default)s)")
     parser.add_argument(
         "--use-fp16",
         action="store_true",
-        help="store weights and gradients in float16, of which the optimizer has masters in float32; MXNet's "
-        "operators, which know no float16 on CPUs, compute in float32",
+        help="store weights and gradients in float16; the optimizer has float32 master copies. MXNet's "
+        "operators compute in float32, as they lack float16 on CPUs",
     )
-    parser.add_argument("--checkpoint", metavar="PREFIX", help="of the files to write after each epoch")
+    parser.add_argument("--checkpoint", metavar="PREFIX", help="prefix of the files written after each epoch")
     return parser.parse_args()
 
 
 class MadeUpImages(mx.io.DataIter):
-    """One random batch, again and again."""
+    """Gives the same random batch in each step."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, context: mx.Context) -> None:
         super().__init__(shape[0])
@@ -65,12 +67,12 @@ class MadeUpImages(mx.io.DataIter):
         self._batch = mx.io.DataBatch([images], [labels], pad=0)
 
     def next(self) -> mx.io.DataBatch:
-        """The batch."""
+        """Return the batch."""
         return self._batch
 
 
 def open_images(arguments: argparse.Namespace, context: mx.Context) -> mx.io.DataIter:
-    """This worker's images, in epochs of as many steps on all workers."""
+    """This worker's images, in epochs of equally many steps on all workers."""
     shape = (3, arguments.image_size, arguments.image_size)
     if arguments.data_train is None:
         images: mx.io.DataIter = MadeUpImages((arguments.batch_size, *shape), arguments.classes, context)
@@ -105,7 +107,7 @@ def build_network(arguments: argparse.Namespace) -> ResNetV1:
 
 
 def store_in_half(params: mx.gluon.ParameterDict) -> None:
-    """Weights and gradients in float16; the operators get copies in float32."""
+    """Stores weights and gradients in float16; the operators get copies in float32."""
     for parameter in params.values():
         if parameter.grad_req != "null":
             parameter.cast("float16")
@@ -113,7 +115,7 @@ def store_in_half(params: mx.gluon.ParameterDict) -> None:
 
 
 def make_optimizer(arguments: argparse.Namespace) -> mx.optimizer.Optimizer:
-    """SGD with momentum, whose rate rises to the workers' rates together and later falls."""
+    """SGD with momentum and a learning rate schedule: warm-up, then decay."""
     rate = arguments.lr * hvd.size()
     schedule = mx.lr_scheduler.MultiFactorScheduler(
         step=[epoch * arguments.steps for epoch in DECAY_EPOCHS],
@@ -133,7 +135,7 @@ def make_optimizer(arguments: argparse.Namespace) -> mx.optimizer.Optimizer:
 
 
 def train_with_gluon(arguments: argparse.Namespace, context: mx.Context) -> Iterator[float]:
-    """Train; the mean loss of each epoch on this worker, when its checkpoint has been written."""
+    """Train; yield the mean loss of each epoch on this worker, after its checkpoint is written."""
     network = build_network(arguments)
     network.initialize(mx.init.Xavier("gaussian", "in", magnitude=2), ctx=context)
     network.hybridize()
@@ -160,7 +162,7 @@ def train_with_gluon(arguments: argparse.Namespace, context: mx.Context) -> Iter
 
 
 def train_with_module(arguments: argparse.Namespace, context: mx.Context) -> Iterator[float]:
-    """Train; the mean loss of each epoch on this worker, when its checkpoint has been written."""
+    """Train; yield the mean loss of each epoch on this worker, after its checkpoint is written."""
     symbol = mx.sym.SoftmaxOutput(build_network(arguments)(mx.sym.Variable("data")), name="softmax")
     images = open_images(arguments, context)
     module = mx.mod.Module(symbol, context=context)
@@ -171,7 +173,7 @@ def train_with_module(arguments: argparse.Namespace, context: mx.Context) -> Ite
     hvd.broadcast_parameters(aux_params, root_rank=0, prefix="aux.")
     module.set_params(arg_params, aux_params)
     optimizer = make_optimizer(arguments)
-    optimizer.rescale_grad = 1 / arguments.batch_size  # a Module leaves that to an optimizer that it has not made
+    optimizer.rescale_grad = 1 / arguments.batch_size  # a Module does not set it for an optimizer that you create
     module.init_optimizer(kvstore=None, optimizer=hvd.DistributedOptimizer(optimizer))
     loss = mx.metric.CrossEntropy()
     for epoch in range(arguments.epochs):
@@ -200,7 +202,7 @@ def check_replicas(arrays: list[mx.nd.NDArray]) -> None:
 
 
 def main() -> None:
-    """Train, and tell how it goes."""
+    """Train, and print the progress."""
     arguments = parse_arguments()
     hvd.init()
     if arguments.steps is None:

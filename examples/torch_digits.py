@@ -3,7 +3,7 @@
     hvdrun -np 2 python examples/torch_digits.py
 
 The data comes with scikit-learn, so nothing is downloaded. Without hvdrun the script trains alone. With `--checkpoint
-FILE` a job that gets a stop notice (SIGUSR2 to hvdrun) saves there and ends with 75; the same command then goes on.
+FILE` a job that receives a stop notice (SIGUSR2 to hvdrun) saves there and exits with 75; the same command continues.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one worker (default: %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.9, help="momentum of SGD (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="makes a run repeatable (default: %(default)s)")
-    parser.add_argument("--checkpoint", type=Path, help="where a job that is told to stop saves, and goes on from")
+    parser.add_argument("--checkpoint", type=Path, help="file for a job that is stopped and continued")
     return parser.parse_args()
 
 
@@ -76,7 +76,7 @@ def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, batches: D
 
 
 def measure_accuracy(network: nn.Module, data: TensorDataset) -> float:
-    """The share of right answers over all test data, of which each worker looks at its part."""
+    """The share of right answers over all test data; each worker tests its part."""
     network.eval()
     images, labels = (tensor[hvd.rank() :: hvd.size()] for tensor in data.tensors)
     with torch.no_grad():

@@ -1,10 +1,10 @@
-"""Train on scikit-learn's handwritten digits, and go on when workers or hosts are lost, or come.
+"""Train on scikit-learn's handwritten digits, and continue when workers or hosts are lost or added.
 
     hvdrun -np 2 --min-np 1 --max-np 4 python examples/torch_digits_elastic.py
 
-Kill a worker while it trains: the others finish the step with what they have, and a replacement is taken in at the next
-commit. With `--checkpoint DIR` a job that is told to stop saves there, and goes on when it is started again. Without
-hvdrun, or in a job of a fixed size, the script trains as any other.
+Kill a worker while it trains: the other workers complete the step, and a replacement joins at the next commit. With
+hvdrun's `--checkpoint DIR` a job that receives a stop notice saves there, and continues when you start it again.
+Without hvdrun, or in a job of a fixed size, the script trains like any other.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
         for group in optimizer.param_groups:
             group["lr"] = arguments.lr * hvd.size()
 
-    # Everything that a worker needs to begin where another one is.
+    # Everything that a new worker needs to continue where the others are.
     state = hvd.elastic.TorchState(model=network, optimizer=optimizer, sampler=sampler, epoch=0)
     state.register_reset_callbacks([scale_learning_rate])
     train(state, train_data, arguments)
@@ -58,20 +58,20 @@ def main() -> None:
 
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState, data: TensorDataset, arguments: argparse.Namespace) -> None:
-    """Train from where the state is; called anew after each change of the job that is not gone through in place."""
+    """Train from the state's epoch on. hvd.elastic.run calls this again after a change of the job."""
     batches = DataLoader(data, batch_size=arguments.batch_size, sampler=state.sampler)
     while state.epoch < arguments.epochs:
         loss = train_epoch(state, batches, arguments)
         if hvd.rank() == 0:
             done = f"epoch {state.epoch + 1:2d} of {arguments.epochs}"
             print(f"{done}: loss {loss:.4f}, {hvd.size()} workers", flush=True)
-        state.commit()  # where somebody was lost, this comes back for the samples that are left of the epoch
+        state.commit()  # after a loss, this restarts the function, to train on the lost worker's samples
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)
 
 
 def train_epoch(state: hvd.elastic.TorchState, batches: DataLoader, arguments: argparse.Namespace) -> float:
-    """Train on what is left of the epoch; return the mean loss over all workers."""
+    """Train on the remaining samples of the epoch; return the mean loss over all workers."""
     state.model.train()
     total, steps = torch.zeros(()), 0
     for images, labels in batches:

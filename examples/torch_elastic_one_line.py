@@ -1,4 +1,4 @@
-"""One line, and training goes on when workers are lost or come: `hvdrun -np 2 --min-np 1 python FILE`."""
+"""One line makes a script elastic: `hvdrun -np 2 --min-np 1 python examples/torch_elastic_one_line.py`."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -20,7 +20,7 @@ model, optimizer, loader = hvd.prepare(model, optimizer, loader, scale_lr=True, 
 
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState) -> None:
-    """Train from where the state is."""
+    """Train from the state's epoch on."""
     while state.epoch < EPOCHS:
         for step, (images, labels) in enumerate(loader, start=1):
             optimizer.zero_grad()
@@ -28,7 +28,7 @@ def train(state: hvd.elastic.TorchState) -> None:
             loss.backward()
             optimizer.step()
             if step % 10 == 0:
-                state.commit()  # here others are taken in
+                state.commit()  # new workers join here
         if hvd.rank() == 0:
             print(f"epoch {state.epoch}: {hvd.size()} workers, loss {loss.item():.3f}", flush=True)
         state.epoch += 1

@@ -1,6 +1,6 @@
-"""What can go wrong inside a training process; each error builds its own sentence.
+"""The errors of a training process. Each class composes its own message.
 
-Long because all of them are found in one place.
+Long because all errors are in one place.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective did not complete. Programs written for Horovod catch it by this name."""
+    """A collective failed. Programs written for Horovod catch this error."""
 
 
 class NotInitializedError(HorovodInternalError, ValueError):
-    """`rank()`, a collective, or the like was called before `init()` or after `shutdown()`.
+    """A function that needs `init()` was called before it, or after `shutdown()`.
 
     Cause: The script calls a function of Horovod before `hvd.init()`.
     Remedy: Call `hvd.init()` first.
 
-    It is both errors because Horovod raises ValueError from `rank()` and HorovodInternalError from a collective.
+    It has two base classes because Horovod raises ValueError from `rank()` and HorovodInternalError from a collective.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class NotInitializedError(HorovodInternalError, ValueError):
 
 
 class InitializationError(ValueError):
-    """`init()` did not succeed; ValueError with this beginning is what programs written for Horovod match on."""
+    """`init()` failed. Programs written for Horovod match the first words of the message."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"Horovod initialization failed: {cause}")
@@ -37,7 +37,7 @@ class InitializationError(ValueError):
 
 
 class MemberElsewhereError(InitializationError):
-    """A child of a worker called `init()`; it cannot take its parent's place.
+    """A child process of a worker called `init()`.
 
     Cause: A child process runs the script again, as multiprocessing does with `spawn`.
     Remedy: Put the script's code under `if __name__ == "__main__":`.
@@ -45,22 +45,23 @@ class MemberElsewhereError(InitializationError):
 
     def __init__(self, pid: int, rank: int) -> None:
         super().__init__(
-            f"process {pid}, which has started this one, is rank {rank} of the job, and only it can be; call init() "
-            'there alone: where children import the script, under if __name__ == "__main__"'
+            f"its parent process {pid} is already rank {rank} of the job; call init() only there: where child "
+            'processes import the script, call it under if __name__ == "__main__"'
         )
 
 
 class ForeignWorldError(InitializationError):
-    """Another launcher started several workers and does not say how they can meet; training alone would be wrong.
+    """Another launcher started several workers without an address where they can meet.
 
-    Cause: Another launcher has started the script, without the address where its workers meet.
+    Cause: Another launcher started the script, and did not set the address where its workers meet.
     Remedy: Set `MASTER_ADDR` and `MASTER_PORT`, or start the script with hvdrun.
     """
 
     def __init__(self, launcher: str, size: int) -> None:
         super().__init__(
-            f"{launcher} started this process as one of {size}, but does not say where they can meet; set MASTER_ADDR "
-            f"(the host of rank 0) and MASTER_PORT (a free port there), or start the script with 'hvdrun -np {size}'"
+            f"{launcher} started this process as one of {size}, but set no address where they can meet; set "
+            f"MASTER_ADDR (the host of rank 0) and MASTER_PORT (a free port there), or start the script with "
+            f"'hvdrun -np {size}'"
         )
 
 
@@ -73,15 +74,15 @@ class ForeignRankError(InitializationError):
 
     def __init__(self, launcher: str, rank: int, size: int) -> None:
         super().__init__(
-            f"the variables of {launcher} say that this process is rank {rank} of {size}, but the ranks are 0 to "
-            f"{size - 1}; unset them to train alone, or start the script with 'hvdrun -np {size}'"
+            f"by the variables of {launcher} this process is rank {rank} of {size}, but the ranks are 0 to {size - 1}; "
+            f"unset these variables, or start the script with 'hvdrun -np {size}'"
         )
 
 
 class MeetingError(InitializationError):
-    """The members of another launcher's world did not find each other.
+    """The workers that another launcher started could not connect to each other.
 
-    Cause: `MASTER_ADDR` or `MASTER_PORT` is wrong, or a firewall stands between the hosts.
+    Cause: `MASTER_ADDR` or `MASTER_PORT` is wrong, or a firewall blocks the port.
     Remedy: Check both, or start the script with hvdrun, which finds the addresses.
     """
 
@@ -90,15 +91,15 @@ class MeetingError(InitializationError):
 
 
 class MpiWorldError(InitializationError):
-    """To MPI, which the program uses through mpi4py, the job is not the world.
+    """The world of mpi4py, which the program uses, is not the job.
 
     Cause: The script uses mpi4py, but MPI did not start it.
-    Remedy: Start it with mpirun, or leave mpi4py out.
+    Remedy: Start it with mpirun, or do not import mpi4py.
     """
 
     def __init__(self, numbers: Assignment, rank: int = 0, size: int = 1) -> None:
         super().__init__(
-            f"to mpi4py this process is rank {rank} of {size}, and to the job rank {numbers.rank} of {numbers.size}; "
+            f"this process is rank {rank} of {size} in mpi4py, and rank {numbers.rank} of {numbers.size} in the job; "
             f"start the script with 'mpirun -np {numbers.size}', or do not import mpi4py"
         )
 
@@ -106,8 +107,8 @@ class MpiWorldError(InitializationError):
 class GroupFormationError(InitializationError):
     """The workers of a generation could not all connect to each other.
 
-    Cause: A firewall between the hosts blocks free ports, or a worker ended meanwhile.
-    Remedy: Let the firewalls pass TCP between the hosts, or name another network with `--network-interfaces`.
+    Cause: A firewall between the hosts blocks free ports, or a worker exited meanwhile.
+    Remedy: Allow TCP between the hosts in the firewalls, or choose another network with `--network-interfaces`.
     """
 
     def __init__(self, membership: Membership, address: str, limit: timedelta, cause: str) -> None:
@@ -120,21 +121,21 @@ class GroupFormationError(InitializationError):
 
 
 class SequencerError(InitializationError):
-    """The process that orders the collectives of a generation was not reached.
+    """The sequencer, which orders the collectives of a generation, is unreachable.
 
-    Cause: The host of rank 0 cannot be reached from this one.
-    Remedy: Let the firewalls pass TCP between the hosts.
+    Cause: This host cannot reach the host of rank 0.
+    Remedy: Allow TCP between the hosts in the firewalls.
     """
 
     def __init__(self, endpoint: Endpoint, cause: str) -> None:
-        super().__init__(f"the sequencer at {endpoint} was not reached: {cause}; check that the hosts reach each other")
+        super().__init__(f"cannot reach the sequencer at {endpoint}: {cause}; check that the hosts reach each other")
 
 
 class DuplicateNameError(ValueError):
-    """An operation of this name has been submitted here and is not done.
+    """An operation of this name is in flight on this rank.
 
-    Cause: The script submits two operations of one name at a time.
-    Remedy: Wait for the first one, or give another name.
+    Cause: The script submits two operations of one name at the same time.
+    Remedy: Wait for the first one, or use another name.
     """
 
     def __init__(self, operation: str) -> None:
@@ -144,33 +145,33 @@ class DuplicateNameError(ValueError):
 
 
 class ForkedError(HorovodInternalError):
-    """A collective was called in a forked child of a worker, as a DataLoader's workers are.
+    """A collective was called in a forked child of a worker, such as a DataLoader's worker.
 
     Cause: A forked child, such as a worker of a DataLoader, calls a collective.
-    Remedy: Call collectives in the process that has called `hvd.init()`.
+    Remedy: Call collectives in the process that called `hvd.init()`.
     """
 
     def __init__(self, rank: int) -> None:
         super().__init__(
-            f"this process was forked from rank {rank}, which alone is connected to the others: call collectives "
-            "there; here only the numbers are known, as hvd.rank() and hvd.size()"
+            f"this process was forked from rank {rank}, and is not connected to the other ranks: call collectives in "
+            f"its parent; here you can call hvd.rank(), hvd.size() and the like"
         )
 
 
 class WrongArgumentError(ValueError, TypeError):
-    """An argument is of a kind that cannot be meant; says which, and what to give.
+    """An argument has a wrong type or value. The message names the argument and what to give.
 
-    Cause: The argument has a type or a value that the function does not take.
-    Remedy: Give what the sentence names.
+    Cause: The argument has a type or a value that the function does not accept.
+    Remedy: Give what the message names.
 
-    It is both errors because Horovod raises now the one, now the other.
+    It has two base classes because Horovod raises either, depending on the function.
     """
 
 
 class UnsendableError(WrongArgumentError):
-    """A collective cannot be put into a question to the other ranks; nothing was sent.
+    """A collective cannot be encoded for the other ranks. Nothing was sent.
 
-    Cause: The name or the shape is longer than a question to the other ranks may be.
+    Cause: The name or the shapes are too long for a message to the other ranks.
     Remedy: Use a shorter name, or fewer tensors in one call.
     """
 
@@ -179,15 +180,15 @@ class UnsendableError(WrongArgumentError):
 
 
 class OperationRefusedError(HorovodInternalError):
-    """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on.
+    """A collective was not run, because the ranks' arguments differ or a rank is missing. Other collectives continue.
 
-    Cause: The ranks gave different shapes, types or arguments, or one of them has ended.
+    Cause: The ranks give different shapes, dtypes or arguments, or a rank has exited.
     Remedy: Make the same call on all ranks.
     """
 
 
 class DeadlockError(OperationRefusedError):
-    """Every rank waited for another, which none of them would ever ask: all that was pending was refused.
+    """Every rank waited for an operation that another rank will not call. All pending operations failed.
 
     Cause: The ranks wait for different operations, as with collectives under `if hvd.rank() == 0:`.
     Remedy: Make the same calls on all ranks, in any order.
@@ -195,48 +196,46 @@ class DeadlockError(OperationRefusedError):
 
 
 class StepRevokedError(HorovodInternalError):
-    """A rank was lost before all had come to the end of the step, which is to be run again with what was kept.
+    """A rank was lost before all ranks had completed the step. The step runs again with the kept gradients.
 
-    Cause: A rank was lost before all had completed the step.
+    Cause: A rank was lost before all ranks had completed the step.
     Remedy: None: `hvd.elastic.run` runs the step again.
     """
 
     def __init__(self) -> None:
-        super().__init__("the job was formed anew before the step was committed")
+        super().__init__("a new generation was formed before the step was committed")
 
 
 class SetLostError(HorovodInternalError):
-    """A process set has lost a member, and with it what it was for.
+    """A process set has lost a member, and cannot communicate any more.
 
     Cause: A member of the process set was lost.
-    Remedy: Make a new one with `hvd.add_process_set()` in the function under `hvd.elastic.run`.
+    Remedy: Create a new set with `hvd.add_process_set()` in the function under `hvd.elastic.run`.
     """
 
     def __init__(self, title: str, number: int, lost: Sequence[int]) -> None:
         ranks = ", ".join(map(str, lost))
         super().__init__(
-            f"{title}: process set {number} has lost rank {ranks} (by the numbering before); make a new one with "
+            f"{title}: process set {number} has lost rank {ranks} (its rank before the loss); create a new set with "
             "add_process_set()"
         )
 
 
 class StuckError(HorovodInternalError):
-    """What is under way cannot be stopped, so that the process cannot go on with others.
+    """A running operation cannot be aborted, so the process cannot join another generation.
 
-    Cause: An operation on the GPU did not end after a loss.
+    Cause: An operation on the GPU did not stop after a loss.
     Remedy: None: hvdrun starts another worker in its place.
     """
 
     def __init__(self) -> None:
-        super().__init__(
-            "this worker ends, to be replaced: what was under way on its GPU could not be stopped after a loss"
-        )
+        super().__init__("this worker exits, to be replaced: an operation on its GPU could not be aborted after a loss")
 
 
 class OperationFailedError(HorovodInternalError):
-    """A collective was started and failed, most often because another worker has gone.
+    """A collective failed while it ran, usually because another worker was lost.
 
-    Cause: Another worker has ended, or its connection broke.
+    Cause: Another worker has exited, or its connection broke.
     Remedy: See the first error in the output. With `hvd.elastic.run` training continues.
     """
 
@@ -245,23 +244,23 @@ class OperationFailedError(HorovodInternalError):
 
 
 class IllegalTransitionError(RuntimeError):
-    """A fault of the runtime: an operation became what it cannot become from where it was.
+    """An operation made an illegal transition between its states; a bug in hvdrun.
 
-    Cause: hvdrun has a fault.
+    Cause: hvdrun has a bug.
     Remedy: Report it, with the output of `-v`.
     """
 
     def __init__(self, operation: str, state: str, following: str) -> None:
-        super().__init__(f"{operation} is {state} and cannot become {following}; please report this fault of hvdrun")
+        super().__init__(f"{operation} is {state} and cannot become {following}; please report this bug of hvdrun")
 
 
 class UnsupportedReductionError(HorovodInternalError, ValueError):
-    """A reducescatter was asked for another reduction than a sum or an average.
+    """`reducescatter` was called with an op other than Sum or Average.
 
-    Cause: `reducescatter` was called with another operation than `Sum` or `Average`.
+    Cause: `reducescatter` was called with an op other than `Sum` or `Average`.
     Remedy: Use one of these.
 
-    It is both errors because Horovod raises HorovodInternalError, and it is a wrong argument.
+    It has two base classes: Horovod raises HorovodInternalError, and a wrong argument is a ValueError.
     """
 
     def __init__(self, reduction: str) -> None:
@@ -269,24 +268,24 @@ class UnsupportedReductionError(HorovodInternalError, ValueError):
 
 
 class ForgedObjectError(HorovodInternalError):
-    """A Python object came in without the proof that a worker of this job has sent it; it was not unpickled.
+    """A received Python object lacks the job's signature. It was not unpickled.
 
-    Cause: A process that is no worker of the job writes to its connections.
-    Remedy: Find that process. Nothing of it was executed.
+    Cause: A process that is not a worker of the job writes to its connections.
+    Remedy: Find that process. Its data was not executed.
     """
 
     def __init__(self, title: str, rank: int) -> None:
         super().__init__(
-            f"{title}: the object of rank {rank} does not carry this job's signature, and was not unpickled; "
-            "something else than a worker of this job writes to its connections"
+            f"{title}: the object of rank {rank} lacks this job's signature, and was not unpickled; a process that is "
+            "not a worker of this job writes to its connections"
         )
 
 
 class UnpicklableError(HorovodInternalError):
-    """Another rank could not make bytes of the Python object that was to come from it.
+    """Another rank could not pickle the Python object that it had to send.
 
-    Cause: The object of another rank holds a lock, an open file or the like.
-    Remedy: Broadcast only what can be pickled.
+    Cause: The object of another rank contains a lock, an open file or the like.
+    Remedy: Send only objects that can be pickled.
     """
 
     def __init__(self, title: str, rank: int, cause: str) -> None:
@@ -294,7 +293,7 @@ class UnpicklableError(HorovodInternalError):
 
 
 class ShutDownError(HorovodInternalError):
-    """A collective was still pending when `shutdown()` ended its group.
+    """`shutdown()` interrupted a pending collective.
 
     Cause: `hvd.shutdown()` was called while an operation was pending.
     Remedy: Wait for all handles first.
@@ -305,7 +304,7 @@ class ShutDownError(HorovodInternalError):
 
 
 class ExcessBackwardError(AssertionError):
-    """More backward passes were made than the optimizer was told to expect; AssertionError as in Horovod.
+    """More backward passes ran than the optimizer expects. It is an AssertionError as in Horovod.
 
     Cause: `backward()` ran more often between two steps than the optimizer expects.
     Remedy: Raise `backward_passes_per_step`, or call `step()` in between.
@@ -319,7 +318,7 @@ class ExcessBackwardError(AssertionError):
 
 
 class ChangedGradientError(RuntimeError):
-    """A gradient was changed while it was averaged; no HorovodInternalError: a restart would not help.
+    """A gradient was changed while it was averaged. Not a HorovodInternalError, since a restart does not help.
 
     Cause: The script clips or scales gradients while they are averaged.
     Remedy: Call `optimizer.synchronize()` before, and `step()` under `optimizer.skip_synchronize()`.
@@ -329,12 +328,12 @@ class ChangedGradientError(RuntimeError):
         super().__init__(
             f"the gradient of {parameter} was changed between backward() and step(), while it was being averaged; call "
             "optimizer.synchronize() before you change gradients, and then step() within optimizer.skip_synchronize(); "
-            "to throw them away, call optimizer.zero_grad()"
+            "to discard them, call optimizer.zero_grad()"
         )
 
 
 class SupersededError(RuntimeError):
-    """An optimizer steps whose parameters a newer one averages; no HorovodInternalError: a restart would not help.
+    """A newer optimizer has taken over a parameter. Not a HorovodInternalError, since a restart does not help.
 
     Cause: Two DistributedOptimizers have the same parameters.
     Remedy: Step with the newer one.
@@ -342,51 +341,51 @@ class SupersededError(RuntimeError):
 
     def __init__(self, parameter: str) -> None:
         super().__init__(
-            f"a newer DistributedOptimizer has {parameter}, and averages its gradients; step with that one, or wrap "
-            "this optimizer anew, which takes its parameters back"
+            f"a newer DistributedOptimizer averages the gradients of {parameter}; step with that one, or wrap this "
+            "optimizer again, which takes its parameters back"
         )
 
 
 class UnfinishedStepError(ValueError):
-    """An optimizer is made while the gradients of its parameters are on their way for another one.
+    """A DistributedOptimizer is created while another one averages the gradients of its parameters.
 
-    Cause: An optimizer is made between `backward()` and `step()` of another one with the same parameters.
-    Remedy: Make it after the step.
+    Cause: An optimizer is created between `backward()` and `step()` of another one with the same parameters.
+    Remedy: Create it after the step.
     """
 
     def __init__(self, parameter: str) -> None:
         super().__init__(
-            f"the gradient of {parameter} is being averaged for another DistributedOptimizer; make the new one between "
-            "a step and the next backward pass, or clear the gradients before"
+            f"the gradient of {parameter} is being averaged for another DistributedOptimizer; create the new one "
+            "between a step and the next backward pass, or clear the gradients before"
         )
 
 
 class ReplicasDifferError(RuntimeError):
-    """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
+    """The ranks have different parameters. Not a HorovodInternalError, since a restart does not help.
 
-    Cause: The ranks began with different parameters, or change them outside of the optimizer.
+    Cause: The ranks started with different parameters, or change them outside of the optimizer.
     Remedy: Call `hvd.broadcast_parameters()` before training. Look for code that runs on some ranks only.
 
     Args:
-        parameter: that differs.
-        step: after which it was found to differ; 0 for before the first one.
-        equal_step: after which all were found equal last.
+        parameter: the name of a parameter that differs.
+        step: the step after which the check found the difference; 0 for before the first step.
+        equal_step: the last step after which all parameters were equal.
     """
 
     def __init__(self, parameter: str, step: int, equal_step: int) -> None:
         if step:
             when = f"after step {step}" if step == equal_step + 1 else f"between step {equal_step} and step {step}"
-            what = "look for what changes it on some ranks only, or with gradients that were not averaged"
+            what = "look for code that changes it on some ranks only, or with gradients that were not averaged"
         else:
             when, what = (
                 "before the first step",
-                "begin with hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
+                "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before training",
             )
-        super().__init__(f"the replicas have parted: {parameter} is not the same on all ranks {when}; {what}")
+        super().__init__(f"the replicas differ: {parameter} is not the same on all ranks {when}; {what}")
 
 
 class GradientShapeError(ValueError):
-    """A gradient is not of its parameter's shape, because one of them was given other memory during a step.
+    """A gradient has another shape than its parameter, because the script replaced one of them during a step.
 
     Cause: The script changes the shape of a parameter between `backward()` and `step()`.
     Remedy: Change it between steps, and clear the gradients.
@@ -400,17 +399,17 @@ class GradientShapeError(ValueError):
 
 
 class CheckpointError(RuntimeError):
-    """A state was not saved to a folder, or not loaded from it; no HorovodInternalError: a restart does not help.
+    """A checkpoint could not be written or loaded. Not a HorovodInternalError, since a restart does not help.
 
-    Cause: The folder is full, cannot be written, or holds a checkpoint of another script.
-    Remedy: See the reason in the sentence.
+    Cause: The folder is full, is not writable, or contains a checkpoint of another script.
+    Remedy: See the reason in the message.
     """
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
-    """No error, but the signal that hosts have come or gone: raised on all ranks alike, for `elastic.run` to catch.
+    """A signal to `elastic.run`, not an error: hosts were added or removed. All ranks raise it.
 
-    skip_sync: the state need not be synchronised afterwards, since nobody has come.
+    skip_sync: the state need not be synchronized afterwards, since no worker was added.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:  # noqa: FBT001, FBT002 - Horovod's signature
@@ -419,12 +418,12 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
 
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """What `HorovodVersionMismatchError` says; some programs say it themselves.
+    """The message of `HorovodVersionMismatchError`, for programs written for Horovod.
 
     Args:
-        name: of the framework.
-        version: for which Horovod was built.
-        installed_version: that there is now.
+        name: the name of the framework.
+        version: the version for which Horovod was built.
+        installed_version: the installed version.
     """
     return (
         f"Horovod was built with {name} {version}, but {installed_version} is installed; install {version}, or "
@@ -433,9 +432,9 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A framework is another version now than the one that Horovod was built for. Programs name it, nothing raises it.
+    """The installed framework is not the version for which Horovod was built.
 
-    Nothing is built here, so that nothing can mismatch.
+    hvdrun never raises it, since it is not built for a version. Programs written for Horovod refer to it.
     """
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:

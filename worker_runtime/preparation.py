@@ -1,7 +1,6 @@
-"""What `hvd.prepare` does in every framework: the order of its steps, each rank's share of the data, and its device.
+"""The part of `hvd.prepare` that both frameworks share: the order of its steps, a rank's share of data, its device.
 
-In come a framework's own steps and what the program gave. Out comes that, prepared. Each share is every size-th sample,
-equally many on all ranks.
+A share is every size-th sample, equally many on all ranks.
 
 Threads: the caller's.
 """
@@ -20,40 +19,40 @@ _ORDER = "prepare.order"  # the name of the broadcast
 
 
 def count_share(total: int, ranks: int) -> int:
-    """How many of so many samples each rank gets, padding included."""
+    """The number of samples of each rank's share, padding included."""
     return -(-total // ranks)
 
 
-def deal(order: Sequence[T], rank: int, size: int) -> list[T]:
-    """One rank's share of a sequence; what is missing at the end is taken from the beginning once more."""
+def share_order(order: Sequence[T], rank: int, size: int) -> list[T]:
+    """One rank's share of a sequence, padded from the beginning of the sequence."""
     places = range(rank, count_share(len(order), size) * size, size)
     return [order[place % len(order)] for place in places]
 
 
 def share_stream(stream: Iterable[T], rank: int, size: int) -> Iterator[T]:
-    """One rank's share of a stream of any length; what is missing at the end is taken from the last few once more."""
+    """One rank's share of a stream of any length, padded from its last samples."""
     rest = iter(stream)
     while group := list(islice(rest, size)):
         yield group[rank % len(group)]
 
 
 class RankOrder:
-    """A sampler of which each rank gets its share: rank 0 draws the order of each pass, whatever the sampler is.
+    """A sampler that gives each rank its share of the order that rank 0's sampler draws.
 
-    All ranks begin each pass together, since the order is broadcast then.
+    The order is broadcast at the start of each pass, so all ranks must start each pass together.
 
     Args:
-        sampler: gives indices; the ranks' own ones may draw different orders.
+        sampler: gives indices; it may draw a different order on each rank.
     """
 
     def __init__(self, sampler: Iterable[int]) -> None:
         self.sampler = sampler
 
     def __iter__(self) -> Iterator[int]:
-        own = list(self.sampler)  # on all ranks, so that their random generators stay in step
+        own = list(self.sampler)  # on all ranks, so that their random generators stay equal
         order: list[int] = objects.broadcast_object(RUNTIME.engine, own, 0, _ORDER)
         numbers = RUNTIME.assignment
-        return iter(deal(order, numbers.rank, numbers.size))
+        return iter(share_order(order, numbers.rank, numbers.size))
 
     def __len__(self) -> int:
         if not isinstance(self.sampler, Sized):
@@ -62,7 +61,7 @@ class RankOrder:
 
 
 class DataNotSplitError(WrongArgumentError):
-    """Nobody but the program can tell which part of this data is a rank's.
+    """The data cannot be split automatically among the ranks.
 
     Cause: `hvd.prepare()` cannot see how the dataset or its loader chooses samples.
     Remedy: Split the data by `hvd.rank()` in the script.
@@ -73,18 +72,18 @@ class DataNotSplitError(WrongArgumentError):
 
 
 class SchedulerExistsError(WrongArgumentError):
-    """A learning rate is to be scaled that a scheduler has noted already, and will set again.
+    """The learning rate cannot be scaled, because a scheduler will set it again.
 
-    Cause: The learning-rate scheduler was made before `hvd.prepare()`.
-    Remedy: Make it afterwards.
+    Cause: The learning-rate scheduler was created before `hvd.prepare()`.
+    Remedy: Create it afterwards.
     """
 
     def __init__(self, remedy: str) -> None:
-        super().__init__(f"the learning rate cannot be scaled any more, since a scheduler has noted it; {remedy}")
+        super().__init__(f"the learning rate cannot be scaled any more, since a scheduler has stored it; {remedy}")
 
 
 class NoDeviceError(ValueError):
-    """There are more workers on this host than devices.
+    """This host has more workers than GPUs.
 
     Cause: More workers than GPUs run on this host.
     Remedy: Start one worker for each GPU, or pass `pin_device=False`.
@@ -92,7 +91,7 @@ class NoDeviceError(ValueError):
 
     def __init__(self, local_rank: int, count: int) -> None:
         super().__init__(
-            f"there is no GPU for the worker of local rank {local_rank}, since it sees {count}; start at most {count} "
+            f"there is no GPU for the worker of local rank {local_rank}: it sees {count} GPUs; start at most {count} "
             "workers on each host, or choose the device in the script and pass pin_device=False to hvd.prepare()"
         )
 
@@ -108,20 +107,22 @@ def run_steps(
     wrap: Callable[[Any, Any], Any] | None,
     broadcast: Callable[[Any, Any], None] | None,
 ) -> Any:  # noqa: ANN401 - of the framework
-    """Make the steps, in a job that was joined, and return what was given: one object, or a tuple in that order.
+    """Run the steps after `init()`, and return the model alone or a tuple (model, optimizer, data) without the Nones.
+
+    A step that is None is skipped.
 
     Args:
-        model: what is trained.
-        optimizer: None where there is none.
-        data: its loader; None where there is none.
-        split: gives a loader of which each rank gets its share of the data; None, as all steps, to leave it out.
-        pin: lets this worker use its own device.
+        model: the model.
+        optimizer: its optimizer, or None.
+        data: its loader, or None.
+        split: returns a loader that gives each rank its share of the data.
+        pin: makes this worker use its own device.
         scale: multiplies the learning rate by the number of workers.
-        wrap: gives an optimizer of the model that averages gradients.
-        broadcast: gives all ranks the parameters of rank 0 and, where there is an optimizer, its state.
+        wrap: returns an optimizer that averages the model's gradients.
+        broadcast: sends rank 0's parameters and optimizer state to all ranks.
     """
     if data is not None and split is not None:
-        data = split(data)  # first, since it may refuse: nothing has changed by then
+        data = split(data)  # first, since it may raise: nothing has changed by then
     if pin is not None:
         pin(model)
     if optimizer is not None and scale is not None:
@@ -135,14 +136,14 @@ def run_steps(
 
 
 def choose_device(count: int, local_rank: int) -> int:
-    """The number of a worker's device; a device that is the only one to be seen is the worker's, as batch systems do.
+    """The index of a worker's device: its local rank, or 0 if it sees one device only, as some batch systems arrange.
 
     Args:
-        count: how many devices this worker sees.
-        local_rank: this worker's number on its host.
+        count: the number of devices that this worker sees.
+        local_rank: this worker's local rank.
 
     Raises:
-        NoDeviceError: there is none for this worker.
+        NoDeviceError: the local rank has no device.
     """
     if count == 1:
         return 0

@@ -63,7 +63,7 @@ def test_a_job_that_is_told_to_stop_saves_and_ends_with_75_and_goes_on_at_anothe
     stopped = train(hvdrun, "-np", "2", "--min-np", "1", samples=600, stop=7)
     path = hvdrun.directory / "kept" / "checkpoint-000001.pt"
     assert (stopped.returncode, stopped.stdout) == (75, "here\n")
-    assert f"hvdrun: the state is saved in {path}; the same command goes on from there\n" in stopped.stderr
+    assert f"hvdrun: the state is saved in {path}; the same command continues from there\n" in stopped.stderr
     resumed = train(hvdrun, "-np", "1", samples=600)
     assert (resumed.returncode, resumed.stdout.split()[0]) == (0, "end")
     assert resumed.stderr == f"hvdrun: going on from {path}\n"

@@ -1,8 +1,8 @@
-"""Horovod's functions, each written once for all frameworks.
+"""Horovod's functions, written once for both frameworks.
 
-In come the calls of a program: `init`, `rank`, process sets, objects to broadcast (`basics`, `functions`); and of a
-framework's package, which declares the arguments of its collectives, requests to run one on its arrays (`calls`). Out
-come plain values, and arrays. `names` lists what programs import from both frameworks.
+`basics` and `functions` have those without arrays: `init`, `rank`, `join`, `broadcast_object`. `process_set` has
+process sets. `calls` runs the collectives, whose arguments the framework packages declare. `names` lists what both
+packages export.
 
 Threads: the caller's.
 """

@@ -1,7 +1,6 @@
-"""What programs ask of their job besides collectives: joining, leaving, the worker's numbers, and what is built.
+"""Joining and leaving the job, ranks and sizes, and which backends are built.
 
-What is "built" is what the workers' torch brings, since nothing is compiled here. There is no MPI underneath: gloo is
-always there, NCCL where torch has it.
+hvdrun compiles nothing: a backend is "built" where the installed torch has it. Gloo is always there, MPI never.
 """
 
 import os
@@ -20,21 +19,22 @@ from worker_runtime.membership.runtime import RUNTIME
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
-    """Join the job that started this process, or be a world of one. Does nothing when initialised.
+    """Join the job that started this process. Without a job, the process is rank 0 of 1.
 
-    In children of a worker, such as a DataLoader's workers, it is an error: the worker is the member. Forked ones know
-    its numbers all the same. Where the program uses mpi4py, MPI is initialized afterwards, and its world is the job.
+    A second call does nothing. A child process of a worker, such as a DataLoader's worker, cannot join: its parent has
+    the rank. A forked child can still call `rank()` and `size()`. Where the program uses mpi4py, `init()` initializes
+    MPI too, and checks that the MPI world is the job.
 
     Args:
-        comm: None, or all ranks of the job. Horovod silently ignores other ranks; here they are an error.
-        process_sets: sets to register at once, the same on all ranks. "dynamic" says that sets will be added later,
-            which is always possible here.
+        comm: None, or all ranks of the job. (Horovod silently ignores other ranks; here they raise ValueError.)
+        process_sets: sets to register, the same on all ranks. Horovod's "dynamic" is accepted: you can always add sets
+            later.
 
     Raises:
-        ValueError: the job cannot be joined, or its member is a process above this one; or `comm` has not all ranks; or
-            to mpi4py the job is not the world; or a process set is wrong, or is given twice: then the worker has joined
-            all the same, with the sets before that one.
-        HorovodInternalError: the ranks do not agree on the process sets.
+        ValueError: the process cannot join the job; its parent process has already joined; `comm` is not all ranks;
+            mpi4py's world is not the job; or a process set is wrong or given twice. After an error of a process set
+            the worker stays in the job, with the sets before the wrong one.
+        HorovodInternalError: the ranks give different process sets.
     """
     if RUNTIME.is_initialized and not RUNTIME.is_forked:
         return
@@ -61,50 +61,73 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
 
 def shutdown() -> None:
-    """Leave the job; what is pending on any rank raises HorovodInternalError. Does nothing when not initialised."""
+    """Leave the job. Pending operations raise HorovodInternalError on all ranks. Does nothing before `init()`."""
     RUNTIME.shutdown()
 
 
 def is_initialized() -> bool:
-    """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child of a worker."""
+    """Whether `init()` has succeeded and `shutdown()` was not called since; also True in a worker's forked child."""
     return RUNTIME.is_initialized
 
 
 def rank() -> int:
-    """This worker's number, 0 to size() - 1; ValueError when not initialised."""
+    """This worker's rank, 0 to size() - 1.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
     return RUNTIME.assignment.rank
 
 
 def size() -> int:
-    """The number of workers; ValueError when not initialised."""
+    """The number of workers in the job.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
     return RUNTIME.assignment.size
 
 
 def local_rank() -> int:
-    """This worker's number among those on the same host; ValueError when not initialised."""
+    """This worker's rank among the workers of its host, 0 to local_size() - 1.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
     return RUNTIME.assignment.local_rank
 
 
 def local_size() -> int:
-    """The number of workers on this host; ValueError when not initialised."""
+    """The number of workers on this host.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
     return RUNTIME.assignment.local_size
 
 
 def cross_rank() -> int:
-    """This host's number among those that have a worker with this local rank; ValueError when not initialised."""
+    """This host's index among the hosts that have a worker of this local rank, 0 to cross_size() - 1.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
     return RUNTIME.assignment.cross_rank
 
 
 def cross_size() -> int:
-    """The number of hosts that have a worker with this local rank; ValueError when not initialised."""
+    """The number of hosts that have a worker of this local rank.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
     return RUNTIME.assignment.cross_size
 
 
 def is_homogeneous() -> bool:
-    """Whether every host has as many workers as this one, as far as a worker knows.
+    """Whether every host has as many workers as this one: local_size() * cross_size() == size().
 
-    It knows its own host and how many hosts have a worker of its local rank: where hosts differ in size, those that
-    have exactly the average number of workers cannot tell.
+    Where hosts differ in size, this is True by mistake on a host that has exactly the average number of workers.
 
     Raises:
         ValueError: Horovod has not been initialized.
@@ -130,11 +153,11 @@ def _read_process_sets(process_sets: Iterable[ProcessSet] | str | None) -> list[
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:  # noqa: FBT001, FBT002 - Horovod's signature
-    """Refuse: a timeline is not served yet.
+    """Raise NotImplementedError: hvdrun writes no timelines. Use `torch.profiler` instead.
 
     Args:
-        file_path: where Horovod writes it.
-        mark_cycles: whether Horovod marks the cycles of its background thread, of which there are none here.
+        file_path: the file that Horovod would write.
+        mark_cycles: whether Horovod would mark the cycles of its background thread.
 
     Raises:
         ValueError: Horovod has not been initialized.
@@ -143,8 +166,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:  # no
     del mark_cycles
     RUNTIME.assignment  # noqa: B018 - raises unless initialised
     raise NotImplementedError(
-        f"start_timeline({file_path!r}): timelines are not served yet; leave the call out, and use torch.profiler to "
-        "see what takes time"
+        f"start_timeline({file_path!r}): timelines are not supported; remove the call, and use torch.profiler to see "
+        "what takes time"
     )
 
 
@@ -159,58 +182,58 @@ def stop_timeline() -> None:
 
 @untraced
 def stopping() -> bool:
-    """Whether a stop notice has come for the job: save, and end with `sys.exit(75)`.
+    """Whether the job has received a stop notice: save your work, then call `sys.exit(75)`.
 
-    All ranks must ask at the same places of their programs, and get the same answer. After a step of a
-    `DistributedOptimizer` of all ranks the answer is that of the last step, and costs nothing. In a program that has
-    none the ranks ask each other. Once it is true it stays true, until an elastic function begins again.
+    All ranks must call this at the same places of the program; all get the same answer. If a `DistributedOptimizer` of
+    the global process set has stepped, the answer was exchanged with that step, and the call costs nothing. Otherwise
+    the call is a small collective. Once True, the answer stays True until an elastic function restarts.
 
     Returns:
-        True where `SIGUSR2` has come to hvdrun, or, in a job that cannot go on without a host, to one of its agents or
-        workers. Without hvdrun, False.
+        True after hvdrun received `SIGUSR2`. In a job that cannot continue without a host, also after an agent or a
+        worker of that host received it. False without hvdrun.
 
     Raises:
-        HorovodInternalError: a rank has gone, or Horovod has not been initialized.
+        HorovodInternalError: a rank was lost, or Horovod has not been initialized.
     """
     return RUNTIME.is_stopping()
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be used by several threads: the program's own, which mpi4py reaches.
+    """Whether several threads may call MPI through the program's own mpi4py.
 
     Raises:
-        ValueError: there is no such MPI, or its world is not the job, or Horovod has not been initialized.
+        ValueError: mpi4py is not installed, its world is not the job, or Horovod has not been initialized.
     """
     if not RUNTIME.is_initialized:
         raise NotInitializedError
     mpi: Any = join_mpi_world(os.environ, RUNTIME.assignment, RUNTIME.shutdown, loads=True)
     if mpi is None:
-        raise ValueError("Horovod MPI is not enabled: install mpi4py, and start the script with mpirun, to use MPI too")
+        raise ValueError("Horovod MPI is not enabled: to use MPI, install mpi4py and start the script with mpirun")
     return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
 
 
 def mpi_enabled() -> bool:
-    """Whether workers communicate over MPI: never."""
+    """Whether workers communicate over MPI: always False."""
     return False
 
 
 def mpi_built() -> bool:
-    """Whether MPI could be used: never."""
+    """Whether workers can communicate over MPI: always False."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """Whether workers may communicate over gloo: always."""
+    """Whether workers may communicate over gloo: always True."""
     return True
 
 
 def gloo_built() -> bool:
-    """Whether gloo can be used: always, it is a part of torch."""
+    """Whether gloo is available: always True, since gloo is part of torch."""
     return True
 
 
 def nccl_built() -> int:
-    """The version of NCCL as a number, 22105 for 2.21.5; 0 where torch has none."""
+    """The version of torch's NCCL as a number, for example 22105 for 2.21.5; 0 where torch has no NCCL."""
     if not dist.is_nccl_available():
         return 0
     version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -219,31 +242,31 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """Whether IBM's DDL can be used: never."""
+    """Whether IBM's DDL is available: always False."""
     return False
 
 
 def ccl_built() -> bool:
-    """Whether Intel's oneCCL can be used: never."""
+    """Whether Intel's oneCCL is available: always False."""
     return False
 
 
 def cuda_built() -> bool:
-    """Whether torch was built for CUDA; a device need not be there."""
+    """Whether torch was built for CUDA, with or without a device."""
     return torch.version.cuda is not None
 
 
 def rocm_built() -> bool:
-    """Whether torch was built for ROCm; a device need not be there."""
+    """Whether torch was built for ROCm, with or without a device."""
     return torch.version.hip is not None
 
 
 class HorovodBasics:
-    """Horovod's object of these functions, which programs reach as `mpi_ops._basics`; it has no state."""
+    """The functions of this module as methods: Horovod's `mpi_ops._basics`."""
 
     @staticmethod
     def _get_process_set_ids_and_ranks() -> dict[int, list[int]]:
-        """The registered process sets: their numbers and their ranks."""
+        """The ranks of each registered process set, by the set's number."""
         registered = RUNTIME.engine.process_sets
         return {number: list(registered.list_ranks(number)) for number in registered.numbers}
 

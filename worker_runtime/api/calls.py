@@ -1,10 +1,10 @@
-"""A collective as programs call it, once for all frameworks.
+"""The collectives as programs call them, once for all frameworks.
 
-A framework's package declares the arguments of each function and makes a `Request` of them: no more. What becomes of it
-is written here. A collective is asked for and awaited, or gives a handle; its results are new arrays, or take the place
-of those that were given. Which of these a function does, its name says.
+A framework's package declares the arguments of each function, and returns them as a `Request`. This module runs the
+request. The function's name tells how: `allreduce` waits and returns new arrays, `allreduce_` overwrites the given
+arrays, and `allreduce_async` returns a handle.
 
-Long because the three forms of a call (with a result, in place, asynchronous) share most of what they do.
+Long because the three forms of a call share most of their code.
 """
 
 import functools
@@ -39,11 +39,11 @@ Tensors = Sequence[torch.Tensor]
 
 
 class Call(NamedTuple):
-    """Where a collective runs, and under what name.
+    """Where a collective runs, and its name.
 
-    engine: of the present generation.
+    engine: the engine of the present generation.
     among: the members of the process set.
-    name: as it travels, the kind first: "allreduce.loss".
+    name: the full name, the same on all ranks: "allreduce.loss".
     """
 
     engine: Engine
@@ -51,11 +51,11 @@ class Call(NamedTuple):
     name: str
 
     def preparing(self) -> AbstractContextManager[None]:
-        """While what is to be asked for is made: where that fails, the other ranks are told so."""
+        """A context for the preparation of the operation: its errors are also reported to the other ranks."""
         return self.engine.preparing(self.among.number, self.name)
 
     def derive(self, suffix: str) -> "Call":
-        """A call that follows from this one, such as its gradient's, under a name made from this one's."""
+        """A call that belongs to this one, such as that of its gradient, with the suffix added to the name."""
         return Call(self.engine, self.among, f"{self.name}.{suffix}")
 
 
@@ -67,29 +67,29 @@ take_first: Callable[[Sequence[Any]], Any] = itemgetter(0)  # the result of a ca
 
 
 class Arrays(Protocol):
-    """How the arrays of a framework become tensors, and tensors arrays.
+    """Converts a framework's arrays to tensors, and tensors to arrays.
 
-    takes_none: a group of none is given back, and nothing is asked for; otherwise it is an error.
+    takes_none: an empty group returns immediately; otherwise it is an error.
     """
 
     takes_none: bool
 
     def read(self, arrays: Sequence[Any], *, in_place: bool) -> Tensors:
-        """Tensors of the arrays' values; in place, tensors in the arrays' own memory, to be overwritten."""
+        """Tensors with the arrays' values; in place, tensors that share the arrays' memory, for the result."""
 
     def wrap(self, results: Tensors, arrays: Sequence[Any], *, in_place: bool) -> Sequence[Any]:
-        """New arrays of the results, like those that were given; in place, those that were given."""
+        """New arrays with the results, like the given arrays; in place, the given arrays."""
 
 
 class Request(NamedTuple, Generic[ResultT]):
-    """What a program asks for.
+    """The arguments of a collective.
 
     given: the arrays.
-    name: the program's own for it; without one, calls are counted for each kind and set.
-    process_set: in which it runs.
-    settings: what else the collective needs to know: a Combination, a root, or splits.
-    finish: makes what the program gets of the resulting arrays.
-    arrays: of which kind they are; None for tensors.
+    name: the name that the program gives; without one, calls of each kind and set are numbered.
+    process_set: the ranks that take part.
+    settings: the collective's other arguments: a Combination, a root, or splits.
+    finish: turns the list of resulting arrays into the function's return value.
+    arrays: converts the arrays to tensors; None where they are tensors.
     """
 
     given: Sequence[Any]
@@ -103,12 +103,12 @@ class Request(NamedTuple, Generic[ResultT]):
 def runs(
     build: Callable[P, Request[ResultT]], differentiate: Differentiate | None = None, trace: Trace | None = None
 ) -> Callable[P, ResultT]:
-    """Make of a function that makes a request the function of the API that waits for its result.
+    """Decorate a function that returns a request: the result runs the request and waits for it.
 
     Args:
-        build: under its name in the API. Its arguments, and what it says of itself, are what programs see.
-        differentiate: runs such a collective where a tensor requires a gradient, unless it works in place.
-        trace: puts it into the graph that torch.compile makes; None to be left out of graphs.
+        build: the function; programs see its name, arguments and docstring.
+        differentiate: runs the collective where a tensor requires a gradient; not used in place.
+        trace: adds the collective to the graph of torch.compile; None breaks the graph instead.
     """
     name = build.__name__
     gives = get_args(inspect.signature(build).return_annotation)[0]
@@ -116,28 +116,29 @@ def runs(
 
 
 def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
-    """The same function in place.
+    """The in-place form of a function.
 
     Args:
-        like: as `runs` has made it.
-        name: of the function: "allreduce_".
+        like: a function that `runs` has decorated.
+        name: the name of the new function: "allreduce_".
     """
-    text = f"`{like.__name__}` in place: what is given has the results' values then; not differentiable."
+    text = f"`{like.__name__}` in place: overwrites its arguments with the results, and returns them."
     gives = inspect.signature(like).return_annotation
     return _make_function(like, name, gives, _make_completion(name), text)
 
 
 def begins(like: Callable[P, object], name: str = "", finish: Finish | None = None) -> Callable[P, int]:
-    """The function of the API that asks, and gives a handle.
+    """The asynchronous form of a function, which returns a handle.
 
     Args:
-        like: what makes the request, or the function that waits, as `runs` and `overwrites` have made it.
-        name: in the API: "allreduce_async"; that of `like` if none is given.
-        finish: makes what `synchronize` gives of the resulting arrays, where it is not what `like` gives.
+        like: a function that returns a request, or a function that `runs` or `overwrites` returned.
+        name: the name of the new function: "allreduce_async"; if empty, the name of `like`.
+        finish: turns the list of resulting arrays into the return value of `synchronize`, where it differs from that of
+            `like`.
     """
     text = (
-        f"Begin `{name.replace('_async', '')}`; not differentiable. It gives a handle for `poll` and `synchronize`, "
-        "which returns the result. Until then the arrays of the call must be left alone."
+        f"Start `{name.replace('_async', '')}`, and return a handle for `poll` and `synchronize`; not differentiable. "
+        "`synchronize` returns the result. Do not change the arrays before that; in place, do not read them either."
     )
     own = name or like.__name__
     return _make_function(like, own, int, _make_completion(own, finish), text if name else "")
@@ -146,12 +147,12 @@ def begins(like: Callable[P, object], name: str = "", finish: Finish | None = No
 def gives_up(
     kind: str, complete: Callable[[Engine, Any], Any] | None = None, trace: Trace | None = None
 ) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
-    """Have a function of the API tell the other ranks when it fails before it has asked for its operation.
+    """Decorate a function of the API, so that its error is reported to the other ranks if it submits no operation.
 
     Args:
-        kind: of the operation; `name` and `process_set` are arguments of the function.
-        complete: makes what programs get of what the function gives; None where that is the same.
-        trace: does so while torch.compile traces.
+        kind: the operation's kind; the function has arguments `name` and `process_set`.
+        complete: turns the function's result into the return value; None where it is the same.
+        trace: does this while torch.compile traces.
     """
 
     def decorate(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
@@ -183,13 +184,13 @@ def gives_up(
 def begin_call(
     kind: str, name: str | None, process_set: ProcessSet = global_process_set, engine: Engine | None = None
 ) -> Call:
-    """Find out where a collective is to run.
+    """Look up the members of a set, and choose the full name of a collective.
 
     Args:
-        kind: what programs call it: "grouped_allreduce".
-        name: the program's own for it; without one, calls are counted for each kind and set.
-        process_set: in which it runs.
-        engine: of the present generation; None to look for it.
+        kind: the function's name: "grouped_allreduce".
+        name: the name that the program gives; without one, calls of each kind and set are numbered.
+        process_set: the ranks that take part.
+        engine: the engine of the present generation, if the caller has it.
 
     Raises:
         ValueError: the set is not registered, or this rank is not in it.
@@ -207,7 +208,7 @@ def begin_call(
 def make_allreduce(
     call: Call, tensors: Tensors, how: Combination, into: Tensors | None = None
 ) -> Operation[list[torch.Tensor]]:
-    """The operation that combines tensors; see `Allreduce` and `Adasum`, whose errors it raises."""
+    """The operation that reduces tensors: an `Allreduce` or an `Adasum`; see there for its errors."""
     if how.reduction is Reduction.ADASUM:
         return Adasum(tensors, how, call.among, call.name, into)
     return Allreduce(tensors, how, call.among, call.name, into)
@@ -231,7 +232,7 @@ def _make_function(
     *,
     trace: Trace | None = None,
 ) -> Callable[..., Any]:
-    """A function of the API, with the arguments of `like`, and with `text` before what that says of itself."""
+    """A function of the API with the arguments of `like`; its docstring is `text` followed by that of `like`."""
     build = inspect.unwrap(like)
     made: Any = gives_up(name.removesuffix("_").removesuffix("_async"), complete, trace)(build)
     made.__name__ = made.__qualname__ = name
@@ -244,7 +245,7 @@ def _make_function(
 def _make_completion(
     name: str, own_finish: Finish | None = None, differentiate: Differentiate | None = None
 ) -> Callable[[Engine, Request[Any]], Any]:
-    """What asks for a request's collective and waits, or gives a handle: what the function's name says."""
+    """The function that runs a request, in the form that the API function's name gives."""
     kind = name.removesuffix("_").removesuffix("_async")
     in_place, begins = name.endswith("_"), "_async" in name
     if in_place or begins:
@@ -280,13 +281,13 @@ def _make_completion(
 
 
 def _list_group(kind: str, arrays: object) -> list[Any]:
-    if not isinstance(arrays, Iterable) or hasattr(arrays, "shape"):  # one array would be taken row by row
+    if not isinstance(arrays, Iterable) or hasattr(arrays, "shape"):  # one array would be read row by row
         raise WrongArgumentError(f"{kind}: a list of tensors was expected, not {type(arrays).__name__}")
     return list(arrays)
 
 
 def _require_gradient(tensors: Tensors) -> bool:
-    for tensor in tensors:  # those that are none are named by the operation
+    for tensor in tensors:  # the operation raises an error for what is not a tensor
         if getattr(tensor, "requires_grad", False):
             return torch.is_grad_enabled()
     return False

@@ -1,8 +1,8 @@
-"""Calls that fail before they ask anything, and operations of which one fails.
+"""Calls that fail before they submit an operation, and groups of operations of which one fails.
 
-A call that fails before it asks anything tells the other ranks so, which wait for it or will. Otherwise they would wait
-for a rank that has gone on, and their next calls of this name would meet this rank's later ones. A call that has failed
-here counts as one: for the others, which are refused theirs, and where calls are counted.
+A call that fails before it submits its operation reports that to the other ranks. Otherwise they would wait for this
+rank, and match their call with a later call of this rank. The failed call counts as a call: the other ranks' calls of
+this name raise an error, and the numbers of unnamed calls stay equal.
 """
 
 import inspect
@@ -18,14 +18,14 @@ from worker_runtime.errors import HorovodInternalError
 def report_failure(
     engine: Engine, kind: str, arguments: Mapping[str, object], counted: tuple[int, str] | None, error: BaseException
 ) -> None:
-    """Report a failure to the other ranks; not where this rank cannot make the name that they use.
+    """Report a failed call to the other ranks, unless its arguments do not tell the name that they use.
 
     Args:
-        engine: of the generation.
-        kind: of the operation.
-        arguments: of the call.
-        counted: the set and name, where the call had counted one.
-        error: of the call.
+        engine: the engine of the present generation.
+        kind: the operation's kind.
+        arguments: the call's arguments, by name.
+        counted: the set and the name, where the call has already been numbered.
+        error: the error that the call raised.
     """
     name = arguments.get("name")
     if counted is None and isinstance(name, str | None):
@@ -39,7 +39,7 @@ def report_failure(
 
 
 def bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-    """What was passed, by name, as far as it fits."""
+    """The arguments of a call by name, also where they do not fit the signature."""
     try:
         return signature.bind_partial(*args, **kwargs).arguments
     except TypeError:
@@ -47,14 +47,14 @@ def bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[st
 
 
 def await_all(engine: Engine, handles: Sequence[Handle[object]]) -> None:
-    """Wait for all operations, also after one has failed, so that none stays behind in flight.
+    """Wait for all operations, also after one has failed, so that none remains in flight.
 
     Args:
-        engine: that runs them.
-        handles: of the operations.
+        engine: the engine that runs them.
+        handles: their handles.
 
     Raises:
-        HorovodInternalError: the first one's failure.
+        HorovodInternalError: the first error.
     """
     failures = []
     for handle in handles:
@@ -67,9 +67,9 @@ def await_all(engine: Engine, handles: Sequence[Handle[object]]) -> None:
 
 
 def _guess_number(engine: Engine, where: object) -> int:
-    """The process set that was meant, as far as a wrong argument tells: its number, or its ranks; else the global one.
+    """The number of the process set that a wrong argument most likely means; the global set if it does not tell.
 
-    A wrong guess is not worse than none: then the others wait for something else than this rank.
+    A wrong guess does no harm: it fails an operation that no rank calls.
     """
     sets = engine.process_sets
     if isinstance(where, ProcessSet):

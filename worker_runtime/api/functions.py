@@ -15,39 +15,40 @@ from worker_runtime.membership.runtime import RUNTIME
 
 @untraced
 def poll(handle: int) -> bool:
-    """Whether `synchronize` would return, or raise, at once.
+    """Whether the operation has completed or failed, so that `synchronize` returns or raises without waiting.
 
     Args:
-        handle: what a function that ends in `_async` or `_async_` has returned.
+        handle: the return value of an `_async` or `_async_` function.
 
     Raises:
-        ValueError: there is no such handle, it was synchronised before, or `shutdown()` came between.
+        ValueError: the handle does not exist, is already synchronized, or is from before `shutdown()`.
     """
     return RUNTIME.engine.handle_table.poll(handle)
 
 
 @untraced
 def synchronize(handle: int) -> Any:  # noqa: ANN401 - what the operation gives
-    """Wait for an operation and return its result; the handle is gone afterwards, however it ends.
+    """Wait for an asynchronous operation, and return its result. Each handle can be synchronized once.
 
-    On CUDA it does not wait for the device: the current stream does.
+    On CUDA the host does not wait for the device: the current stream waits for the operation.
 
     Args:
-        handle: what a function that ends in `_async` or `_async_` has returned.
+        handle: the return value of an `_async` or `_async_` function.
 
     Returns:
-        What the function's description says: a tensor, or a tuple of some.
+        A tensor, or a tuple of tensors for a grouped operation; see the function that returned the handle.
 
     Raises:
-        ValueError: there is no such handle, it was synchronised before (where Horovod returns None), or `shutdown()`
-            came between.
-        HorovodInternalError: the ranks did not agree on the operation, it failed, or `shutdown()` came first.
+        ValueError: the handle does not exist, is already synchronized (Horovod returns None), or is from before
+            `shutdown()`.
+        HorovodInternalError: the ranks submitted different operations under this name; the operation failed; or
+            `shutdown()` interrupted it.
     """
     return RUNTIME.engine.handle_table.synchronize(handle)
 
 
 class HandleMap:
-    """Horovod's table of the handles that were not synchronised yet, to look into: `handle in ...`, `len(...)`."""
+    """The handles that are not synchronized yet: Horovod's `_handle_map`, read-only."""
 
     def __contains__(self, handle: object) -> bool:
         return RUNTIME.is_initialized and handle in tuple(RUNTIME.engine.handle_table)
@@ -64,14 +65,14 @@ _handle_map = HandleMap()
 
 @gives_up("barrier")
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks of a set have called it. Other operations may be pending, and need not be done then.
+    """Wait until all ranks of a process set have called `barrier()`. It does not wait for asynchronous operations.
 
     Args:
         process_set: the ranks that wait for each other.
 
     Raises:
         ValueError: the set is not registered, or this rank is not in it.
-        HorovodInternalError: a rank of the set has joined or gone, or Horovod has not been initialized.
+        HorovodInternalError: a rank of the set has called `join()` or was lost, or Horovod has not been initialized.
     """
     call = begin_call("barrier", None, process_set)
     call.engine.run(Barrier(call.among, call.name))
@@ -79,21 +80,22 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 @untraced
 def join(device: int = -1) -> int:
-    """Say that this rank has no more data, and wait until all ranks of the job have said so.
+    """Report that this rank has no more data, and wait until all ranks of the job have called `join()`.
 
-    Meanwhile the others' allreduces go on as if this rank contributed what changes nothing: zeros to a sum, ones to a
-    product, and to a minimum or maximum nothing. (Horovod contributes zeros to all.) An average divides by the full
-    size all the same. Allgather, broadcast, alltoall, reducescatter and barrier are an error while a rank has joined.
+    Meanwhile this rank takes part in the other ranks' allreduces with the neutral element: zeros for a sum, ones for a
+    product, nothing for a minimum or maximum. (Horovod contributes zeros to all ops.) An average still divides by the
+    full size. Allgather, broadcast, alltoall, reducescatter and barrier raise HorovodInternalError while a rank has
+    joined.
 
     Args:
-        device: where what this rank contributes lies while the others use CUDA: a device's number, or -1 for the
-            current one.
+        device: the index of the CUDA device that holds this rank's contribution; -1 for the current device. Without
+            effect on the CPU.
 
     Returns:
         The rank that joined last, the same on all ranks.
 
     Raises:
-        HorovodInternalError: a rank has gone, or Horovod has not been initialized.
+        HorovodInternalError: a rank was lost, or Horovod has not been initialized.
     """
     call = begin_call("join", "all")
     place = None
@@ -109,21 +111,24 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:  # noqa: ANN401 - any object
-    """The object of rank `root_rank` on all ranks of a set: itself on the root, a copy elsewhere.
+    """Send a Python object from rank `root_rank` to all ranks of a process set.
 
-    It travels by cloudpickle, in any size, with a proof that it comes from a worker of the job.
+    The object is pickled with cloudpickle, and authenticated with the job's key. Its size is not limited.
 
     Args:
-        obj: the object; counts on the root alone.
-        root_rank: whose object; its rank in the job, also with a process set.
-        name: by which the ranks' calls find each other; without one, calls are counted.
+        obj: the object to send; ignored on other ranks than the root.
+        root_rank: the rank in the job that sends, also when you give a process set.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
         process_set: the ranks that take part.
 
+    Returns:
+        On the root `obj` itself, on the other ranks a copy.
+
     Raises:
-        ValueError: the root or this rank is not in the set, or the name is in flight.
-        HorovodInternalError: the ranks do not agree on the root, the root could not pickle its object, the operation
-            failed, or Horovod has not been initialized.
-        Exception: on the root, what pickling has raised.
+        ValueError: the root or this rank is not in the set, or an operation of this name is in flight.
+        HorovodInternalError: the ranks give different roots; the root cannot pickle its object; the operation failed;
+            or Horovod has not been initialized.
+        Exception: on the root, the error of pickling.
     """
     check_process_set("broadcast_object", process_set)
     number = process_set.find_number("broadcast_object")
@@ -136,20 +141,23 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """The objects of all ranks of a set, in rank order; also this rank's own is a copy.
+    """Collect a Python object from each rank of a process set.
 
-    They travel by cloudpickle, with a proof that they come from workers of the job.
+    The objects are pickled with cloudpickle, and authenticated with the job's key.
 
     Args:
         obj: this rank's object.
-        name: by which the ranks' calls find each other; without one, calls are counted.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
         process_set: the ranks that take part.
 
+    Returns:
+        A list of copies, in rank order. This rank's entry is a copy too.
+
     Raises:
-        ValueError: this rank is not in the set, or the name is in flight.
-        HorovodInternalError: another rank could not pickle its object, the operation failed, or Horovod has not been
+        ValueError: this rank is not in the set, or an operation of this name is in flight.
+        HorovodInternalError: another rank cannot pickle its object; the operation failed; or Horovod has not been
             initialized.
-        Exception: what pickling this rank's object has raised.
+        Exception: the error of pickling this rank's object.
     """
     check_process_set("allgather_object", process_set)
     return objects.allgather_object(RUNTIME.engine, obj, name, process_set.find_number("allgather_object"))

@@ -1,4 +1,4 @@
-"""What programs import from both frameworks' packages and is the same in both."""
+"""The names that `worker_runtime.torch` and `worker_runtime.mxnet` both export."""
 
 from worker_runtime.api.basics import (
     ccl_built,

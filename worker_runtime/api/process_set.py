@@ -1,8 +1,8 @@
-"""Process sets as programs see them: some of the job's ranks, which communicate among themselves.
+"""Process sets: subsets of the job's ranks that communicate among themselves.
 
-A set is an object of the program's; registered, it has a number that all ranks know. Where the job goes on in place
-without ranks that were lost, the object has the others' new numbers. After `shutdown()`, and when an elastic function
-begins again, the object is there, its number is not.
+Registering a `ProcessSet` gives it an id, the same on all ranks. When an elastic job loses ranks and continues in
+place, a registered set keeps its surviving members under their new ranks. `shutdown()` and the restart of an elastic
+function unregister all sets: call `add_process_set` again.
 """
 
 import itertools
@@ -23,7 +23,7 @@ _SETS: weakref.WeakValueDictionary[int, "ProcessSet"] = weakref.WeakValueDiction
 
 
 def find_process_set(key: int) -> "ProcessSet":
-    """The set of this `key`, by which a compiled graph names it."""
+    """The set of this `key`. Compiled graphs refer to sets by their keys."""
     return _SETS[key]
 
 
@@ -34,13 +34,13 @@ _NOT_JOINED = (
 
 
 class ProcessSet:
-    """Some of the job's ranks.
+    """A subset of the job's ranks. It can communicate after `init(process_sets=...)` or `add_process_set`.
 
     Args:
-        ranks_or_comm: the ranks, in any order. (Horovod takes an MPI communicator too; there is no MPI here.)
+        ranks_or_comm: the ranks, in any order. (Horovod also takes an MPI communicator; hvdrun does not.)
 
     Raises:
-        ValueError: something else was given, or a rank twice.
+        ValueError: the ranks are not integers, or a rank is given twice.
     """
 
     mpi_comm = None
@@ -53,22 +53,22 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int] | None:
-        """The ranks in the job, in order; None of the global set before `init()`.
+        """The ranks of the set in ascending order; None for the global set before `init()`.
 
-        Those of a registered set are the members that are left, by the numbers that they have now; otherwise they are
-        those that the program has given.
+        For a registered set these are the surviving members, by their present ranks. For an unregistered set they are
+        the ranks that you gave.
         """
         members = self._find()
         return list(self._ranks if members is None else members.ranks)
 
     @property
     def process_set_id(self) -> int | None:
-        """The set's number; None where it is not registered."""
+        """The id of the set, the same on all ranks; None where the set is not registered."""
         members = self._find()
         return None if members is None else members.number
 
     def _find(self) -> Members | None:
-        """The set as it is at present, also for those who are not in it; None where it is not registered."""
+        """The present members of the set, also on ranks that are not in it; None where it is not registered."""
         registration = self._registration
         if registration is None or not RUNTIME.is_initialized:
             return None
@@ -79,10 +79,10 @@ class ProcessSet:
         return sets.look_up(number) if sets.find_mark(number) is mark else None
 
     def find_number(self, title: str) -> int:
-        """The set's number, for an operation.
+        """The id of the set; for the functions of the API.
 
         Args:
-            title: of the operation, for the message.
+            title: the operation, for the error message.
 
         Raises:
             ValueError: the set is not registered.
@@ -94,21 +94,21 @@ class ProcessSet:
         return number
 
     def _explain_end(self) -> str:
-        """Why it is not registered any more, if it was before the job was formed anew."""
+        """The reason why the set is no longer registered; empty where it never was."""
         if self._registration is None:
             return ""
         return (
-            ": it was, but all process sets end with hvd.shutdown(), and when a function under hvd.elastic.run begins "
-            "again; call hvd.add_process_set() anew, inside that function, with ranks that there are now"
+            ": hvd.shutdown() and each restart of a function under hvd.elastic.run unregister all process sets; call "
+            "hvd.add_process_set() again, inside that function, with ranks of the present job"
         )
 
     def size(self) -> int | None:
-        """How many ranks it has; None where it is not registered."""
+        """The number of ranks in the set; None where the set is not registered."""
         members = self._find()
         return None if members is None else members.size
 
     def rank(self) -> int | None:
-        """This worker's rank within the set; None where it is not registered.
+        """This worker's rank within the set, 0 to size() - 1; None where the set is not registered.
 
         Raises:
             ValueError: this worker is not in the set.
@@ -121,7 +121,7 @@ class ProcessSet:
         return members.position
 
     def included(self) -> bool | None:
-        """Whether this worker is in the set; None as long as its ranks are not known.
+        """Whether this worker is in the set; None for the global set before `init()`.
 
         Raises:
             ValueError: Horovod has not been initialized.
@@ -131,16 +131,16 @@ class ProcessSet:
         return own in self._ranks if members is None else members.rank in members.ranks
 
     def register(self, engine: Engine, number: int | None) -> None:
-        """Note the set's number in a generation; None when it was removed. For this module."""
+        """Store the set's number in a generation, or None after its removal; for this module."""
         mark = None if number is None else engine.process_sets.find_mark(number)
         self._registration = None if number is None or mark is None else (weakref.ref(engine), number, mark)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        """The set itself: a copied module still communicates in the same one."""
+        """The set itself: a copied torch module communicates in the same set."""
         return self
 
     def __reduce__(self) -> str | tuple[type["ProcessSet"], tuple[tuple[int, ...]]]:
-        """Pickled it is its ranks: a registration cannot be sent."""
+        """Pickle the ranks only: the copy is not registered."""
         return ProcessSet, (tuple(self.ranks or ()),)
 
     def __repr__(self) -> str:
@@ -173,19 +173,20 @@ class _GlobalProcessSet(ProcessSet):
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Register a process set; all ranks of the job call it, in the same order, members or not.
+    """Register a process set. All ranks of the job must call this in the same order, also ranks outside the set.
 
-    Horovod wants HOROVOD_DYNAMIC_PROCESS_SETS=1 for this; here it is always possible.
+    HOROVOD_DYNAMIC_PROCESS_SETS=1, which Horovod requires, is not needed.
 
     Args:
-        process_set: the set, or its ranks.
+        process_set: a `ProcessSet`, or its ranks.
 
     Returns:
-        The set, with its `process_set_id`: the least number that no set has.
+        The registered set. Its `process_set_id` is the smallest unused number.
 
     Raises:
-        ValueError: the set has no ranks or some that do not exist, or these ranks, or this object, are registered.
-        HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
+        ValueError: the set is empty, has a rank that does not exist, or is already registered (this object, or another
+            set of these ranks).
+        HorovodInternalError: the ranks give different sets, or Horovod has not been initialized.
     """
     engine = RUNTIME.engine
     everyone = engine.find_members(GLOBAL_SET, "add_process_set")
@@ -199,16 +200,17 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Drop a process set; all ranks of the job call it, and it waits for all. The object is unregistered then.
+    """Unregister a process set. All ranks of the job must call this; it waits for all of them.
 
     Args:
-        process_set: as `add_process_set` has returned it.
+        process_set: the return value of `add_process_set`.
 
     Returns:
-        Whether it was registered, and is not the global set.
+        True; False where the set is not registered or is the global set.
 
     Raises:
-        HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
+        ValueError: the argument is not a `ProcessSet`.
+        HorovodInternalError: the ranks give different sets, or Horovod has not been initialized.
     """
     engine = RUNTIME.engine
     everyone = engine.find_members(GLOBAL_SET, "remove_process_set")
@@ -227,7 +229,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def _read_new(engine: Engine, process_set: ProcessSet) -> tuple[int, ...]:
-    """The ranks of a set that is to be registered."""
+    """The ranks of a set to register, checked against the job and the registered sets."""
     ranks = tuple(process_set.ranks or ())
     if not ranks or ranks[0] < 0 or ranks[-1] >= engine.size:
         advice = _NOT_JOINED if RUNTIME.is_late else ""
@@ -237,14 +239,14 @@ def _read_new(engine: Engine, process_set: ProcessSet) -> tuple[int, ...]:
     for number in sets.numbers:
         if sets.is_current(number) and (number == own or sets.list_ranks(number) == ranks):
             raise ValueError(
-                f"Attempted to add a duplicate process set: {process_set}; process set {number} has these ranks (after "
-                "a recovery, those that its members have now): use that set, or remove it first"
+                f"Attempted to add a duplicate process set: {process_set}; process set {number} has these ranks now: "
+                "use that set, or remove it first"
             )
     return ranks
 
 
 def check_process_set(title: str, process_set: object) -> None:
-    """Raise WrongArgumentError unless this is a process set, and not its number or its ranks."""
+    """Raise WrongArgumentError unless the argument is a ProcessSet (not its id or its ranks)."""
     if not isinstance(process_set, ProcessSet):
         raise WrongArgumentError(
             f"{title}: process_set is {process_set!r}; give a ProcessSet, as hvd.add_process_set(ranks) makes it"
@@ -252,20 +254,19 @@ def check_process_set(title: str, process_set: object) -> None:
 
 
 def read_ranks(title: str, ranks: Iterable[int]) -> tuple[int, ...]:
-    """Ranks that a program has given, in order.
+    """The ranks that a program gives, as a sorted tuple.
 
     Raises:
-        ValueError: they are no integers, or one is there twice.
+        ValueError: one is not an integer, or is given twice.
     """
     try:
         read = sorted(operator.index(rank) for rank in ranks)
     except TypeError:
         raise ValueError(
-            f"{title}: give ranks as integers, for example [0, 1]; got {ranks!r} (there is no MPI, whose communicators "
-            "Horovod takes)"
+            f"{title}: give ranks as integers, for example [0, 1]; got {ranks!r} (hvdrun takes no MPI communicators)"
         ) from None
     if len(set(read)) != len(read):
-        raise ValueError(f"{title}: a rank stands twice in {read}")
+        raise ValueError(f"{title}: {read} has a rank twice")
     return tuple(read)
 
 

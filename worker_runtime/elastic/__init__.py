@@ -1,10 +1,9 @@
-"""State that outlives failures and changes of the job, the loop that trains with it, and the sampler that deals data.
+"""Elastic training: the state, the loop that runs a training function, and the sampler.
 
-In come a state and a function that trains with it. The function runs; after a failure or a change of the job the state
-is restored or synchronised, and the function runs again. Users import these names from here, and from
-`horovod.common.elastic`.
+The loop runs the function. After a failure or a change of the job it restores or synchronizes the state, and runs the
+function again. Users import these names from here, and from `horovod.common.elastic`.
 
-Threads: the caller's. Hosts that come or go are told to a state by `hvd-notices`, see `membership`.
+Threads: the caller's. The thread `hvd-notices` (see `membership`) reports added and removed hosts to the state.
 """
 
 from worker_runtime.elastic.loop import notification_manager, run, run_fn, run_through

@@ -1,7 +1,7 @@
-"""The loop that runs a training function with its state.
+"""The loop that runs a training function with its state: `hvd.elastic.run`.
 
-In a job that nothing happens to, `run` synchronises the state once and calls the function. When ranks come or go, the
-state returns to the last commit where it must, the worker joins the job anew, and the function runs again.
+Without failures or changes of the job, it synchronizes the state once and calls the function. After a failure or a
+change it restores the last commit if necessary, rejoins the job, and runs the function again.
 """
 
 import os
@@ -16,7 +16,7 @@ from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, I
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import Decision, JoinReason, Verdict, read_checkpoint
 
-# So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
+# After this many failures of the same reason without a commit in between, the error is the program's own: it is raised.
 MAX_REPEATED_FAILURES = 3
 
 notification_manager = RUNTIME.notifications  # by Horovod's name
@@ -25,18 +25,18 @@ Parameters = ParamSpec("Parameters")
 ResultT = TypeVar("ResultT")
 StateT = TypeVar("StateT", bound=State)
 
-# Joins as one that restores its state, or keeps it, and tells what the others do; with why, where it restores.
+# Rejoins the job, given the reason and the error text; returns the recovery decision of all ranks, if there is one.
 Enter = Callable[[JoinReason, str], Verdict | None]
 
 
 def run_fn(
     func: Callable[Concatenate[StateT, Parameters], ResultT], reset: Callable[[], None]
 ) -> Callable[Concatenate[StateT, Parameters], ResultT]:
-    """Make a function of a state run through changes of the job.
+    """Decorate a training function so that it survives changes of the job; with Horovod's name and arguments.
 
     Args:
-        func: trains, given the state and whatever more.
-        reset: joins the job anew.
+        func: the training function; its first argument is the state.
+        reset: rejoins the job.
     """
     return run_through(func, lambda *_: reset())
 
@@ -44,7 +44,7 @@ def run_fn(
 def run_through(
     func: Callable[Concatenate[StateT, Parameters], ResultT], enter: Enter
 ) -> Callable[Concatenate[StateT, Parameters], ResultT]:
-    """As `run_fn`; `enter` joins as one that restores its state, or keeps it, and tells what the others do."""
+    """Like `run_fn`, with an `enter` that takes the reason, and returns the recovery decision."""
 
     @wraps(func)
     def wrapper(state: StateT, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -62,7 +62,7 @@ def run_through(
 
 
 def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT:
-    """Sync the state and train, until it ends in something else than a change of the job."""
+    """Synchronize the state and train, until the function returns or raises something else than a change of the job."""
     skip_sync = False
     failures: list[tuple[str, int]] = []
     while True:
@@ -71,7 +71,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         was_initialized = RUNTIME.is_initialized
         try:
             if not skip_sync:
-                _synchronise(state)
+                _synchronize(state)
                 _note_synced()
             state._size = states.count_ranks()  # noqa: SLF001 - of this room
             return train()
@@ -83,7 +83,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this room
             has_left = was_initialized and not RUNTIME.is_initialized
             if has_left or failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
-                raise  # the program has left the job itself, or nothing has changed: it is its own fault
+                raise  # the program called shutdown(), or fails again and again: the error is its own
             failure = error
             skip_sync = False
             reason = JoinReason.RESTORE
@@ -99,62 +99,65 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
                 is_same = decision is Decision.RESIZE and verdict.removed_only
                 skip_sync = skip_sync and is_same  # others may have come in the meantime
             if decision is Decision.RESTORE:
-                state.restore()  # not before: what this rank has asked for, as gradients, has ended only now
+                state.restore()  # not earlier: until here this rank's operations could still write to tensors
         state.on_reset()
-        notification_manager.repeat_to(state)  # what came while the job was joined anew
+        notification_manager.repeat_to(state)  # notices that came during the rejoin
 
 
 def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | None) -> Verdict | None:
-    """Join anew; where nobody takes this worker any more, what has failed says more than that joining has.
+    """Rejoin the job. If the job rejects this worker, raise the program's failure with the rejection added.
 
-    It is shown as it was in the program, and nothing else with it: one traceback, which ends in one sentence.
+    The program sees one traceback, that of its own failure, and one message.
     """
-    trouble = "" if failure is None else str(failure)
+    text = "" if failure is None else str(failure)
     try:
-        return enter(reason, trouble)
-    except InitializationError as error:
+        return enter(reason, text)
+    except InitializationError as rejection:
         if failure is None:
             raise
-        cause = error.cause
-    if cause in trouble:
+        cause = rejection.cause
+    if cause in text:
         raise failure
-    sentence = f"{trouble.rstrip('.')}; the function cannot begin again: {cause}"
-    told = HorovodInternalError(sentence).with_traceback(failure.__traceback__)
-    told.__cause__, told.__context__ = failure.__cause__, failure.__context__  # of one that the program has raised
-    told.__suppress_context__ = failure.__suppress_context__
-    raise told
+    message = f"{text.rstrip('.')}; the function cannot restart: {cause}"
+    error = HorovodInternalError(message).with_traceback(failure.__traceback__)
+    error.__cause__, error.__context__ = failure.__cause__, failure.__context__  # the failure may be the program's own
+    error.__suppress_context__ = failure.__suppress_context__
+    raise error
 
 
 def run(
     func: Callable[Concatenate[StateT, Parameters], ResultT],
 ) -> Callable[Concatenate[StateT, Parameters], ResultT]:
-    """Decorate a function that trains, so that it survives failures and changes of the job.
+    """Decorate a training function so that it survives failures and changes of the job.
 
-    Its first argument is the state. The state is synchronised from rank 0, then the function runs. After a
-    HorovodInternalError the state returns to the last commit; after a HostsUpdatedInterrupt it stays as it is; in both
-    cases the worker joins the job anew, and the function runs again. Other exceptions pass through, and so does a
-    HorovodInternalError that comes three times for the same reason without a commit in between.
+    The wrapped function synchronizes the state from rank 0, then calls `func`. After a HorovodInternalError it restores
+    the last commit; after a HostsUpdatedInterrupt it keeps the state. In both cases the worker rejoins the job, and
+    `func` runs again. Other exceptions are raised. A HorovodInternalError is raised when it occurs three times with
+    the same message and without a commit in between.
 
-    In an elastic job most losses raise neither: the ranks that are left finish or repeat the step with the gradients
-    that they still hold, and go on. If the state has something that depends on how many they are (reset callbacks, a
-    sampler that has dealt samples out to the lost), the function begins again at their next commit or
-    `check_host_updates`; nothing is restored or synchronised for that.
+    Most losses of ranks raise neither exception in an elastic job: the surviving ranks complete or repeat the step with
+    the gradients that they still hold, and continue. If the state depends on the number of ranks (it has reset
+    callbacks, or a sampler with samples of the lost ranks), `func` restarts at the next commit or
+    `check_host_updates`. This restores and synchronizes nothing.
+
+    Args:
+        func: the training function; its first argument is the state.
 
     Returns:
-        A function of the same arguments, which returns what `func` returns.
+        A function of the same arguments, with the return value of `func`.
     """
     return run_through(func, RUNTIME.enter_anew)
 
 
-def _synchronise(state: State) -> None:
-    """Give all ranks the state of rank 0; at the beginning of a job that has checkpoints, that of the newest one."""
+def _synchronize(state: State) -> None:
+    """Broadcast the state of rank 0. At the start of a job with `--checkpoint`, load the newest checkpoint instead."""
     folder = read_checkpoint(os.environ)
     if folder is None:
         state.sync()
         return
     is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this room
     if not is_begun and RUNTIME.engine.rank == 0:
-        CheckpointFolder(folder).check_writable()  # now, and not when the work of hours is to be saved
+        CheckpointFolder(folder).check_writable()  # now rather than after hours of training
     if is_begun or not state.load(folder):
         state.sync()
     state._is_begun = True  # noqa: SLF001 - of this room

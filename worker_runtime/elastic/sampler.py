@@ -1,14 +1,14 @@
-"""Which samples of a data set are this worker's, and which are left after a change of the job's size.
+"""The elastic sampler: distributes the samples of a data set, and redistributes the rest when the job changes.
 
-Each sample counts exactly once per epoch, padding aside, however often workers are lost or come. To that end a batch
-counts for those ranks alone that took part in the step in which it was used: a lost worker's batch of a step that was
-repeated without it is left, and so is all that it still had before it. What is left is dealt out anew at the next
-`reset()`, which is when the training function begins again: a state with such a sampler has it begin again at the first
-commit or `check_host_updates()` after a loss. Until then the deal stays as it is, although the job may have shrunk.
+Each sample counts exactly once per epoch, padding aside, however often workers are lost or added. A batch counts as
+processed only for the ranks that took part in its step. If a step is repeated without a lost worker, that worker's
+batch is unprocessed, and so are all its later samples. Unprocessed samples are distributed again by the next `reset()`.
+A state with such a sampler restarts the training function, and so resets the sampler, at the first commit or
+`check_host_updates()` after a loss. Until then the distribution stays, although the job may have shrunk.
 
-All ranks must deal alike, or they would not make equally many steps. Yet each learns of a loss at another moment, so
-that a deal must not depend on who is there now: it is made among those who have committed the last step together, which
-is the same on all ranks at the same place of the program.
+All ranks must distribute the samples in the same way, or their numbers of steps would differ. But each rank notices a
+loss at another time, so the present members cannot decide. The members of the last committed step do: they are the same
+on all ranks at the same place of the program.
 """
 
 import random
@@ -19,38 +19,37 @@ from typing import Any
 from worker_runtime.coordination.ordering.ledger import Ledger
 from worker_runtime.membership.runtime import RUNTIME
 
-_LEDGER = "ledger"  # a key of the state that Horovod's does not have
+_LEDGER = "ledger"  # a key of the state dict that Horovod's sampler does not have
 _LEFT = (
-    "{} samples of epoch {} are not processed: they had been dealt out to workers that were lost. "
-    "Call state.commit() or state.check_host_updates() before sampler.set_epoch(), and they are dealt out anew."
+    "{} samples of epoch {} are not processed: they belonged to workers that were lost. "
+    "To distribute them again, call state.commit() or state.check_host_updates() before sampler.set_epoch()."
 )
 
 
 class ElasticSampler:
-    """Deals the indices of a data set out to the workers; those that were processed are not dealt out again.
+    """Distributes the indices of a data set among the workers. Processed indices are not distributed again.
 
-    Every worker gets equally many: where they do not suffice, some are dealt out twice (padding). It belongs into the
-    state of `elastic.run`, and must be told of each batch, by `record_batch` and after the step: without that nothing
-    is known to be processed, and after a change of the job the whole epoch begins again. It does not matter that a
-    loader fetches batches ahead (`num_workers`), since only those that are recorded count.
+    Every worker gets equally many indices; some are used twice if necessary (padding). Put the sampler into the state
+    of `elastic.run`, and call `record_batch` after each step. (The loader of `hvd.split_data` does both.) Without
+    `record_batch` the epoch starts again after each change of the job. A loader may prefetch batches (`num_workers`):
+    only recorded batches count.
 
-    Where several optimizers step with a batch, the last one decides. A worker that is lost between two of their steps
-    has its share in those before, and none in those after: its batch counts as not processed and is dealt out again, so
-    that the optimizers before use it twice and the last one once. So it is however many are left.
+    Where several optimizers step with each batch, the step of the last one decides. If a worker is lost between two of
+    these steps, its batch counts as unprocessed. It is distributed again, and the earlier optimizers use it twice.
 
     Args:
-        dataset: what is sampled; only its length counts.
-        shuffle: whether the order is random, another one in each epoch, the same on all ranks.
-        seed: of that order.
+        dataset: the data set; only its length is used.
+        shuffle: use a random order, a new one in each epoch, the same on all ranks.
+        seed: the seed of the random order.
 
-    epoch: whose samples are dealt out.
-    rank, num_replicas: among how many ranks they were dealt out last, and which of them this one is. Both stay when
-        the job shrinks, until the next deal.
-    remaining_indices: what was dealt out last, to all ranks together, in order.
-    num_samples: how many this rank got of it, padding included.
-    total_size: how many all ranks got of it, padding included.
-    processed_num: how many of the epoch are processed, those included that wait for their step's end.
-    is_in_pass: somebody goes through what was dealt out.
+    epoch: the epoch whose samples are distributed.
+    rank, num_replicas: this rank's position in the last distribution, and its number of ranks. Both stay when the job
+        shrinks, until the next `reset()`.
+    remaining_indices: the indices of the last distribution, of all ranks together, in order.
+    num_samples: this rank's number of them, padding included.
+    total_size: all ranks' number of them, padding included.
+    processed_num: the number of samples of the epoch that are processed, or used in a step that is not committed yet.
+    is_in_pass: the present distribution is being iterated over.
 
     Raises:
         ValueError: Horovod has not been initialized.
@@ -68,41 +67,44 @@ class ElasticSampler:
         self.num_samples = 0
         self.total_size = 0
         self._ledger = Ledger()
-        self._dealt: list[int] = []  # what the last deal has laid out, of which some may be processed
-        self._begin: Callable[[], None] | None = None  # what is to be called when the next pass begins
-        self._members: tuple[int, ...] = ()  # among whom was dealt last, as the engine's original ranks name them
-        self._first_row = 0  # of that deal, the first that was left
-        self._row = 0  # how many rows were recorded since
+        self._dealt: list[int] = []  # the indices of the last distribution in rows, some of them processed
+        self._begin: Callable[[], None] | None = None  # called when the next pass begins
+        self._members: tuple[int, ...] = ()  # the original ranks of the last distribution
+        self._first_row = 0  # the first unprocessed row of that distribution
+        self._row = 0  # the number of rows recorded since
         self.is_in_pass = False
-        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # of them, those of no commit yet, and who was there
-        self._steps = 0  # how many steps had been committed when the last batch was given to one
-        self._is_stepping = False  # one was committed between two batches: they are those of a training
+        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # rows of no committed step yet, and the members then
+        self._steps = 0  # the number of committed steps when the last batch was assigned to one
+        self._is_stepping = False  # steps are committed between the batches
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: nothing of it is processed. To be called at its end or start, on all ranks.
+        """Start an epoch, with none of its samples processed. Call it on all ranks, before or after each epoch.
 
-        Samples of the present epoch that were dealt out to lost ranks are never processed then, which is warned of. To
-        have them dealt out anew, look for changes of the job (`commit()`, `check_host_updates()`) before.
+        It warns of samples of the present epoch that belonged to lost ranks, and are never processed. To distribute
+        them again, call `state.commit()` or `state.check_host_updates()` before.
+
+        Args:
+            epoch: the number of the epoch, which also seeds its order.
         """
         is_begun = self._row > 0 and epoch != self.epoch
         is_first = RUNTIME.engine.steps.original_rank == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
-        self._begin = None  # it was of another pass
+        self._begin = None  # it belongs to another pass
         self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that each worker has processed a batch; to be called after the step in which it was used, the last one.
+        """Record that each worker has processed a batch. Call it after the step that used the batch.
 
-        It counts for the ranks that have committed that step: those of the newest step of a `DistributedOptimizer` of
-        all ranks since the batch before. Where there was none, as while gradients are accumulated, it waits for the
-        next one, and counts for those. Where nothing ever commits, it counts for those who are there now. The steps of
-        the only worker that is left count as well.
+        The batch counts as processed for the ranks that took part in the newest step of a `DistributedOptimizer` of the
+        global process set. If there was no step since the last recorded batch, as while gradients are accumulated, the
+        next step decides. If the program has no such optimizer, the batch counts for all present ranks.
 
         Args:
-            batch_idx: Horovod's argument; nothing depends on it.
-            batch_size: samples of one worker's batch. The last, smaller one may be told as a full one.
+            batch_idx: accepted for Horovod's sake; not used.
+            batch_size: the number of samples in one worker's batch. For the last, smaller batch you may give the full
+                size.
         """
         del batch_idx
         engine = RUNTIME.engine
@@ -116,16 +118,16 @@ class ElasticSampler:
             self._waiting.append((rows, present))
         steps, participants = engine.steps.committed
         if steps != self._steps:
-            self._is_stepping |= self._row > 0  # else the step may have been of anything that came before
+            self._is_stepping |= self._row > 0  # else the step may belong to something before the first batch
             self._settle(steps, participants)
         self._row += rows
         self.processed_num = self._count(self._write_all())
 
     def reset(self) -> None:
-        """Deal out what is left of the epoch among the workers that there are now.
+        """Distribute the unprocessed samples of the epoch among the present workers.
 
-        They are told by the newest step that was committed, so that all ranks that call this at the same place of their
-        program deal alike; a worker that was lost since then still gets its part, which waits for the next deal.
+        These are the members of the last committed step, so that all ranks that call this at the same place of the
+        program get the same result. A worker that was lost since then still gets its part, until the next `reset()`.
         """
         ledger = self._write_known()
         engine = RUNTIME.engine
@@ -147,24 +149,24 @@ class ElasticSampler:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether samples were dealt out to ranks that were lost: another deal is due. The same on all ranks.
+        """Whether lost ranks have unprocessed samples, so that `reset()` is due. The same on all ranks.
 
-        It becomes so with the first step that is committed without them; what they had up to then is processed.
+        It becomes True with the first step that is committed without the lost ranks.
         """
         return self._count_left() > 0
 
     @property
     def may_differ(self) -> bool:
-        """Whether ranks may hold different batches for processed, as each learns of a loss at another moment.
+        """Whether ranks may differ in which batches count as processed, since each notices a loss at another time.
 
-        So it is where batches were recorded of which none was committed with a step. The same on all ranks.
+        True where batches were recorded and no steps are committed between them. The same on all ranks.
         """
         return self._row > 0 and not self._is_stepping
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, how many of its samples are processed, and which: in plain numbers, as many as there were deals.
+        """The epoch, and which of its samples are processed, in plain numbers.
 
-        A batch that waits for its step to be committed is not among them: its gradient is not in the model yet.
+        A batch whose step is not committed yet does not count: its gradient is not in the model.
         """
         steps, participants = RUNTIME.engine.steps.committed
         if self._waiting and steps != self._steps:
@@ -173,14 +175,14 @@ class ElasticSampler:
         return {"epoch": self.epoch, "processed_num": self._count(ledger), _LEDGER: ledger.pack()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another sampler was, as the rank that this worker has now.
+        """Continue where another sampler was, with this worker's present rank.
 
         Args:
-            state_dict: of `state_dict()`. One of Horovod's, which does not say which samples were processed, means the
-                first ones.
+            state_dict: the return value of `state_dict()`. In one of Horovod's, which has only a number, the first
+                samples count as processed.
 
         Raises:
-            KeyError, ValueError, TypeError: it is none.
+            KeyError, ValueError, TypeError: `state_dict` has another form.
         """
         packed = state_dict.get(_LEDGER)
         self._go_to(
@@ -189,7 +191,7 @@ class ElasticSampler:
         )
 
     def continue_pass_with(self, begin: Callable[[], None]) -> None:
-        """Have something called when the next pass has begun and gives its first sample, if it is of this epoch."""
+        """Register a function that is called when the next pass gives its first sample, if it is of this epoch."""
         self._begin = begin
 
     def __iter__(self) -> Iterator[int]:
@@ -198,7 +200,7 @@ class ElasticSampler:
         return self._go_through([dealt[place % len(dealt)] for place in places])
 
     def _go_through(self, indices: list[int]) -> Iterator[int]:
-        """Give them one by one; a loader comes for the first when it has drawn what random numbers it needs itself."""
+        """Give the indices. A loader asks for the first one after it has drawn its own random numbers."""
         self.is_in_pass = True
         begin, self._begin = self._begin, None
         if begin is not None:
@@ -209,45 +211,45 @@ class ElasticSampler:
         return self.num_samples
 
     def _go_to(self, epoch: int, ledger: Ledger) -> None:
-        """Forget what is known of the present epoch."""
+        """Start an epoch with this ledger, and distribute its samples."""
         self.epoch = epoch
         self._ledger = ledger
         self._waiting = []
         self.reset()
 
     def _find_members(self) -> tuple[int, ...]:
-        """Among whom to deal: those who have committed the last step; who is alone need not wait for one."""
+        """The original ranks to distribute samples to: the members of the last committed step, or a single rank."""
         original_ranks, (_, members) = RUNTIME.engine.steps.original_ranks, RUNTIME.engine.steps.committed
         return original_ranks if len(original_ranks) == 1 else members
 
     def _count_left(self) -> int:
-        """How many samples of the epoch wait for another deal, since ranks were lost; 0 where none was."""
+        """The number of unprocessed samples of the epoch after ranks were lost; 0 where none was lost."""
         if self._find_members() == self._members:
             return 0
         return len(self._write_known().list_left(range(len(self.dataset))))
 
     def _settle(self, steps: int, participants: tuple[int, ...]) -> None:
-        """What waits was used in a step, in which these took part."""
+        """Record the waiting batches as used in a step of these participants."""
         rows = sum(rows for rows, _ in self._waiting)
         self._ledger = self._ledger.record(rows, self._list_absent(participants))
         self._steps, self._waiting = steps, []
 
     def _write_known(self) -> Ledger:
-        """The ledger of what is processed, as far as can be known; with all that waits where no step is waited for."""
+        """The ledger of the processed samples; includes waiting batches where no steps are committed."""
         return self._ledger if self._is_stepping else self._write_all()
 
     def _write_all(self) -> Ledger:
-        """The ledger with what waits, as if those who were there had taken part."""
+        """The ledger that includes the waiting batches, as processed by the members at their time."""
         ledger = self._ledger
         for rows, present in self._waiting:
             ledger = ledger.record(rows, self._list_absent(present))
         return ledger
 
     def _list_absent(self, participants: tuple[int, ...]) -> list[int]:
-        """Which ranks of the deal are not among them."""
+        """The ranks of the present distribution that are not among the participants."""
         return [rank for rank, member in enumerate(self._members) if member not in participants]
 
     def _count(self, ledger: Ledger) -> int:
-        """How many samples of the epoch are processed, by a ledger that ends with the present deal."""
+        """The number of processed samples of the epoch in a ledger that ends with the present distribution."""
         count = len(self.dataset)
         return min(count - len(self._dealt) + ledger.deals[-1].num_places, count)

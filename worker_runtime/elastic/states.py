@@ -1,4 +1,4 @@
-"""State that outlives failures and changes of the job."""
+"""The state of elastic training, which survives failures and changes of the job."""
 
 import copy
 import os
@@ -17,7 +17,7 @@ from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import read_checkpoint
 
 _NO_FILES = (
-    "a {} cannot be kept in files; derive it from ObjectState, or give it the methods to_checkpoint() and "
+    "a {} cannot be saved in a checkpoint; derive it from ObjectState, or give it the methods to_checkpoint() and "
     "from_checkpoint(kept)"
 )
 
@@ -25,11 +25,11 @@ BroadcastObject = Callable[[Any], Any]
 
 
 class State:
-    """What a training function needs to go on elsewhere; subclasses say how it is saved, restored and synchronised.
+    """The base class of states. A subclass implements `save`, `restore` and `sync`.
 
     Args:
-        bcast_object: gives every rank the object of rank 0.
-        get_rank: tells this worker's rank.
+        bcast_object: broadcasts an object from rank 0, and returns it on all ranks.
+        get_rank: returns this worker's rank.
     """
 
     def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int]) -> None:
@@ -39,40 +39,42 @@ class State:
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
-        self._size: int | None = None  # of the job when the function began; None while no function runs with this
-        self._is_begun = False  # a function has run with this, or with what the others have of it
+        self._size: int | None = None  # the job's size when the function started; None while no function runs
+        self._is_begun = False  # a function has run with this state, here or on the rank that it came from
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Have functions called, in this order, after each change of the job: for what depends on size or rank.
+        """Register functions that are called after each change of the job, for settings that depend on size or rank.
 
-        In an elastic job a loss need not interrupt anybody. Then they are called at the next `check_host_updates`.
+        They are called in the order of registration. After a loss that did not interrupt the training they are called
+        at the next `commit` or `check_host_updates`.
         """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """The worker has joined the job anew."""
+        """Called after the worker has rejoined the job."""
         self._host_messages = queue.Queue()
         self.adapt()
 
     def adapt(self) -> None:
-        """The job has another size than before, or this worker another rank: reset, and call what waits for that."""
+        """Adapt to a changed size or rank: call `reset()`, then the reset callbacks."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Hosts have come or gone; the next `check_host_updates` acts on it. For any thread.
+        """Note added or removed hosts for the next `check_host_updates`. Any thread may call this.
 
         Args:
-            timestamp: when; later ones are greater.
-            update_res: HOSTS_REMOVED, HOSTS_ADDED, or both; 0 when what was told before is undone.
+            timestamp: orders the notices; later notices have greater ones.
+            update_res: HOSTS_REMOVED, HOSTS_ADDED, or their bitwise or; 0 withdraws the earlier notices.
         """
         self._host_messages.put((timestamp, update_res))
 
     def commit(self) -> None:
-        """Save the state, then look for changed hosts; all ranks must call it equally often.
+        """Save the state in memory, then call `check_host_updates`. All ranks must call this equally often.
 
-        Raises: what `check_host_updates` raises.
+        Raises:
+            HostsUpdatedInterrupt, SystemExit, CheckpointError, HorovodInternalError: see `check_host_updates`.
         """
         self._commits += 1
         self.save()
@@ -81,17 +83,17 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raise on all ranks when rank 0 knows that hosts have come or gone; all ranks must call it equally often.
+        """Raise HostsUpdatedInterrupt on all ranks if hosts were added or removed. All ranks call it equally often.
 
-        So it does when ranks were lost while all others went on, if the state waits for that: see `waits_for_reset`.
-        Under `elastic.run` the function begins again, as after all changes. Where the job has checkpoints and is told
-        to stop, the state is saved there, and this worker ends with exit code 75.
+        `elastic.run` then restarts the function. Rank 0's knowledge decides. The method also raises after ranks were
+        lost without an interruption, if the state depends on the number of ranks (see `waits_for_reset`). In a job with
+        `--checkpoint` that has received a stop notice, it saves the state and exits with code 75.
 
         Raises:
-            HostsUpdatedInterrupt: they have.
-            SystemExit: the job is told to stop, and the state is saved.
-            CheckpointError: it could not be saved, on all ranks alike.
-            HorovodInternalError: a rank has gone.
+            HostsUpdatedInterrupt: the job changes, or has changed.
+            SystemExit: the job stops, and the state is saved.
+            CheckpointError: the state could not be saved; raised on all ranks.
+            HorovodInternalError: a rank was lost.
         """
         earlier, update = self._last_updated_timestamp, 0
         while not self._host_messages.empty():
@@ -103,19 +105,20 @@ class State:
         earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(
             (earlier, self._last_updated_timestamp, update, is_due)
         )
-        self._end_where_told()
+        self._stop_if_noticed()
         if self._last_updated_timestamp > earlier and update:
             raise HostsUpdatedInterrupt(skip_sync=update == HOSTS_REMOVED)
         if is_due:
             raise RanksLostInterrupt
 
-    def _end_where_told(self) -> None:
+    def _stop_if_noticed(self) -> None:
+        """Save a checkpoint and exit, if the job has checkpoints and has received a stop notice."""
         folder = read_checkpoint(os.environ)
         if folder is not None and self._size is not None and RUNTIME.is_stopping():
             self.save()
             path = all_ranks.save(self, folder, self._bcast_object, gather_objects, self._rank())
             if self._rank() == 0:
-                all_ranks.tell(f"the state is saved in {path}; the same command goes on from there")
+                all_ranks.tell(f"the state is saved in {path}; the same command continues from there")
             sys.exit(os.EX_TEMPFAIL)
 
     def save(self) -> None:
@@ -123,78 +126,78 @@ class State:
         raise NotImplementedError
 
     def load(self, directory: str | os.PathLike[str]) -> bool:
-        """Go on from the newest checkpoint in a folder that is whole; all ranks must call it at the same place.
+        """Load the newest complete checkpoint of a folder. All ranks must call this at the same place of the program.
 
-        Rank 0 reads it, and gives it to all. A newer one that is damaged is skipped, which is said on standard error. A
-        checkpoint is a pickle: loading it can execute whatever somebody has written there.
+        Rank 0 reads the checkpoint, and broadcasts it. Damaged checkpoints are skipped with a warning on standard
+        error. Checkpoints are pickles: load only what you trust, since loading can execute code.
 
         Args:
-            directory: in which `save(directory)` has written.
+            directory: the folder of `save(directory)` or `--checkpoint`.
 
         Returns:
-            Whether there was one; else nothing has changed.
+            True; False if the folder has no checkpoint, and then nothing has changed.
 
         Raises:
-            CheckpointError: none of those that there are can be read, or what is read does not fit; on all ranks alike.
-            HorovodInternalError: a rank has gone.
+            CheckpointError: no checkpoint is readable, or its content does not fit this state; raised on all ranks.
+            HorovodInternalError: a rank was lost.
         """
         return all_ranks.load(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
-        """What was saved last, for a file; asked for on rank 0."""
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - any object that can be pickled
+        """Return what `save()` saved last, for a checkpoint. Called on rank 0."""
         raise CheckpointError(_NO_FILES.format(type(self).__name__))
 
     def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - see above
-        """Set this rank's state to what was in a file; called on rank 0, and a sync follows."""
+        """Load the return value of `to_checkpoint()`. Called on rank 0; a `sync()` follows."""
         del kept
         raise CheckpointError(_NO_FILES.format(type(self).__name__))
 
     def describe_course(self) -> Any:  # noqa: ANN401 - as above
-        """What else a job of the same size needs to go on to the last bit; asked for on rank 0."""
+        """Return what else a job of the same size needs to continue bit for bit. Called on rank 0."""
 
     def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
-        """Go on so, on every rank.
+        """Continue from the return value of `describe_course()`. Called on all ranks.
 
         Args:
-            course: of `describe_course()`.
-            restore_random: sets the generators of random numbers; for use where something is drawn that was drawn
-                already.
+            course: the return value of `describe_course()`.
+            restore_random: restores the random generators; call it after drawing numbers that the earlier job had
+                drawn already.
         """
 
     def restore(self) -> None:
-        """Return to what was saved last."""
+        """Restore what `save()` saved last."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give all ranks the state of rank 0."""
+        """Broadcast the state of rank 0 to all ranks."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapt to another size or rank; there may be nothing to adapt."""
+        """Adapt to a changed size or rank. Does nothing by default."""
 
     def needs_sync(self) -> bool:
-        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        """Whether the ranks' states may differ, although all run the same program. The same result on all ranks."""
         return False
 
     def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and something here depends on how many there are."""
+        """Whether ranks were lost without an interruption, and the state depends on the number of ranks."""
         return bool(self._reset_callbacks) and self._size != count_ranks()
 
 
 class RanksLostInterrupt(HostsUpdatedInterrupt):
-    """Ranks were lost and the others have gone on: the function begins again among those who are there already."""
+    """Restarts the function among the present ranks, after ranks were lost and the others have continued."""
 
     def __init__(self) -> None:
         super().__init__(skip_sync=True)
 
 
 class ObjectState(State):
-    """State of plain Python objects, which are attributes of it.
+    """A state of plain Python objects, which are its attributes.
 
     Args:
-        bcast_object: gives every rank the object of rank 0.
-        get_rank: tells this worker's rank.
-        **kwargs: the attributes and their values, which can be pickled.
+        bcast_object: broadcasts an object from rank 0, and returns it on all ranks.
+        get_rank: returns this worker's rank.
+        **kwargs: the attributes and their values, which must be picklable.
     """
 
     def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int], **kwargs: object) -> None:
@@ -209,41 +212,41 @@ class ObjectState(State):
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - the program has named and typed it
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Keep copies, so that changes inside lists, dicts and arrays can be undone too, as Horovod cannot.
+        """Copy the attributes, with the contents of lists, dicts and arrays (which Horovod does not copy).
 
         Args:
-            directory: write a checkpoint there as well, from which `load(directory)` goes on in another job; rank 0
-                writes it, and the two newest stay. All ranks must then call this at the same place.
+            directory: also write a checkpoint there, for `load(directory)` in another job. Rank 0 writes it; the two
+                newest checkpoints are kept. All ranks must then call this at the same place of the program.
 
         Raises:
-            CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
-            HorovodInternalError: a rank has gone.
+            CheckpointError: the checkpoint could not be written; raised on all ranks. Earlier checkpoints are intact.
+            HorovodInternalError: a rank was lost.
         """
         self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
         if directory is not None:
             all_ranks.save(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
-        """The attributes."""
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - any object that can be pickled
+        """Return the saved attributes."""
         return self._saved_state
 
     def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
         """Set the attributes.
 
         Raises:
-            CheckpointError: they have other names.
+            CheckpointError: the checkpoint has attributes of other names.
         """
         check_names(kept, self._saved_state)
         for name, value in kept.items():
             setattr(self, name, value)
 
     def restore(self) -> None:
-        """Set the attributes to what was saved last."""
+        """Set the attributes to their values at the last `save()`."""
         for name, value in self._saved_state.items():
             setattr(self, name, _copy(value))
 
     def sync(self) -> None:
-        """Give all ranks the attributes of rank 0, which count as saved then."""
+        """Broadcast the attributes of rank 0 to all ranks, and save them."""
         if self._saved_state:
             synced = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
             for name, value in synced.items():
@@ -252,35 +255,35 @@ class ObjectState(State):
 
 
 def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
-    """Raise a CheckpointError unless a checkpoint keeps what a state has."""
+    """Raise a CheckpointError unless a checkpoint and a state have attributes of the same names."""
     theirs, ours = (", ".join(sorted(names)) or "nothing" for names in (kept, own))
     if theirs != ours:
-        raise CheckpointError(f"it keeps {theirs}, and the state has {ours}")
+        raise CheckpointError(f"it has {theirs}, and the state has {ours}")
 
 
 def gather_objects(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
-    """The objects of all ranks, under a name of the operation; a program that is no job is alone."""
+    """The objects of all ranks, by an operation of this name; before `init()` this process's object alone."""
     return objects.allgather_object(RUNTIME.engine, value, name) if RUNTIME.is_initialized else [value]
 
 
 def count_ranks() -> int:
-    """How many ranks the job has now; 1 before `init()`."""
+    """The present size of the job; 1 before `init()`."""
     return RUNTIME.engine.size if RUNTIME.is_initialized else 1
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any object
-    """A copy of plain data: containers, arrays, tensors. Other objects may belong together, and stay themselves."""
+    """A copy of plain data: containers, arrays and tensors. Other objects may refer to each other: they are shared."""
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
         return kind(_copy(item) for item in value)
     if kind is deque:
         return deque((_copy(item) for item in value), value.maxlen)
     if kind in (dict, OrderedDict, defaultdict, Counter):
-        copied = copy.copy(value)  # with what a missing key gives
+        copied = copy.copy(value)  # keeps default_factory
         for key, item in value.items():
             copied[key] = _copy(item)
         return copied
     if kind is bytearray or hasattr(value, "__array__"):
-        is_result = not getattr(value, "is_leaf", True)  # of operations that autograd follows: it copies no such tensor
+        is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd
         return copy.deepcopy(value.detach() if is_result else value)
     return value

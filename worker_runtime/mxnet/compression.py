@@ -1,7 +1,6 @@
-"""Making gradients smaller before they travel, and what they were afterwards.
+"""Compression of gradients for the transfer.
 
-Whatever has `compress` and `decompress` will do where a compressor is asked for: a class with static methods, as here,
-or an object.
+A compressor is any object, or class with static methods, that has `compress` and `decompress`.
 """
 
 from typing import Any
@@ -15,32 +14,32 @@ from worker_runtime.reduction.settings import Compressor, NoneCompressor
 
 
 class FP16Compressor:
-    """Sends floating-point arrays as float16 (above 65504 it is infinity), others as they are."""
+    """Sends floating-point arrays as float16 (values above 65504 become infinity), and others unchanged."""
 
     @staticmethod
     def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, Any]:
-        """The values in float16, and the dtype that they had."""
+        """Return the array in float16, and its original dtype for `decompress`."""
         dtype = np.dtype(tensor.dtype)
         return (tensor.astype("float16"), dtype) if "float" in dtype.name else (tensor, None)
 
     @staticmethod
     def decompress(tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:  # noqa: ANN401 - a dtype, or None
-        """The values in the dtype that they had."""
+        """Return the array in its original dtype."""
         return tensor if context is None else tensor.astype(context)
 
 
 class Compression:
-    """The compressors to choose from."""
+    """The compressors: `none`, and `fp16` (float16 for floating-point arrays)."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
 
 
 class TensorCompressor:
-    """A user's compressor as the reducer calls it, with tensors for arrays.
+    """Adapts a user's compressor of arrays to the reducer, which calls it with tensors.
 
     Args:
-        compressor: the user's.
+        compressor: the user's compressor.
     """
 
     def __init__(self, compressor: Compressor) -> None:
@@ -48,10 +47,10 @@ class TensorCompressor:
         self._like = mx.nd.zeros(1, ctx=mx.cpu(0))
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What travels, and what `decompress` needs to know."""
+        """Return the compressed tensor, and the context for `decompress`."""
         compressed, context = self._compressor.compress(make_array(tensor, self._like))
         return view_for_reading(compressed), context
 
     def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:  # noqa: ANN401 - what compress gave
-        """The gradient as it was, of what has come back."""
+        """Return the decompressed gradient."""
         return view_for_reading(self._compressor.decompress(make_array(tensor, self._like), context))

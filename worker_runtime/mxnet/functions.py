@@ -1,4 +1,4 @@
-"""What makes replicas equal before training starts: parameters and Python objects from one rank."""
+"""Broadcasts that make replicas equal before training: parameters and optimizer states from one rank."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,30 +27,33 @@ def broadcast_parameters(
     prefix: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give all ranks of a set the parameters of rank `root_rank`.
+    """Overwrite parameters in place with those of rank `root_rank`.
 
-    Those that are initialised on all ranks are overwritten in place, at once. The others are broadcast when they are:
-    the root sends its values as they are now, or where it has none yet, when it initialises them, and its program goes
-    on; on the other ranks the values are there before anything reads them, which is in the first forward, where errors
-    are raised too: at each use, until the parameter is broadcast or initialised anew. Until then what the root changes
-    is its own, and what the others have set is overwritten. That is done again whenever such a parameter is initialised
-    again, on all ranks. So rank 0 alone may restore a checkpoint before. A rank that never initialises a parameter is
-    named, with it, in the report of what stalls. Copies of a parameter (`copy`, `pickle`) are not broadcast. Several
-    calls, also with other roots or sets, count in their order.
+    Parameters that are initialized on all ranks are broadcast immediately. The broadcast of the others is deferred
+    until each rank initializes them, usually in the first forward:
 
-    All ranks but the root wait in that forward, and each broadcast needs all ranks. So where there are three or more,
-    they use such parameters for the first time in one order; of several models too, whatever their prefixes.
+    - The root sends its present values, or if it has none, the values of its initialization. It does not wait. Later
+      changes on the root are not sent.
+    - The other ranks wait where they first use the parameter, and then have the root's values. Values that they set
+      before are overwritten.
+    - An error of the broadcast is raised at each use of the parameter, until it is broadcast or initialized again.
+    - If all ranks initialize the parameter again, it is broadcast again.
+    - The stall warning names a rank that does not initialize a parameter.
+
+    So rank 0 alone may load a checkpoint before the call. Copies of a parameter (`copy`, `pickle`) are not broadcast.
+    Several calls, also with other roots or process sets, take effect in their order. With three or more ranks, all
+    ranks must use deferred parameters for the first time in the same order, also those of several models.
 
     Args:
-        params: `block.collect_params()`, or a mapping of names to parameters of Gluon or arrays, such as both results
-            of `module.get_params()`; the same names on all ranks.
-        root_rank: whose values; its rank in the job, also with a process set.
-        prefix: is put in front of the names, so that two models with the same names do not meet.
+        params: `block.collect_params()`, or a mapping of names to Gluon parameters or arrays, such as both results of
+            `module.get_params()`. The names are the same on all ranks.
+        root_rank: the rank in the job that sends, also when you give a process set.
+        prefix: put in front of the names, to distinguish two models that use the same names.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: something else was given; the root is not in the set; or the ranks do not have the same parameters,
-            of the same shapes and dtypes. Nothing was sent then.
+        ValueError: `params` is something else; the root is not in the set; or names, shapes or dtypes differ between
+            ranks. Nothing was sent.
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
     title = f"{_TITLE}.{prefix}" if prefix else _TITLE
@@ -69,7 +72,7 @@ def broadcast_parameters(
     ready = [value for name, value in named.items() if name not in late]
     if ready:
         call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
-        _broadcast_at_once(call, ready, root_rank)
+        _broadcast_immediately(call, ready, root_rank)
     defer_all([(named[name], DeferredBroadcast(name, root_rank, process_set)) for name in late])
 
 
@@ -77,19 +80,19 @@ def broadcast_parameters(
 def broadcast_optimizer_state(
     trainer: mx.gluon.Trainer | mx.mod.BaseModule, root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Give all ranks of a set the optimizer's states of rank `root_rank`, which alone has loaded a checkpoint.
+    """Broadcast the optimizer's states from rank `root_rank`, for example after it has loaded a checkpoint.
 
-    Momenta and the like, counts of updates and the optimizer's settings, all that `trainer.save_states` saves, become
-    what they are on the root. Parameters may still be uninitialised on the others.
+    This sends everything that `trainer.save_states` saves: momenta and other states, update counts and the optimizer's
+    settings. Parameters may still be uninitialized on the other ranks.
 
     Args:
-        trainer: any trainer of Gluon, made with `kvstore=None` or distributed; or a Module or BucketingModule whose
-            optimizer was initialised with `kvstore=None`.
-        root_rank: whose states; its rank in the job, also with a process set.
+        trainer: a Gluon trainer with `kvstore=None`, or a distributed one; or a Module or BucketingModule whose
+            optimizer was initialized with `kvstore=None`.
+        root_rank: the rank in the job that sends, also when you give a process set.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: something else was given, a key-value store has the states, or the root is not in the set.
+        ValueError: `trainer` is something else; a key-value store has its states; or the root is not in the set.
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
     title = "broadcast_optimizer_state"
@@ -111,8 +114,8 @@ def broadcast_optimizer_state(
         trainer.optimizer.param_dict = dict(enumerate(trainer._params))  # noqa: SLF001 - the same
 
 
-def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> None:
-    """Overwrite parameters and arrays that all ranks have."""
+def _broadcast_immediately(call: Call, values: Sequence[Value], root_rank: int) -> None:
+    """Broadcast parameters and arrays that are initialized on all ranks."""
     with call.preparing():
         for value in values:
             if isinstance(value, mx.gluon.Parameter):
@@ -128,7 +131,7 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
 
 
 class ParametersDifferError(ValueError):
-    """The ranks do not have the same parameters; all of them raise it.
+    """The ranks have different parameters. All ranks raise it.
 
     Cause: The ranks build different models.
     Remedy: Build the same model, with the same names, on all ranks.
@@ -139,7 +142,7 @@ class ParametersDifferError(ValueError):
 
 
 class _Row(NamedTuple):
-    """What ranks compare of a parameter. shape, dtype: None where it is not initialised yet."""
+    """What the ranks compare of a parameter. shape, dtype: None where it is not initialized."""
 
     is_array: bool
     shape: tuple[int, ...] | None
@@ -147,7 +150,7 @@ class _Row(NamedTuple):
 
 
 def _list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]:
-    """What keeps the states: one updater for each context of a trainer, or one for all."""
+    """The updaters, which hold the states: one for each context of a trainer, or one for a module."""
     if isinstance(trainer, mx.gluon.Trainer) and not trainer._update_on_kvstore:  # noqa: SLF001 - nothing else tells
         updaters: list[mx.optimizer.Updater] = trainer._updaters  # noqa: SLF001 - the same
         return updaters
@@ -156,14 +159,14 @@ def _list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater
     updater = getattr(trainer, "_updater", None)
     if updater is None:
         raise ValueError(
-            f"{title}: there are no states outside a key-value store; make the Trainer with kvstore=None, or call the "
-            "Module's init_optimizer(kvstore=None, ...) before"
+            f"{title}: there are no states outside a key-value store; create the Trainer with kvstore=None, or call "
+            "the Module's init_optimizer(kvstore=None, ...) before"
         )
     return [updater]
 
 
 def _name_parameters(params: object, prefix: str) -> dict[str, Value]:
-    """The parameters under the names that they are broadcast by, in their order."""
+    """The parameters with the names of their broadcasts, sorted by name."""
     if not isinstance(params, Mapping | mx.gluon.ParameterDict):
         raise ValueError(  # noqa: TRY004 - Horovod's error
             f"invalid params of type: {type(params).__name__}; give block.collect_params(), or a dict of names to "
@@ -177,7 +180,7 @@ def _name_parameters(params: object, prefix: str) -> dict[str, Value]:
 
 
 def _list_arrays(value: Value) -> Sequence[mx.nd.NDArray]:
-    """A parameter's arrays, one for each context; none where it is not initialised."""
+    """A parameter's arrays, one for each context; empty where it is not initialized."""
     return [value] if isinstance(value, mx.nd.NDArray) else list_arrays(value)
 
 
@@ -196,13 +199,13 @@ def _describe_all(named: Mapping[str, Value]) -> dict[str, _Row]:
 
 
 def _compare(tables: Mapping[int, Mapping[str, _Row]]) -> list[str]:
-    """Which parameters some rank has not initialised.
+    """The names of the parameters that are not initialized on all ranks.
 
     Args:
-        tables: by rank.
+        tables: each rank's description of its parameters, by rank.
 
     Raises:
-        ParametersDifferError: the tables are not of the same parameters.
+        ParametersDifferError: the ranks describe different parameters.
     """
     (first, table), *others = tables.items()
     late = []
@@ -222,6 +225,6 @@ def _compare(tables: Mapping[int, Mapping[str, _Row]]) -> list[str]:
                 )
         if len(known) < len(rows):
             if any(row.is_array for row in rows.values()):
-                raise ParametersDifferError(f"'{name}' is an array on some ranks, and not initialised on others")
+                raise ParametersDifferError(f"'{name}' is an array on some ranks, and not initialized on others")
             late.append(name)
     return late

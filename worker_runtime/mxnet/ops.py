@@ -1,9 +1,9 @@
-"""Horovod's functions of arrays: their arguments, and what they do; how they do it stands in `api.calls`.
+"""The collectives of MXNet arrays, with Horovod's names and arguments. `api.calls` implements them.
 
-None of them is differentiable, as in Horovod. `priority` has no effect anywhere: what is ready on all ranks first runs
-first.
+None is differentiable, as in Horovod. `priority` is accepted and ignored: operations run in the order in which they
+become ready on all ranks.
 
-Long because each of them explains its arguments.
+Long because each function documents its arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,21 +50,21 @@ __all__ = [
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
-Splits = Any  # integers, or an array: of MXNet's classes no type can be made
+Splits = Any  # integers, or an array of MXNet, which has no types
 
 
 def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """As `calls.runs`; its errors are MXNet's too."""
+    """Like `calls.runs`; its errors are MXNetErrors too."""
     return raises_mxnet_errors(calls.runs(build))
 
 
 def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
-    """As `calls.overwrites`; its errors are MXNet's too."""
+    """Like `calls.overwrites`; its errors are MXNetErrors too."""
     return raises_mxnet_errors(calls.overwrites(like, name))
 
 
 def begins(like: Callable[P, object], name: str, finish: Callable[[Sequence[Any]], object] = list) -> Callable[P, int]:
-    """As `calls.begins`; its errors are MXNet's too."""
+    """Like `calls.begins`; its errors are MXNetErrors too."""
     return raises_mxnet_errors(calls.begins(like, name, finish))
 
 
@@ -85,34 +85,36 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Request[mx.nd.NDArray]:
-    """Combine arrays of one shape and dtype over the ranks of a set: postscale * reduce(prescale * x).
+    """Reduce an array over the ranks of a process set: postscale_factor * op(prescale_factor * tensor).
 
-    It returns when the result is there; Horovod returns at once, and raises where the result is read. It waits until
-    MXNet has computed the array; in place, also until what was enqueued and reads the array is done. As long as a
-    handle was not waited for, nothing must be enqueued that writes to the array; in place, nothing that reads it.
+    The function waits until MXNet has computed the array, and returns when the result is there. (Horovod returns
+    immediately, and raises errors where the result is read.) A function in place also waits until MXNet has run all
+    enqueued operations that read the array. Between an `_async` call and `synchronize`, do not enqueue an operation
+    that writes to the array, and for a function in place none that reads it.
 
     Args:
-        tensor: dense, of any shape, also without dimensions or elements, of `mx.nd` or `mx.np`, of the dtypes and on
-            the contexts in `worker_runtime.mxnet.arrays`; left alone.
-        average: deprecated; True for `op=Average`, False for `op=Sum`.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        priority: without effect, as in all functions here: what is ready on all ranks first runs first.
-        prescale_factor: multiplies before; integers in float64, truncated toward zero.
-        postscale_factor: multiplies after, likewise.
+        tensor: a dense array of `mx.nd` or `mx.np`, of any shape, on any context, with dtype float16, float32, float64,
+            int8, uint8, int32 or int64. Shape and dtype are the same on all ranks. It is not changed.
+        average: deprecated. True means `op=Average`, False means `op=Sum`.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
+        prescale_factor: multiplies the input. Integers are multiplied in float64 and truncated toward zero.
+        postscale_factor: multiplies the result, in the same way.
         process_set: the ranks that take part.
-        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum
-            divided by the size, truncated toward zero; sums and products of integers wrap around.
+        op: Average (the default), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum divided
+            by the size, truncated toward zero. Sums and products of integers wrap around on overflow; so does an
+            average whose sum exceeds int64.
 
     Returns:
         A new array of the same shape and dtype on the same context, equal on all ranks of the set.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: a wrong argument, also a dtype that has no such reduction, or a name that is in flight; nothing was
-            sent.
-        HorovodInternalError: the ranks do not agree on dtype, shape, op or factors; the operation failed; or Horovod
+        TypeError: the argument is not an MXNet array.
+        ValueError: an argument is wrong; the dtype does not support the op; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes, shapes, ops or factors; the operation failed; or Horovod
             has not been initialized.
-        MXNetError: what the array was to be computed by has failed; nothing was sent.
+        MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     return Request((tensor,), name, process_set, how, take_first, Views())
@@ -134,26 +136,27 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
 ) -> Request[list[mx.nd.NDArray]]:
-    """`allreduce` of several arrays as one operation: all of them run, or none.
+    """`allreduce` of several arrays as one operation: it runs when all arrays are ready on all ranks.
 
     Args:
-        tensors: of any shapes and dtypes; the same on all ranks. Without any nothing is done, and nothing can be begun.
-        average: as in `allreduce`, and so are the others.
-        name: of the group.
-        priority: without effect.
-        prescale_factor: for all.
-        postscale_factor: for all.
+        tensors: arrays as in `allreduce`. Their number, shapes and dtypes are the same on all ranks. An empty list
+            returns immediately; the `_async` functions raise ValueError for it.
+        average: deprecated. True means `op=Average`, False means `op=Sum`.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
+        prescale_factor: see `allreduce`.
+        postscale_factor: see `allreduce`.
         process_set: the ranks that take part.
-        op: for all.
+        op: see `allreduce`.
 
     Returns:
-        New arrays, in the order of the call.
+        A list of new arrays, in the order of `tensors`.
 
     Raises:
-        TypeError: as `allreduce`.
-        ValueError: as `allreduce`.
-        HorovodInternalError: as `allreduce`.
-        MXNetError: as `allreduce`.
+        TypeError: see `allreduce`.
+        ValueError: see `allreduce`.
+        HorovodInternalError: see `allreduce`.
+        MXNetError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     return Request(tensors, name, process_set, how, list, Views())
@@ -171,24 +174,25 @@ def allgather(
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
 ) -> Request[mx.nd.NDArray]:
-    """The arrays of the ranks of a set, one after the other along the first dimension, in rank order.
+    """Concatenate the arrays of the ranks of a process set along the first dimension, in rank order.
 
     Args:
-        tensor: as in `allreduce`, of at least one dimension. The first may differ between ranks, and be zero; the
-            others must not. (MXNet makes arrays without rows only under `mx.util.np_shape`; here they are as others.)
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        priority: without effect.
+        tensor: an array as in `allreduce`, of at least one dimension. The first dimension may differ between ranks, and
+            be 0 (MXNet creates such arrays only under `mx.util.np_shape`); the others are the same on all ranks.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
         process_set: the ranks that take part.
 
     Returns:
         A new array of the same dtype on the same context, equal on all ranks of the set.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: a wrong argument, also an array without dimensions, or a name that is in flight; nothing was sent.
-        HorovodInternalError: the ranks do not agree on dtype or shape; one of them has joined; the operation failed; or
-            Horovod has not been initialized.
-        MXNetError: what the array was to be computed by has failed; nothing was sent.
+        TypeError: the argument is not an MXNet array.
+        ValueError: an argument is wrong; the array has no dimensions; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes or shapes; a rank has called `join()`; the operation
+            failed; or Horovod has not been initialized.
+        MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     return Request((tensor,), name, process_set, None, take_first, Views())
 
@@ -200,22 +204,23 @@ def grouped_allgather(
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
 ) -> Request[list[mx.nd.NDArray]]:
-    """`allgather` of several arrays as one operation: all of them run, or none.
+    """`allgather` of several arrays as one operation: it runs when all arrays are ready on all ranks.
 
     Args:
-        tensors: each as in `allgather`. Without any nothing is done, and nothing can be begun.
-        name: of the group.
-        priority: without effect.
+        tensors: arrays as in `allgather`. An empty list returns immediately; the `_async` function raises ValueError
+            for it.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
         process_set: the ranks that take part.
 
     Returns:
-        New arrays, in the order of the call.
+        A list of new arrays, in the order of `tensors`.
 
     Raises:
-        TypeError: as `allgather`.
-        ValueError: as `allgather`.
-        HorovodInternalError: as `allgather`.
-        MXNetError: as `allgather`.
+        TypeError: see `allgather`.
+        ValueError: see `allgather`.
+        HorovodInternalError: see `allgather`.
+        MXNetError: see `allgather`.
     """
     return Request(tensors, name, process_set, None, list, Views())
 
@@ -232,24 +237,25 @@ def broadcast(
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
 ) -> Request[mx.nd.NDArray]:
-    """The values of rank `root_rank` in a new array on all ranks of a set.
+    """Send the array of rank `root_rank` to all ranks of a process set.
 
     Args:
-        tensor: as in `allreduce`; shape and dtype are the same on all ranks, and its values count on the root alone.
-        root_rank: whose values; its rank in the job, also with a process set.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        priority: without effect.
+        tensor: an array as in `allreduce`. On other ranks than the root its values are ignored.
+        root_rank: the rank in the job that sends, also when you give a process set.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
         process_set: the ranks that take part.
 
     Returns:
         A new array on the same context, equal on all ranks of the set.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: a wrong argument, also a root that is not in the set, or a name that is in flight; nothing was sent.
-        HorovodInternalError: the ranks do not agree on dtype, shape or root; one of them has joined; the operation
-            failed; or Horovod has not been initialized.
-        MXNetError: what the array was to be computed by has failed; nothing was sent.
+        TypeError: the argument is not an MXNet array.
+        ValueError: an argument is wrong; the root is not in the set; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes, shapes or roots; a rank has called `join()`; the
+            operation failed; or Horovod has not been initialized.
+        MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     return Request((tensor,), name, process_set, root_rank, take_first, Views())
 
@@ -267,28 +273,30 @@ def alltoall(
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
 ) -> Request[mx.nd.NDArray | tuple[mx.nd.NDArray, mx.nd.NDArray]]:
-    """Give each rank of a set some of the rows, and get some from each.
+    """Send some rows of an array to each rank of a process set, and receive rows from each.
 
     Args:
-        tensor: as in `allreduce`, of at least one dimension; the others than the first are the same on all ranks.
-        splits: how many rows go to each rank of the set, in order: integers, or an array of int32 or int64 of one
-            dimension. Together they are all rows: Horovod silently drops those left over, here that is an error. None
-            gives each rank as many.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        priority: without effect.
+        tensor: an array as in `allreduce`, of at least one dimension. All dimensions but the first are the same on all
+            ranks.
+        splits: the number of rows for each rank of the set, in rank order: integers, or a one-dimensional array of
+            int32 or int64. Their sum must be the number of rows (Horovod silently drops the rest). None sends equally
+            many rows to each rank.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
         process_set: the ranks that take part.
 
     Returns:
-        The rows that the ranks gave to this one, in rank order. Where splits were given, and from `synchronize` always,
-        also how many each gave: int32 of one dimension, beside the splits (beside `tensor` for a list).
+        The received rows, in the order of the ranks that sent them. If you give `splits`, and always from
+        `synchronize`, a tuple of the rows and the number of rows from each rank: a one-dimensional int32 array on the
+        context of `splits` (of `tensor` for a list).
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: a wrong argument, also splits that do not fit, rows that cannot be divided evenly without splits, or
-            a name that is in flight; nothing was sent.
-        HorovodInternalError: the ranks do not agree on dtype or shape; one of them has joined; the operation failed; or
-            Horovod has not been initialized.
-        MXNetError: what the array was to be computed by has failed; nothing was sent.
+        TypeError: the argument is not an MXNet array.
+        ValueError: an argument is wrong; the splits do not fit the rows; the rows cannot be divided evenly and no
+            splits are given; or an operation of this name is in flight. Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes or shapes; a rank has called `join()`; the operation
+            failed; or Horovod has not been initialized.
+        MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     beside, counts = tensor, splits
     if isinstance(splits, mx.nd.NDArray):
@@ -309,27 +317,28 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Request[mx.nd.NDArray]:
-    """Combine arrays over the ranks of a set, of which each rank gets its part of the rows.
+    """Reduce an array over the ranks of a process set, and give each rank its part of the rows.
 
     Args:
-        tensor: as in `allreduce`, of at least one dimension, of the same shape and dtype on all ranks; left alone.
-        op: Average or Sum; of integers as in `allreduce`.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        priority: without effect.
+        tensor: an array as in `allreduce`, of at least one dimension.
+        op: Average or Sum. Integers are reduced as by `allreduce`.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
         process_set: the ranks that take part.
-        prescale_factor: multiplies before; integers in float64, truncated toward zero.
-        postscale_factor: multiplies after, likewise.
+        prescale_factor: multiplies the input. Integers are multiplied in float64 and truncated toward zero.
+        postscale_factor: multiplies the result, in the same way.
 
     Returns:
-        This rank's rows, in a new array on the same context: where they cannot be divided evenly, the first ranks have
-        one more each; there may be none.
+        This rank's rows, possibly none, in a new array on the same context. Where the rows cannot be divided evenly,
+        the first ranks get one row more.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: a wrong argument, also an array without dimensions, or a name that is in flight; nothing was sent.
-        HorovodInternalError: the op is another one; the ranks do not agree on dtype, shape, op or factors; one of them
-            has joined; the operation failed; or Horovod has not been initialized.
-        MXNetError: what the array was to be computed by has failed; nothing was sent.
+        TypeError: the argument is not an MXNet array.
+        ValueError: an argument is wrong; the array has no dimensions; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the op is neither Average nor Sum; the ranks give different dtypes, shapes, ops or
+            factors; a rank has called `join()`; the operation failed; or Horovod has not been initialized.
+        MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     return Request((tensor,), name, process_set, how, take_first, Views())
@@ -345,25 +354,26 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Request[list[mx.nd.NDArray]]:
-    """`reducescatter` of several arrays as one operation: all of them run, or none.
+    """`reducescatter` of several arrays as one operation: it runs when all arrays are ready on all ranks.
 
     Args:
-        tensors: each as in `reducescatter`. Without any nothing is done, and nothing can be begun.
-        op: for all, and so are the others.
-        name: of the group.
-        priority: without effect.
+        tensors: arrays as in `reducescatter`. An empty list returns immediately; the `_async` function raises
+            ValueError for it.
+        op: Average or Sum.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
+        priority: ignored.
         process_set: the ranks that take part.
-        prescale_factor: for all.
-        postscale_factor: for all.
+        prescale_factor: multiplies the inputs.
+        postscale_factor: multiplies the results.
 
     Returns:
-        This rank's rows of each, in the order of the call.
+        A list of this rank's rows of each array, in the order of `tensors`.
 
     Raises:
-        TypeError: as `reducescatter`.
-        ValueError: as `reducescatter`.
-        HorovodInternalError: as `reducescatter`.
-        MXNetError: as `reducescatter`.
+        TypeError: see `reducescatter`.
+        ValueError: see `reducescatter`.
+        HorovodInternalError: see `reducescatter`.
+        MXNetError: see `reducescatter`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     return Request(tensors, name, process_set, how, list, Views())

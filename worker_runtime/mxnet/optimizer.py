@@ -1,18 +1,16 @@
-"""The distributed optimizer: the user's own optimizer, which is handed averaged gradients.
+"""The distributed optimizer: a proxy of the user's optimizer, which averages gradients before each update.
 
-It is an MXNet optimizer for every check, and for everything but `update` it *is* the user's: what is read, written or
-called reaches that one, so that what a Trainer or a Module sets on it (`rescale_grad` above all) counts.
+The proxy passes every `isinstance` check for an MXNet optimizer. All attributes but its own are read from and written
+to the user's optimizer, so that settings of a Trainer or a Module (`rescale_grad` above all) reach it.
 
-MXNet hands an optimizer its gradients in small portions, first layer first: the worst way to average them. As many as
-it says it can update at once (`aggregate_num`), though, it gets in one call. So it says that it can update all,
-averages them in one go, last layer first, and then updates in the portions that the user's optimizer wants.
+MXNet updates weights in portions of `aggregate_num`, the first layer first, which is the worst order for averaging. So
+the proxy reports an unlimited `aggregate_num`, and gets all gradients in one call. It averages them together, the last
+layer first, and then updates in the portions of the user's optimizer.
 
-MXNet saves the momenta of a trainer together with its optimizer, and lets the one that it loads take the place of its
-own. A distributed one would so get into trainers that are to have none, and be lost where one must be. One class of
-MXNet's does all of the saving and loading, the `Updater`, for trainers, modules and key-value stores alike. So two of
-its methods are replaced, when the first distributed optimizer is made: others may replace them too, before or after.
-They do as before where no distributed one is concerned; where one is, it stays what and where it is, and the optimizer
-in it is saved and loaded.
+MXNet's `Updater` saves a trainer's states together with the optimizer, and replaces the optimizer on loading. With a
+proxy, a plain trainer would load the proxy, and a distributed one would lose it. So `keep_wrappers` replaces two
+methods of `Updater` when the first proxy is created. They save and load the user's optimizer, and keep the proxy in its
+place. Without a proxy they do what MXNet's methods do.
 """
 
 import sys
@@ -35,33 +33,32 @@ _TITLE = "DistributedOptimizer"
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxnet has no types
-    """Lets `optimizer` update with the average of the workers' gradients.
+    """Wrap `optimizer` so that each update uses the average of the workers' gradients.
 
-    For `gluon.Trainer(params, hvd.DistributedOptimizer(opt), kvstore=None)` and for
+    Use it as `gluon.Trainer(params, hvd.DistributedOptimizer(opt), kvstore=None)` or as
     `module.fit(..., kvstore=None, optimizer=hvd.DistributedOptimizer(opt))`. After an update the gradients are the
-    averaged ones, on all ranks the same to the last bit; factors such as `rescale_grad` count as without it, so that
-    `trainer.step(batch_size)` divides by the batch size of one worker. (Horovod loses that with a Trainer.)
+    averaged ones, bit for bit the same on all ranks. `rescale_grad` keeps its effect, so `trainer.step(batch_size)`
+    divides by the batch size of one worker. (Horovod ignores it with a Trainer.)
 
-    Every attribute but `update`, `update_multi_precision` and `aggregate_num` is the wrapped optimizer's, also for
-    writing. `Trainer.save_states` saves the wrapped optimizer, so that any trainer can load it, in a single process
-    too; `load_states` lets what any trainer has saved take the wrapped one's place. Pickled by itself, it is the
-    wrapped optimizer with its settings.
+    All attributes but `update`, `update_multi_precision` and `aggregate_num` are those of the wrapped optimizer.
+    `Trainer.save_states` saves the wrapped optimizer, so that any trainer can load it, also in a single process.
+    `load_states` loads what any trainer has saved, and keeps this wrapper.
 
-    All ranks must update the same weights at the same time, each on one context: `DistributedTrainer` knows how to
-    train on several, with parameters that some ranks do not use, and with the loss scaling of `mxnet.contrib.amp`.
+    All ranks must update the same weights at the same time, each rank on one context. For several contexts, for
+    parameters that some ranks do not use, or for the loss scaling of `mxnet.contrib.amp`, use `DistributedTrainer`.
 
     Args:
-        optimizer: any of MXNet's, or the user's own; one that is already distributed is wrapped anew.
-        gradient_predivide_factor: gradients are divided by it before the sum, and multiplied after.
-        num_groups: gradients travel in that many groups; 0 lets them travel as is fastest.
-        process_set: the ranks that average. Others may use the optimizer too; they update by themselves.
+        optimizer: an MXNet optimizer, or your own subclass. A distributed one is unwrapped and wrapped again.
+        gradient_predivide_factor: gradients are divided by it before the sum and multiplied by it after.
+        num_groups: the number of groups in which gradients are reduced together; 0 for buckets by size.
+        process_set: the ranks whose gradients are averaged. On other ranks the optimizer updates locally.
 
     Raises:
-        TypeError: `optimizer` is none, or another argument is of a wrong kind.
-        ValueError: the factor is 0 or not finite, or `num_groups` negative. At an update: of weights on several
-            contexts, or with `mxnet.contrib.amp`.
-        HorovodInternalError: at an update: Horovod has not been initialized, the ranks do not have the same gradients,
-            or a reduction failed.
+        TypeError: `optimizer` is not an MXNet optimizer, or an argument has a wrong type.
+        ValueError: the factor is 0 or not finite, or `num_groups` is negative. From an update: the weights are on
+            several contexts, or `mxnet.contrib.amp` scales the loss.
+        HorovodInternalError: from an update: Horovod has not been initialized; the ranks have different gradients; or a
+            reduction failed.
     """
 
     def __init__(
@@ -83,7 +80,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         own["_num_groups"] = read_group_count(_TITLE, num_groups)
         check_process_set(_TITLE, process_set)
         own["_process_set"] = process_set
-        own["_reducers"] = {}  # by the first weight of those that are updated together
+        own["_reducers"] = {}  # by the first of the weights that are updated together
         own["_context"] = None
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - of the wrapped optimizer
@@ -102,18 +99,18 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
 
     @property
     def aggregate_num(self) -> int:
-        """How many weights one call updates: all that there are."""
+        """The number of weights that one call updates: unlimited."""
         return sys.maxsize
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - one, or lists
-        """Average gradients and update weights: one, or lists of them; see `mx.optimizer.Optimizer.update`."""
+        """Average gradients, then update one weight or a list of weights; see `mx.optimizer.Optimizer.update`."""
         self._average(index, weight, grad)
-        self._hand_over("update", index, weight, grad, state)
+        self._update_wrapped("update", index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
-        """As `update`; weights in half precision may have masters in single."""
+        """Like `update`; float16 weights may have float32 master copies."""
         self._average(index, weight, grad)
-        self._hand_over("update_multi_precision", index, weight, grad, state)
+        self._update_wrapped("update_multi_precision", index, weight, grad, state)
 
     def _average(self, index: Any, weight: Any, grad: Any) -> None:  # noqa: ANN401 - as above
         if is_alone(self._process_set):
@@ -127,7 +124,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
 
     @raises_mxnet_errors
     def _average_one(self, name: str, grad: mx.nd.NDArray) -> None:
-        """At once: there is nothing to wait for, or to pack it with."""
+        """Average a single gradient by a plain allreduce."""
         call = begin_call("allreduce", name, self._process_set)
         with call.preparing():
             total = sum_parts([grad])
@@ -148,15 +145,15 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
             fill_parts(total, [grad])
 
     def _find_reducer(self, key: str) -> ArrayReducer:
-        """That of the weights which begin with this one: in each step they are the same."""
+        """The reducer of the weights that begin with this one; each step updates the same ones together."""
         reducers: dict[str, ArrayReducer] = self._reducers
         if key not in reducers:
             settings = make_settings(self._gradient_predivide_factor)
             reducers[key] = ArrayReducer(settings, self._process_set, self._num_groups)
         return reducers[key]
 
-    def _hand_over(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
-        """Have the wrapped optimizer update, as many weights at once as it can."""
+    def _update_wrapped(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
+        """Call the wrapped optimizer's method, with as many weights at a time as it supports."""
         update = getattr(self._optimizer, method)
         if not isinstance(index, Many):
             update(index, weight, grad, state)
@@ -171,25 +168,25 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
                 update(*one)
 
     def _check_use(self, index: object, weight: mx.nd.NDArray) -> None:
-        """Refuse what would let the workers' weights drift apart."""
+        """Raise ValueError for uses that would make the workers' weights differ."""
         own = vars_of(self)
         if own["_context"] is None:
             own["_context"] = weight.context
         elif own["_context"] != weight.context:
             raise ValueError(
-                f"DistributedOptimizer updates weights on {own['_context']} and on {weight.context}, but one worker "
-                "trains on one context with it: give each worker its own, mx.cpu(hvd.local_rank()) for example, or "
-                "use hvd.DistributedTrainer, which sums over contexts"
+                f"DistributedOptimizer updates weights on {own['_context']} and on {weight.context}, but supports one "
+                "context for each worker: give each worker one, for example mx.cpu(hvd.local_rank()), or use "
+                "hvd.DistributedTrainer, which sums over contexts"
             )
         trainer = getattr(self._optimizer.param_dict.get(index), "_trainer", None)
         if getattr(trainer, "_amp_loss_scaler", None) is not None:
             raise ValueError(
-                "mxnet.contrib.amp lets a plain Trainer skip a step when its own worker's gradients overflow, since it "
-                "looks for overflows before they are averaged: use hvd.DistributedTrainer, where all workers skip it"
+                "mxnet.contrib.amp makes a plain Trainer skip a step when the gradients of its own worker overflow, "
+                "since it checks them before they are averaged: use hvd.DistributedTrainer, where all workers skip it"
             )
 
 
-# What does not reach the wrapped optimizer.
+# The proxy's own attributes; all others are those of the wrapped optimizer.
 _OWN = frozenset(
     {
         *("_optimizer", "_gradient_predivide_factor", "_num_groups", "_process_set", "_reducers", "_context"),
@@ -199,25 +196,25 @@ _OWN = frozenset(
 
 
 def vars_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
-    """The wrapper's own attributes."""
+    """The proxy's own attributes."""
     found: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
     return found
 
 
 def unwrap(optimizer: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
-    """The user's own optimizer, whether it is distributed or not."""
+    """The user's optimizer inside a distributed one; a plain optimizer is returned unchanged."""
     return vars_of(optimizer)["_optimizer"] if isinstance(optimizer, DistributedOptimizer) else optimizer
 
 
 @cache
 def keep_wrappers() -> None:
-    """Let wrappers stay in their places and out of files, from now on and in all of MXNet."""
+    """Replace two methods of MXNet's Updater, so that proxies keep their places and are never saved."""
     Updater.get_states = _make_getter(Updater.get_states)
     Updater.set_states = _make_setter(Updater.set_states)
 
 
 def _make_getter(get: Callable[[Any, bool], bytes]) -> Callable[[Any, bool], bytes]:
-    """In place of `Updater.get_states`: with what is wrapped."""
+    """`Updater.get_states` with the wrapped optimizer in place of a proxy."""
 
     def get_states(updater: Any, dump_optimizer: bool = False) -> bytes:  # noqa: ANN401, FBT001, FBT002 - MXNet's signature
         own = updater.optimizer
@@ -231,13 +228,13 @@ def _make_getter(get: Callable[[Any, bool], bytes]) -> Callable[[Any, bool], byt
 
 
 def _make_setter(put: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]:
-    """In place of `Updater.set_states`: what is loaded is wrapped as the one before was, or not at all."""
+    """`Updater.set_states` that puts a loaded optimizer into the proxy, where the updater has one."""
 
     def set_states(updater: Any, states: bytes) -> None:  # noqa: ANN401 - an Updater
         own = updater.optimizer
         put(updater, states)
         loaded = updater.optimizer
-        if loaded is own:  # the states have come without one
+        if loaded is own:  # the states have no optimizer
             return
         updater.optimizer = unwrap(loaded)
         if isinstance(own, DistributedOptimizer):

@@ -1,4 +1,4 @@
-"""`hvd.prepare` for Gluon: all that distributes a training script, in one call; and the steps with no other name."""
+"""`hvd.prepare` for Gluon: distribute a training script with one call; and three of its steps, for use alone."""
 
 from typing import Any, TypeVar, overload
 
@@ -25,21 +25,21 @@ NetT = TypeVar("NetT")
 TrainerT = TypeVar("TrainerT")
 DataT = TypeVar("DataT")
 
-_OWN = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which know of no ranks
+_OWN = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which ignore ranks
 
 _KEPT = ("batchify_fn", "num_workers", "pin_memory", "pin_device_id", "prefetch", "thread_pool", "timeout")
 
 
 def pin_device() -> mx.Context:
-    """Let this worker use the GPU of its local rank: it becomes MXNet's current context in this thread.
+    """Make the GPU of this worker's local rank MXNet's current context in this thread.
 
-    Where this worker sees one GPU only, it is that one.
+    If the worker sees only one GPU, it uses that one.
 
     Returns:
-        The context; the current one where there is no GPU.
+        The context, for example gpu(1); the unchanged current context where there is no GPU.
 
     Raises:
-        ValueError: there are fewer GPUs than workers on this host, or Horovod has not been initialized.
+        ValueError: the host has fewer GPUs than workers, or Horovod has not been initialized.
     """
     count = mx.context.num_gpus()
     if count:
@@ -48,37 +48,42 @@ def pin_device() -> mx.Context:
 
 
 def scale_learning_rate(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> None:
-    """Multiply the learning rate by the number of workers, of whose batches each step is the mean.
+    """Multiply the learning rate by the number of workers, as the batch of a step grows by that factor.
+
+    This is the linear scaling rule of Goyal et al., 2017, "Accurate, Large Minibatch SGD".
 
     Args:
-        trainer: or an optimizer; one without a learning rate scheduler, which has its own base.
+        trainer: a trainer or an optimizer, without a learning rate scheduler: a scheduler keeps its own `base_lr`.
 
     Raises:
         ValueError: it has a scheduler, or Horovod has not been initialized.
     """
     optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
     if optimizer.lr_scheduler is not None:
-        raise SchedulerExistsError("make the scheduler with base_lr multiplied by hvd.size(), and leave scale_lr out")
+        raise SchedulerExistsError("multiply the scheduler's base_lr by hvd.size(), and leave scale_lr out")
     optimizer.set_learning_rate(optimizer.lr * size())
 
 
 class RankSampler(RankOrder, Sampler):  # type: ignore[misc]  # mxnet has no types
-    """Any sampler's order, of which each rank gets its share; see `preparation.RankOrder`."""
+    """A sampler that gives each rank its share of another sampler's order; see `preparation.RankOrder`."""
 
 
 def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
-    """Give each rank its share of a Gluon DataLoader's data: every size-th sample, and as many on all ranks.
+    """Give each rank its share of a Gluon DataLoader's data: every size-th sample, equally many on all ranks.
 
-    The loader that is given stays as it is; the new one has all else of it, its own worker processes too. The order is
-    that of rank 0's sampler, so that `np.random.seed()` on rank 0 repeats it; it is another one in each pass if the
-    loader shuffles. All ranks begin each pass together. `batch_size` counts for one worker.
+    The given loader is not changed; the new one has the same settings, and worker processes for itself. Rank 0's
+    sampler draws the order of each pass, so `np.random.seed()` on rank 0 makes it reproducible. All ranks must start
+    each pass together. `batch_size` is the batch size of one worker.
 
     Args:
-        data: a `gluon.data.DataLoader`; or a sampler of your own that knows of no ranks, to make a DataLoader with.
+        data: a `gluon.data.DataLoader`; or a sampler of your own that ignores ranks, for a DataLoader that you create.
+
+    Returns:
+        A new DataLoader; a sampler if you give a sampler.
 
     Raises:
-        ValueError: it is neither, or has a batch sampler or a sampler of its own; the sentence says what to write by
-            hand.
+        ValueError: `data` is neither, or has a batch sampler or a sampler of your own. The message says what to write
+            by hand.
     """
     if isinstance(data, Sampler):
         return RankSampler(data)
@@ -93,7 +98,7 @@ def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
     if type(batches) is not BatchSampler:
         raise DataNotSplitError(
             f"its batch sampler is a {type(batches).__name__}",
-            "let it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
+            "make it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
         )
     sampler, batch_size, last_batch = (vars(batches)[name] for name in ("_sampler", "_batch_size", "_last_batch"))
     if isinstance(sampler, RankSampler):
@@ -150,34 +155,38 @@ def prepare(
     broadcast: bool = True,
     split_data: bool = True,
 ) -> Any:
-    """Distribute a training script: do what it would do by hand, and return what was given, in that order.
+    """Distribute a training script, and return the distributed objects in the order of the arguments.
 
-    It joins the job (`hvd.init()`), gives each rank its share of the loader's data (`hvd.split_data`), pins one GPU to
-    each worker (`hvd.pin_device`) and moves parameters there that lie on one GPU, lets gradients be averaged, and gives
-    all ranks the parameters and the trainer's states of rank 0. Parameters whose shape is not known yet follow in the
-    first forward. Arrays are made on `mx.current_context()` afterwards.
+    `prepare` does these steps in order; you can switch off all but the first:
 
-    (Long because each step has its switch, and its explanation.)
+    1. `hvd.init()` joins the job.
+    2. `hvd.split_data` gives each rank its share of the loader's data.
+    3. `hvd.pin_device` gives each worker one GPU, and parameters on another GPU are moved there. Afterwards, create
+       arrays on `mx.current_context()`.
+    4. A trainer or an optimizer becomes distributed, unless it already is.
+    5. The parameters and the trainer's states of rank 0 are broadcast to all ranks. Parameters of unknown shape follow
+       in the first forward.
+
+    (Long because each step has its switch and its documentation.)
 
     Args:
-        net: an initialised Block.
-        trainer: a `gluon.Trainer`, in whose place there is an `hvd.DistributedTrainer` with its parameters, optimizer
-            and states; or an optimizer, which becomes an `hvd.DistributedOptimizer`, to make a Trainer with
-            `kvstore=None` from. What averages already stays as it is.
-        data: a `gluon.data.DataLoader`; `batch_size` is that of one worker.
+        net: an initialized Block.
+        trainer: a `gluon.Trainer`: `prepare` returns an `hvd.DistributedTrainer` with its parameters, optimizer and
+            states. Or an optimizer: `prepare` returns an `hvd.DistributedOptimizer`, for a Trainer with
+            `kvstore=None`.
+        data: a `gluon.data.DataLoader`; `batch_size` is the batch size of one worker.
         scale_lr: multiply the learning rate by the number of workers.
-        pin_device: False leaves each worker's device to the script; the same with the following steps.
-        wrap_optimizer: False averages no gradients.
-        broadcast: False leaves parameters and states as they are.
-        split_data: False leaves the loader as it is.
+        pin_device: False skips step 3.
+        wrap_optimizer: False skips step 4.
+        broadcast: False skips step 5.
+        split_data: False skips step 2.
 
     Returns:
         The net; the net and the trainer; or the net, the trainer and the loader.
 
     Raises:
-        ValueError: something else was given, or the loader's data cannot be split; the sentence says what to write by
-            hand.
-        HorovodInternalError: the ranks do not have the same net, or a rank has ended.
+        ValueError: an argument is wrong, or the loader's data cannot be split. The message says what to write by hand.
+        HorovodInternalError: the ranks have different nets, or a rank was lost.
     """
     if not isinstance(net, mx.gluon.Block):
         raise WrongArgumentError(f"prepare: a gluon.Block was expected first, not {type(net).__name__}")
@@ -225,7 +234,7 @@ def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:  # noqa: ANN401 - as 
 
 
 def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
-    """A distributed trainer with another one's parameters, optimizer and states."""
+    """A distributed trainer with the parameters, optimizer and states of another trainer."""
     if type(trainer) is not mx.gluon.Trainer:
         raise WrongArgumentError(
             f"prepare: a {type(trainer).__name__} cannot be made distributed; derive it from hvd.DistributedTrainer"
@@ -233,12 +242,12 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
     own = vars(trainer)
     if own["_compression_params"]:
         raise WrongArgumentError(
-            "prepare: the trainer compresses gradients for a key-value store; make an hvd.DistributedTrainer by hand, "
-            "with compression=hvd.Compression.fp16"
+            "prepare: the trainer compresses gradients for a key-value store; create an hvd.DistributedTrainer "
+            "yourself, with compression=hvd.Compression.fp16"
         )
     if own["_update_on_kvstore"]:
         raise WrongArgumentError(
-            "prepare: the trainer's states are in a key-value store; make it with kvstore=None, or prepare it before "
+            "prepare: the trainer's states are in a key-value store; create it with kvstore=None, or prepare it before "
             "its first step"
         )
     distributed = DistributedTrainer(own["_params"], trainer.optimizer)

@@ -1,4 +1,4 @@
-"""The distributed trainer: Gluon's own, which steps as one process with the whole batch would."""
+"""The distributed trainer: a Gluon trainer whose steps use the gradients of all ranks."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,14 @@ from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
 from worker_runtime.reduction.settings import Compressor, check_compression, read_group_count, read_predivide
 
 _TITLE = "DistributedTrainer"
-_FRESHNESS = "ignore_stale_grad=True"  # the exchange that it makes
+_FRESHNESS = "ignore_stale_grad=True"  # the name of its exchange, for messages
 _DICTS = (dict, mx.gluon.ParameterDict)
 
 
 class PrefixError(AssertionError, TypeError):
-    """The prefix is no text. AssertionError as in Horovod.
+    """The prefix is not a str. It is an AssertionError too, as in Horovod.
 
-    Cause: The argument `prefix` is no text.
+    Cause: The argument `prefix` is not a str.
     Remedy: Give a str, or None.
     """
 
@@ -32,46 +32,48 @@ class PrefixError(AssertionError, TypeError):
 class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has no types
     """A `gluon.Trainer` whose steps use the gradients of all workers.
 
-    `step(batch_size)` updates with the mean over the workers of gradient / batch_size: the batch size is one worker's,
-    the sum over its contexts. Parameters on several contexts are summed over these first (Horovod takes the first
-    one's). `allreduce_grads()`, a change of the gradients and `update(batch_size)` do the same in three steps; in
-    between the gradients are the averaged ones, not yet divided by the batch size. After a step all workers have the
-    same parameters, to the last bit. What is said of `gluon.Trainer` holds: learning rates, `save_states`,
-    `mxnet.contrib.amp`.
+    `step(batch_size)` updates with the mean over the workers of gradient / batch_size. `batch_size` is that of one
+    worker, summed over its contexts. The gradients of a parameter on several contexts are summed first (Horovod uses
+    those of the first context only). After a step all workers have bit for bit the same parameters. Learning rates,
+    `save_states` and `mxnet.contrib.amp` work as with `gluon.Trainer`.
 
-    `step(..., ignore_stale_grad=True)`, on all ranks, lets each use other parameters: where a parameter was used by
-    some, it is updated on all, and the others count as zeros. So does `update(..., ignore_stale_grad=True)` after
-    `allreduce_grads()`, which for this makes one more small exchange.
+    To change gradients before the update, for example to clip them, call `allreduce_grads()`, change the gradients,
+    and call `update(batch_size)`. After `allreduce_grads()` the gradients are averaged over the workers, and not yet
+    divided by the batch size.
 
-    A subclass may override `_allreduce_grads`, and must leave averages behind: `_scale` holds no 1 / size. In Horovod
-    it does where the backend sums (gloo, MPI) and does not where it averages (NCCL). Here it never does, since what
-    lies between `allreduce_grads` and `update`, such as clipping, is to see averages.
+    With `ignore_stale_grad=True`, given on all ranks, the ranks may use different parameters in a step. A parameter
+    that some rank has used is updated on all; ranks that have not used it contribute zeros. This costs one small
+    exchange. `allreduce_grads()` makes it too, so that `update(..., ignore_stale_grad=True)` can follow.
 
-    Errors of the reduction, and those of MXNet's own computation of a gradient, are raised by `step` and
-    `allreduce_grads`, which wait for the gradients.
+    A subclass may override `_allreduce_grads`. It must leave averages behind, because `_scale` does not contain 1 /
+    size. (Horovod's does for gloo and MPI, and does not for NCCL.)
+
+    `step` and `allreduce_grads` wait for the gradients. They raise the errors of the reduction, and those of MXNet's
+    computation of the gradients.
 
     Args:
-        params: a dict, a ParameterDict (`net.collect_params()`) or a list of Parameters, the same on all ranks. Their
-            order should be that of their use: the last ones are sent first.
-        optimizer: a name or an optimizer of MXNet. A distributed one is unwrapped, with a warning.
-        optimizer_params: of an optimizer that is given by name.
-        compression: `Compression.none` or `Compression.fp16`, or an object with `compress` and `decompress`, through
-            which then each gradient passes by itself.
-        gradient_predivide_factor: gradients are divided by it before the sum, and multiplied after.
-        prefix: by which the ranks' trainers find each other, and of the gradients' names in messages, where the
-            parameter's number follows. Trainers of one prefix, or of none, must be made in the same order on all ranks.
-        num_groups: gradients travel in that many groups; 0 lets them travel as is fastest.
-        process_set: the ranks that average. Others may have the trainer too; they step by themselves.
+        params: a dict, a ParameterDict (`net.collect_params()`) or a list of Parameters, the same on all ranks. Best
+            in the order of their use in forward: the last ones are sent first.
+        optimizer: the name of an MXNet optimizer, or an optimizer. A distributed one is unwrapped, with a warning.
+        optimizer_params: the arguments of an optimizer that you give by name.
+        compression: `Compression.none`, `Compression.fp16`, or your own object with `compress` and `decompress`, which
+            then compresses each gradient separately.
+        gradient_predivide_factor: gradients are divided by it before the sum and multiplied by it after.
+        prefix: distinguishes trainers, and begins the names of gradients in messages, before the parameter's index.
+            Trainers of the same prefix, or without one, must be created in the same order on all ranks.
+        num_groups: the number of groups in which gradients are reduced together; 0 for buckets by size.
+        process_set: the ranks whose gradients are averaged. On other ranks the trainer steps locally.
 
-    The arguments of Horovod before 0.24 (`gradient_predivide_factor, prefix, num_groups` from the fourth place on) are
-    understood where the fourth is a number, with a DeprecationWarning.
+    The positional arguments of Horovod before 0.24 (`gradient_predivide_factor, prefix, num_groups` from the fourth
+    place on) are accepted if the fourth is a number, with a DeprecationWarning.
 
     Raises:
-        ValueError: `params` are no parameters, the factor is 0 or not finite, or `num_groups` negative.
-        TypeError: a Trainer was given instead, there is no optimizer, or another argument is of a wrong kind.
-        AssertionError: `prefix` is no text, or MXNet's own checks failed.
-        HorovodInternalError: Horovod has not been initialized. At a step: the ranks do not have the same gradients, or
-            a reduction failed; the gradients are then undefined.
+        ValueError: `params` has something else than parameters; the factor is 0 or not finite; or `num_groups` is
+            negative.
+        TypeError: you gave a Trainer or no optimizer, or an argument has a wrong type.
+        AssertionError: `prefix` is not a str, or a check of MXNet failed.
+        HorovodInternalError: Horovod has not been initialized. From a step: the ranks have different gradients, or a
+            reduction failed; the gradients are then undefined.
     """
 
     def __init__(  # noqa: PLR0917 - Horovod's signature
@@ -94,7 +96,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             raise TypeError("DistributedTrainer needs an optimizer: a name, for example 'sgd', or one of MXNet's")
         if isinstance(compression, int | float):
             warnings.warn(
-                "a number in the fourth place is taken as gradient_predivide_factor; give it by name",
+                "the number in the fourth place is used as gradient_predivide_factor; pass it by name",
                 DeprecationWarning,
                 stacklevel=2,
             )
@@ -105,7 +107,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             raise PrefixError(prefix)
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn(
-                "DistributedTrainer averages by itself: it takes the optimizer out of its DistributedOptimizer",
+                "DistributedTrainer averages gradients itself: it unwraps the DistributedOptimizer",
                 stacklevel=2,
             )
             optimizer = unwrap(optimizer)
@@ -118,7 +120,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         check_process_set(_TITLE, process_set)
         self._process_set = process_set
         self._shares_freshness = False
-        self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # which are new on some rank, until the update
+        self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # whether some rank's gradient is new; until update()
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         listed = params.values() if isinstance(params, _DICTS) else params
         self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
@@ -129,13 +131,13 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         """Average the gradients and update the parameters; see the class.
 
         Args:
-            batch_size: how many samples this worker's gradients are the sum of.
-            ignore_stale_grad: parameters without a new gradient are left alone, unless another worker has one. The same
-                on all ranks.
+            batch_size: the number of samples of this worker, by which the gradients are divided.
+            ignore_stale_grad: True skips parameters that have a new gradient on no rank; False raises Gluon's
+                UserWarning for them. The same on all ranks.
         """
         self._shares_freshness = ignore_stale_grad
         try:
-            with self._reducer.preparing():  # what Gluon does first, and may fail at
+            with self._reducer.preparing():  # Gluon's first actions, which may fail
                 self._check_and_rescale_grad(self._scale / batch_size)
                 self._prepare_store()
             super().step(batch_size, ignore_stale_grad)
@@ -143,7 +145,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             self._shares_freshness = False
 
     def allreduce_grads(self) -> None:
-        """Average the gradients, for `update`, which may then ignore stale ones."""
+        """Average the gradients. Call `update` afterwards, with or without `ignore_stale_grad`."""
         self._shares_freshness = True
         try:
             with self._reducer.preparing():
@@ -153,12 +155,12 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             self._shares_freshness = False
 
     def _prepare_store(self) -> None:
-        """Make sure that all parameters are initialised, of which Gluon decides how to update them."""
+        """Initialize Gluon's key-value store, which needs initialized parameters; it chooses how to update them."""
         if not self._kv_initialized:
             self._init_kvstore()
 
     def _allreduce_grads(self) -> None:
-        """Average the gradients; Horovod's name, under which subclasses override it."""
+        """Average the gradients. Subclasses written for Horovod override this method."""
         parameters = [(index, self._params[index]) for index in self._forward_order]
         trained = [(index, parameter) for index, parameter in parameters if parameter.grad_req != "null"]
         alone = is_alone(self._process_set)
@@ -176,9 +178,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             fill_parts(total, each)
 
     def _share_freshness(self, names: Sequence[str], parameters: Sequence[mx.gluon.Parameter]) -> None:
-        """Find out which gradients are new on some rank; where they are not, they become zeros.
+        """Exchange which gradients are new. A gradient that is stale here and new on another rank becomes zeros.
 
-        Those that are new nowhere stay as they are: the program may have made them in its own way.
+        A gradient that is new on no rank stays unchanged: the program may have set it by other means than backward.
         """
         found = [any(data._fresh_grad for data in parameter.list_data()) for parameter in parameters]  # noqa: SLF001 - MXNet's only way to tell
         agreed = found if is_alone(self._process_set) else self._reducer.find_any(_FRESHNESS, names, found)
@@ -189,7 +191,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._agreed = list(zip(parameters, agreed, strict=True))
 
     def _update(self, ignore_stale_grad: bool = False) -> None:  # noqa: FBT001, FBT002 - Gluon's signature
-        """Update: with stale gradients ignored, what is new on some rank, and so on all the same."""
+        """Update the parameters; with `ignore_stale_grad` those that have a new gradient on some rank."""
         agreed, self._agreed = self._agreed, []
         if ignore_stale_grad:
             for parameter, is_fresh in agreed:
@@ -201,6 +203,6 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 def _read_old_places(
     factor: float, fifth: float | str | None, sixth: str | int | None, group_count: int
 ) -> tuple[float, str | None, int]:
-    """The factor, the prefix and the number of groups, where the last two may stand one place too early."""
+    """The factor, the prefix and the number of groups of Horovod's earlier signature."""
     prefix = next((given for given in (fifth, sixth) if isinstance(given, str)), None)
     return factor, prefix, sixth if isinstance(sixth, int) else group_count

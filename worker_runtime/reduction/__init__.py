@@ -1,9 +1,9 @@
-"""Gradient averaging: what an optimizer's parameters need between backward and step, whatever the optimizer does.
+"""Gradient averaging between backward and step, for any optimizer.
 
-In come parameters, and their gradients as backward computes them. Out come the averages, in their place. The parameters
-are planned into buckets; each bucket is one operation of the engine.
+The reducer puts an optimizer's parameters into buckets. Each bucket is one operation of the engine. The reduced
+gradients replace the local ones.
 
-Threads: backward's submit buckets; the caller's of `synchronize()` or `step()` waits for them.
+Threads: backward's threads submit buckets; the thread that calls `synchronize()` or `step()` waits for them.
 """
 
 from worker_runtime.reduction.reducer import GradientReducer

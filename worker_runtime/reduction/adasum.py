@@ -1,7 +1,6 @@
-"""Combining what optimizers have done, and not gradients: each rank steps by itself, and the steps become one.
+"""Adasum of parameter updates: each rank steps with its local gradients, and the updates are combined.
 
-That is how Adasum is applied to optimizers with a state of their own: momentum and the like see local gradients only,
-and what is combined is by how much each parameter has moved.
+So an optimizer's state, such as momentum, is computed from local gradients only.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,18 +23,18 @@ from worker_runtime.reduction.settings import Compressor
 ResultT = TypeVar("ResultT")
 
 _ADASUM = Combination(Reduction.ADASUM)
-_STEP = "allreduce.{}.step"  # the operation's name, but for the optimizer's
+_STEP = "allreduce.{}.step"  # the operation's name, without the optimizer's
 
 
 class AdasumReducer:
-    """Combines the ranks' steps by Adasum, each parameter's by itself.
+    """Combines the ranks' updates by Adasum, separately for each parameter.
 
     Args:
-        list_parameters: those of the optimizer, named, in the same order on all ranks.
-        get_engine: the engine of the present generation.
-        find_set: the number of the process set in the present generation.
-        compressor: makes the movements smaller before they travel; None for none.
-        check: of the replicas, in some steps; None for none.
+        list_parameters: returns the optimizer's parameters with their names, in the same order on all ranks.
+        get_engine: returns the engine of the present generation.
+        find_set: returns the number of the process set in the present generation.
+        compressor: compresses the updates for the transfer; None for no compression.
+        check: compares the replicas in some steps; None for no check.
     """
 
     def __init__(
@@ -55,13 +54,13 @@ class AdasumReducer:
         self._engine: Engine | None = None
         self._generation = 0
         self._communicator: Communicator | None = None
-        self._index = -1  # of the release of this step's operation
-        self._has_asked = False  # for it
+        self._index = -1  # the index of the release of this step's operation
+        self._has_submitted = False  # this step's operation
         self._enter()
         self._tracked.update()
 
     def record_gradient(self, entry: Entry) -> None:
-        """See `Recorder`: gradients are each rank's own."""
+        """Do nothing: gradients stay local. See `Recorder`."""
 
     def supersede(self, name: str) -> None:
         """See `Recorder`."""
@@ -69,19 +68,21 @@ class AdasumReducer:
         self._tracked.detach()
 
     def step(self, move: Callable[[], ResultT]) -> ResultT:
-        """Let this rank's optimizer move the parameters, and combine its movement with those of the others.
+        """Run this rank's optimizer step, and combine its updates with those of the other ranks.
 
-        The parameters are equal on all ranks before, and afterwards; floating-point.
+        The floating-point parameters are equal on all ranks before and after. If this raises, they are unchanged.
 
         Args:
-            move: the optimizer's step; its result is returned.
+            move: the optimizer's own step.
+
+        Returns:
+            The return value of `move`.
 
         Raises:
-            ValueError: a parameter's dtype has no Adasum.
+            ValueError: Adasum does not support a parameter's dtype.
             SupersededError: a newer optimizer has one of the parameters.
             HorovodInternalError: the operation failed.
-            Exception: whatever `move` raises; the other ranks' step fails then, too. Whenever this raises, the
-                parameters are where they were before.
+            Exception: the error that `move` raised. The other ranks' step fails too.
         """
         self._tracked.update()
         parameters = [entry.parameter for entry in self._tracked.entries]
@@ -92,10 +93,10 @@ class AdasumReducer:
                 self._commit_alone()
             return result
         starts = [parameter.detach().clone() for parameter in parameters]
-        self._has_asked = False
+        self._has_submitted = False
         try:
             if self._superseded is not None:
-                raise SupersededError(self._superseded)  # noqa: TRY301 - told to the others as any failure is
+                raise SupersededError(self._superseded)  # noqa: TRY301 - reported to the others like any failure
             result = move()
             with torch.no_grad():
                 deltas = [parameter - start for parameter, start in zip(parameters, starts, strict=True)]
@@ -110,19 +111,19 @@ class AdasumReducer:
         return result
 
     def _fail(self, comm: Communicator, error: BaseException) -> None:
-        """The step has failed here: the others are told in whatever they ask for in it and this rank does not."""
-        is_to_be_told = not isinstance(error, DeadlockError)  # else nothing is pending on any rank
+        """Report the failed step: fail the operations of this step that this rank has not submitted."""
+        must_report = not isinstance(error, DeadlockError)  # after a deadlock nothing is pending on any rank
         if self._check is not None:
-            if is_to_be_told:
+            if must_report:
                 self._check.fail(comm, error)
             self._check.withdraw()
-        if is_to_be_told and not self._has_asked:
+        if must_report and not self._has_submitted:
             comm.fail(_STEP, error)
 
     def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Where a rank has a gradient that is not finite, give all ranks one: a gradient scaler then skips the step.
+        """If a rank has a gradient that is not finite, make all gradients infinite on all ranks.
 
-        All ranks or none must take part in a step.
+        A gradient scaler then skips the step on all ranks, so that either all take part in the step or none.
         """
         comm = self._enter()
         if comm is None:
@@ -138,7 +139,7 @@ class AdasumReducer:
                 part.fill_(torch.inf)
 
     def _combine_with_all(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The movements of all ranks combined; of those that are left, where some are lost before all have it."""
+        """The combined updates of all ranks; after a loss those of the surviving ranks."""
         while (comm := self._enter()) is not None:
             try:
                 if self._check is not None:
@@ -170,7 +171,7 @@ class AdasumReducer:
         ]
 
     def _enter(self) -> Communicator | None:
-        """The place in the present generation."""
+        """The communicator of the present generation; None where no other rank takes part."""
         engine = self._get_engine()
         if engine is not self._engine:
             self._engine, self._generation = engine, engine.generation
@@ -187,7 +188,7 @@ class AdasumReducer:
     def _run(self, comm: Communicator, operation: Adasum) -> list[torch.Tensor]:
         operation.is_of_step = True
         handle = comm.engine.submit(operation, is_awaited=True)
-        self._has_asked = True
+        self._has_submitted = True
         results = comm.engine.wait(handle)
         self._index = -1 if handle.terms is None else handle.terms.index
         return results

@@ -1,6 +1,6 @@
-"""A bucket: gradients that are reduced as one operation; and the step, which holds all that one step knows of them.
+"""A bucket, which is a list of gradients that are reduced by one operation; and the state of one step.
 
-A bucket lasts as long as its plan. A step begins empty and is thrown away whole: nothing is ever reset.
+A bucket lives as long as its plan. A `Step` starts empty and is dropped as a whole after the step: no field is reset.
 """
 
 from abc import ABC, abstractmethod
@@ -21,12 +21,12 @@ Form = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 
 
 class Entry:
-    """A parameter, with what lasts longer than a step.
+    """A parameter of the optimizer.
 
-    parameter, name: whose gradient.
-    group: of those that travel together; None for any.
-    bucket: with which its gradient travels, while that is known during backward.
-    form: of the parameter, when a step last began: dtype, device, shape and strides; None before the first one.
+    parameter, name: the parameter and its name.
+    group: the group of parameters that are reduced together; None for no group.
+    bucket: the bucket of its gradient in an overlapped step; None in a warm-up step.
+    form: dtype, device, shape and strides at the start of the last step; None before the first one.
     """
 
     __slots__ = ("__weakref__", "bucket", "form", "group", "hook", "name", "parameter")
@@ -36,50 +36,50 @@ class Entry:
         self.name = name
         self.group = group
         self.bucket: Bucket | None = None
-        self.form: Form | None = None  # a lazy module's parameter has none before its first forward pass
+        self.form: Form | None = None  # a lazy parameter has none before its first forward pass
         self.hook: RemovableHandle | None = None
 
     def find_form(self) -> Form:
-        """The parameter's present form, which a program may change at any time: `model.double()`."""
+        """The parameter's present form; a program may change it at any time: `model.double()`."""
         parameter = self.parameter
         return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
 
     def find_version(self) -> int:
-        """The gradient's version: what is done in place, by autograd too, counts it up."""
+        """The gradient's version, which each operation in place increments, also autograd's; 0 without a gradient."""
         gradient = self.parameter.grad
-        return 0 if gradient is None else gradient._version  # noqa: SLF001 - torch's only way to tell
+        return 0 if gradient is None else gradient._version  # noqa: SLF001 - torch has no public way
 
     def detach(self) -> None:
-        """Leave the parameter alone from now on."""
+        """Remove the hook from the parameter."""
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
 
     def find_sparse_dims(self) -> int:
-        """How many sparse dimensions the present gradient has; 0 where it is dense or there is none."""
+        """The number of sparse dimensions of the present gradient; 0 for a dense gradient or none."""
         gradient = self.parameter.grad
         return gradient.sparse_dim() if gradient is not None and gradient.layout is torch.sparse_coo else 0
 
 
 @dataclass(slots=True)
 class Step:
-    """One step of an optimizer.
+    """The state of one step of an optimizer.
 
-    passes_left: of parameters that have made some of their backward passes: how many are to come.
-    ready: complete gradients that have no bucket, or were taken, with their version at that time; what is done in
-        place, by autograd too, counts it up. Without buckets, in the order of readiness.
-    local: of buckets that have got gradients: the local ones; None, or absent, where there was none.
-    open: of these, what belongs to buckets that only wait for the rest of their gradients, of one backward pass each.
-    handles: of the buckets' operations that were submitted.
-    latest: the one that was submitted last, during backward.
-    asked: the negotiation of a step that asks nothing during backward, once it was submitted.
-    negotiation: the `Negotiation` that came of it.
-    results: of the operations that are done.
-    memories: in which dense gradients travel.
-    sparse_dims: of dense buckets' gradients that are sparse here: how many dimensions.
-    contexts: what buckets keep from making the operation to its results: a compressor's contexts, packed gradients.
-    has_begun: a backward pass has reached one of the parameters.
-    follows_reduced: the step before it was reduced.
+    passes_left: the remaining backward passes of each parameter that has had some of several.
+    ready: the entries with a complete gradient that has no bucket or was taken by one, with the gradient's version at
+        that time. In a warm-up step in the order of readiness.
+    local: the local gradients that each bucket has; None, or absent, for a parameter without one.
+    open: the part of `local` of buckets that are waiting for gradients, where each has one backward pass.
+    handles: the handles of the buckets' submitted operations.
+    latest: the handle that was submitted last during backward.
+    asked: the handle of the negotiation, in a warm-up step.
+    negotiation: its result.
+    results: the results of completed operations.
+    memories: the flat tensors of dense buckets.
+    sparse_dims: the number of sparse dimensions of sparse gradients in dense buckets.
+    contexts: data of a bucket from its submission to its result: a compressor's contexts, or packed gradients.
+    has_begun: a backward pass has reached a parameter.
+    follows_reduced: the previous step was reduced.
     """
 
     passes_left: dict[Entry, int] = field(default_factory=dict)
@@ -103,22 +103,22 @@ class Step:
         return bool(self.ready or self.local)
 
     def list_ready(self) -> Iterator[Entry]:
-        """Those whose gradients are complete; some of them twice."""
+        """The entries with complete gradients; some occur twice."""
         return chain(self.ready, *self.local.values())
 
     def find_local(self, entry: Entry) -> torch.Tensor | None:
-        """The local gradient that a bucket has got; None where it has none."""
+        """The local gradient that the entry's bucket has; None where it has none."""
         return None if entry.bucket is None else self.local.get(entry.bucket, {}).get(entry)
 
     def restart(self) -> "Step":
-        """The same step with nothing submitted: the local gradients are reduced again."""
+        """A step with the same local gradients and nothing submitted, to reduce them again."""
         for entry in list(self.list_ready()):
             self.ready.setdefault(entry, entry.find_version())
         return Step(self.passes_left, self.ready, has_begun=self.has_begun)
 
 
 class Bucket(ABC):
-    """Entries whose gradients travel together.
+    """Entries whose gradients are reduced together.
 
     In each step the gradients are taken, the operation is submitted and waited for, and the results are installed.
 
@@ -128,8 +128,8 @@ class Bucket(ABC):
         note: what the other ranks must have alike, and is shown where they have not.
     """
 
-    kind = "allreduce"  # of the operation's name
-    copies_each = False  # a gradient is taken as soon as it is complete, and not with the others
+    kind = "allreduce"  # the first part of the operation's name
+    copies_each = False  # each gradient is copied when it is complete, instead of all together
 
     def __init__(self, entries: Sequence[Entry], number: int, note: str) -> None:
         self.entries = tuple(entries)
@@ -140,17 +140,17 @@ class Bucket(ABC):
 
     @property
     def part(self) -> str:
-        """The operation's name, but for the optimizer's: "allreduce.{}.bucket.3"."""
+        """The operation's name, without the optimizer's: "allreduce.{}.bucket.3"."""
         return f"{self.kind}.{{}}.bucket.{self._number}"
 
     def submit(self, comm: Communicator, step: Step, *, at_once: bool = False, is_awaited: bool = False) -> None:
-        """Submit the operation; all gradients have been taken.
+        """Submit the operation, after all gradients were taken.
 
         Args:
-            comm: among whom.
-            step: of the gradients.
-            at_once: during backward: the question is sent now.
-            is_awaited: it is waited for right away.
+            comm: the communicator.
+            step: the step.
+            at_once: send the request immediately, as during backward.
+            is_awaited: the caller waits for it next.
         """
         operation = self._make_operation(comm, step, self.part.format(comm.name))
         question = operation.question
@@ -162,44 +162,44 @@ class Bucket(ABC):
         step.handles[self] = comm.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
     def finish(self, comm: Communicator, step: Step) -> None:
-        """Wait for the operation.
+        """Wait for the operation, and store its result in the step.
 
         Args:
-            comm: among whom it was submitted.
-            step: in which it was.
+            comm: the communicator with which it was submitted.
+            step: the step.
 
         Raises:
-            HorovodInternalError: it failed.
+            HorovodInternalError: the operation failed.
         """
         step.results[self] = comm.engine.wait(step.handles[self])
 
     def refuse_changes(self, step: Step) -> None:
-        """Make sure that the gradients that were taken during backward are still the same.
+        """Check that the program has not changed gradients that were taken during backward.
 
         Raises:
-            ChangedGradientError: the program has changed one, which travels as it was.
+            ChangedGradientError: the program has changed one.
         """
         for entry, gradient in step.local.get(self, {}).items() if self.copies_each or self in step.handles else ():
             if entry.parameter.grad is not gradient or (
-                gradient is not None and gradient._version != step.ready[entry]  # noqa: SLF001 - torch's only way to tell
+                gradient is not None and gradient._version != step.ready[entry]  # noqa: SLF001 - torch has no public way
             ):
                 raise ChangedGradientError(entry.name)
 
     def take(self, step: Step) -> None:
-        """All gradients that will be there are complete: those that were not taken yet travel as they are now."""
+        """Take all gradients of the bucket as they are now, including the missing ones."""
         local = step.local[self] = {entry: entry.parameter.grad for entry in self.entries}
         step.ready.update(
             {entry: gradient._version for entry, gradient in local.items() if gradient is not None}  # noqa: SLF001 - as above
         )
 
     def copy_in(self, step: Step, entry: Entry) -> None:
-        """Take one gradient, which is complete; only where `copies_each`."""
+        """Copy one complete gradient; only where `copies_each`."""
         raise NotImplementedError
 
     @abstractmethod
     def install(self, step: Step) -> None:
-        """Put the results in the gradients' place."""
+        """Replace the gradients by the results."""
 
     @abstractmethod
     def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[Any]:
-        """The operation on what was copied in."""
+        """Create the operation on the gradients that were taken."""

@@ -1,4 +1,4 @@
-"""Where a reducer communicates: the engine of one generation, and the ranks among which it averages."""
+"""The communicator of a reducer: the engine of one generation, and the ranks that average."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,8 +12,8 @@ from worker_runtime.engine.engine import Engine
 class Communicator:
     """The ranks that average the same gradients, seen from one of them.
 
-    name: that no other optimizer has; the same on all ranks, which make those of one label in the same order.
-    is_elastic: the job outlives its workers: local gradients are kept until their step is committed.
+    name: the optimizer's unique name, the same on all ranks, which must create optimizers of a label in one order.
+    is_elastic: local gradients are kept until their step is committed, to be reduced again after a loss.
     """
 
     engine: Engine
@@ -23,10 +23,10 @@ class Communicator:
 
     @classmethod
     def create(cls, engine: Engine, process_set: int, label: str = "") -> "Communicator | None":
-        """One under a new name; None where this rank is alone in the set, or no member.
+        """Create a communicator with a new name; None where this rank is alone in the set, or not in it.
 
         Raises:
-            ValueError: there is no such process set.
+            ValueError: the process set does not exist.
         """
         ranks = engine.process_sets.list_ranks(process_set)
         if engine.rank not in ranks or len(ranks) == 1:
@@ -36,15 +36,15 @@ class Communicator:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the first of its set, whose observations decide where one rank's must."""
+        """Whether this rank is the first of its set. Where one rank must decide, the first does."""
         return self.members.position == 0
 
     def fail(self, part: str, error: BaseException) -> None:
-        """Have the others' next operation of a kind and name refused, since this rank's has failed."""
+        """Make the other ranks' operation of this name fail, because this rank will not submit it."""
         self.engine.fail(self.members.number, part.format(self.name), error, is_of_step=True)
 
     def rebind(self) -> "Communicator | None":
-        """The same in the generation that the engine has continued with; None where no other rank is left.
+        """The communicator in the generation that the engine has continued with; None if this rank is now alone.
 
         Raises:
             SetLostError: the process set has lost a member.
@@ -53,13 +53,13 @@ class Communicator:
         return replace(self, members=members) if members.size > 1 else None
 
     def commit(self, index: int) -> None:
-        """The step is complete; in a job that outlives its workers: wait until all ranks have its results.
+        """Commit the step. In an elastic job this waits until all ranks have its results.
 
         Args:
-            index: of the step's last release.
+            index: the index of the step's last release.
 
         Raises:
-            StepRevokedError: a rank was lost before; the step is to be run again.
+            StepRevokedError: a rank was lost before; the step must run again.
         """
         if self.is_elastic:
             self.engine.commit(self.members)
@@ -68,13 +68,13 @@ class Communicator:
 
 
 def commit_alone(engine: Engine, find_set: Callable[[], int]) -> None:
-    """As `Communicator.commit`, where there is none: the only rank that is left makes steps of all ranks too.
+    """Commit a step of the only surviving rank of an elastic job, which has no communicator.
 
-    Who has taken part in the last of them decides whose samples are processed; see `sampler.py`.
+    The sampler needs it: the members of the last committed step decide which samples are processed.
 
     Args:
-        engine: of the present generation.
-        find_set: the number of the process set that steps.
+        engine: the engine of the present generation.
+        find_set: returns the number of the process set.
     """
     if engine.is_elastic and engine.size == 1 and find_set() == GLOBAL_SET:
         engine.commit(engine.find_members(GLOBAL_SET, "DistributedOptimizer"))

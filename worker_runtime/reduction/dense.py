@@ -1,25 +1,24 @@
-"""A bucket of dense gradients: one flat tensor, or one for each dtype, reduced in place; and its memory.
+"""A bucket of dense gradients, which are reduced in place in one flat tensor (one for each dtype); and its memory.
 
-A large gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average:
-then nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place,
-and autograd's own tensor is dropped. In one that outlives them the local gradient stays as it was until the step is
-committed, since it may have to be reduced again.
+A large gradient is copied into its part of the flat tensor by one multiplication, which also divides by the number of
+ranks. In a static job the part then becomes the parameter's gradient, and autograd's tensor is dropped. In an elastic
+job the local gradient stays until the step is committed, since it may have to be reduced again.
 
-Small gradients are packed: one call of torch copies all of a bucket, when the last one is there, and one call copies
-the results back. For them a call costs more than a copy.
+Small gradients are packed: one call of torch copies all gradients of a bucket when the last one is there, and one call
+copies the results back. For small gradients a call costs more than a copy.
 
-A gradient that a user sees shares a part of the flat tensor, as a tensor of its own: what a program does with that
-tensor (gives it other memory, another shape, lets it require gradients) happens to it alone, as in plain torch, where
-each step's gradient is new. So whether a gradient lies in its part is looked up each time, in the tensor itself.
+A gradient that a program sees is a separate tensor object that shares memory with the flat tensor. If the program gives
+that tensor other memory or another shape, or makes it require gradients, the flat tensor is unaffected, as in plain
+torch, where each step's gradient is new. So each use checks whether the gradient still shares its part's memory.
 
-Memory is used again in the next step only if nothing else holds it: a program that has kept `p.grad`, or a view of it,
-keeps its values, as it does in plain torch.
+The next step uses the memory again only if nothing else holds it: a program that keeps `p.grad`, or a view of it, keeps
+its values, as in plain torch.
 
-The elements of a gradient lie in the order of its parameter's own memory. A parameter in another memory format
-(channels_last) then has a gradient in that format, which is what optimizers are fastest with, and both copies run
-through memory in order. All ranks must have it so: it is part of the description that they compare.
+The elements of a gradient are in the memory order of its parameter. So a parameter in another memory format
+(channels_last) has a gradient of that format, which optimizers process fastest, and both copies are sequential. All
+ranks must use the same order; it is part of the description that they compare.
 
-Long because a bucket and its memory share one story.
+Long because a bucket and its memory belong together.
 """
 
 from collections.abc import Hashable, Sequence
@@ -38,7 +37,7 @@ from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Settings
 
-PACKED_BYTES = 16 * 1024  # gradients that are smaller in the mean are packed
+PACKED_BYTES = 16 * 1024  # a bucket is packed if its gradients' mean size is below this
 
 
 def find_strides(parameter: torch.Tensor) -> tuple[int, ...]:
@@ -54,7 +53,7 @@ def find_strides(parameter: torch.Tensor) -> tuple[int, ...]:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Its elements lie one after the other in some order of the dimensions, each at a place of its own."""
+    """Whether the elements fill the tensor's memory without gaps or overlaps, in some order of the dimensions."""
     if tensor.is_contiguous():
         return True
     step = 1
@@ -68,16 +67,16 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def describe_order(parameter: torch.Tensor) -> tuple[int, ...]:
-    """In which order the elements travel, in numbers that are alike where the order is."""
+    """The memory order of the elements, as numbers that are equal where the order is."""
     strides = find_strides(parameter)
     return tuple(stride for stride, extent in zip(strides, parameter.shape, strict=True) if extent > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where one parameter's gradient lies.
+    """The part of a flat tensor for one parameter's gradient.
 
-    dtype: as what it travels.
+    dtype: the dtype in which the gradient is sent.
     """
 
     parameter: torch.Tensor
@@ -85,10 +84,10 @@ class Part:
 
 
 class Memory:
-    """Flat tensors, one for each kind (dtype and device) of gradient, and their views.
+    """Flat tensors, one for each dtype and device of the gradients, and their views.
 
-    flats: what travels.
-    views: of each part, in its parameter's shape. They are never handed to a program.
+    flats: the flat tensors, which are reduced.
+    views: a view of each part, in its parameter's shape. Programs never get these views.
     """
 
     __slots__ = ("_own_holders", "_parts", "flats", "views")
@@ -100,23 +99,23 @@ class Memory:
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody else would see it change: a gradient in its place in a parameter does not count."""
+        """Whether the program holds tensors of this memory, other than the parameters' present gradients."""
         others = self._count_holders() - self._own_holders
         return others > 0 and others > self._count_gradients()
 
     @property
     def holds_gradients(self) -> bool:
-        """Whether a parameter's present gradient lies in it."""
+        """Whether a parameter's present gradient uses this memory."""
         return self._count_holders() > self._own_holders and self._count_gradients() > 0
 
     def show(self, place: int) -> torch.Tensor:
-        """A tensor for the user that shares the part at `place`. It is new, and no view as autograd knows them."""
+        """A new tensor for the program that shares the memory of the part at `place`; for autograd it is not a view."""
         return self.views[place].data
 
     def _count_holders(self) -> int:
-        """How many tensors and other objects share the flat tensors' memory."""
+        """The number of tensors and other objects that share the flat tensors' memory."""
         return sum(
-            torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # noqa: SLF001 - torch's only way to tell
+            torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # noqa: SLF001 - torch has no public way
             for flat in self.flats
         )
 
@@ -125,7 +124,7 @@ class Memory:
 
 
 def lies_in(gradient: torch.Tensor | None, view: torch.Tensor) -> bool:
-    """Whether a gradient has the elements of `view`, in the same memory and order."""
+    """Whether a gradient shares the memory of `view`, with the same elements in the same order."""
     return (
         gradient is not None
         and gradient.layout is torch.strided
@@ -154,13 +153,13 @@ def _allocate(parts: Sequence[Part]) -> tuple[list[torch.Tensor], list[torch.Ten
 
 
 class DenseBucket(Bucket):
-    """Gradients that travel as dense tensors; sparse ones are made dense, and their results sparse again.
+    """Gradients that are reduced as dense tensors. Sparse ones are made dense, and their results sparse again.
 
     Args:
-        entries, number, note: as for every bucket.
-        settings: how to combine.
-        comm: among whom.
-        sparse_dims: of each entry, how many sparse dimensions the result shall have; 0 for a dense one.
+        entries, number, note: see `Bucket`.
+        settings: how the gradients are combined.
+        comm: the communicator.
+        sparse_dims: the number of sparse dimensions of each entry's result; 0 for a dense result.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class DenseBucket(Bucket):
         reduction = settings.how.reduction
         self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction)
         before, self._after = settings.find_factors(comm.members.size)
-        # As a tensor without dimensions: torch takes it faster than a number, and its dtype changes no other's.
+        # A tensor without dimensions is faster than a number, and does not change the result's dtype.
         self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64, device="cpu")
         self._keeps = comm.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
@@ -189,7 +188,7 @@ class DenseBucket(Bucket):
         self._spare: Memory | None = None
 
     def take(self, step: Step) -> None:
-        """See `Bucket`; for those that are missing there are zeros."""
+        """See `Bucket`; a missing gradient counts as zeros."""
         if not self.copies_each:
             super().take(step)
             return
@@ -199,16 +198,16 @@ class DenseBucket(Bucket):
                 self.copy_in(step, entry)
 
     def copy_in(self, step: Step, entry: Entry) -> None:
-        """Bring its gradient, or zeros, into the flat tensor.
+        """Copy the entry's gradient, or zeros, into the flat tensor.
 
         Raises:
-            GradientShapeError: the gradient is not of the shape that its parameter had when the bucket was planned.
+            GradientShapeError: the gradient has another shape than its parameter had when the bucket was planned.
         """
-        self._bring(step, entry, self._before)
+        self._copy_scaled(step, entry, self._before)
         step.ready[entry] = entry.find_version()
 
-    def _bring(self, step: Step, entry: Entry, factor: torch.Tensor | None) -> None:
-        """Bring a gradient, multiplied by a factor, into the flat tensor; see `copy_in`."""
+    def _copy_scaled(self, step: Step, entry: Entry, factor: torch.Tensor | None) -> None:
+        """Copy a gradient, multiplied by a factor, into the flat tensor; see `copy_in`."""
         memory, local = self._open(step), step.local.setdefault(self, {})
         place = self._places[entry]
         parameter = entry.parameter
@@ -222,7 +221,7 @@ class DenseBucket(Bucket):
                 view.mul_(factor)
             return
         is_strided = gradient.layout is torch.strided
-        has_graph = gradient.requires_grad  # of backward(create_graph=True): the user needs it as it is
+        has_graph = gradient.requires_grad  # from backward(create_graph=True): the program needs it unchanged
         source = gradient.detach() if has_graph else gradient
         if not is_strided:
             step.sparse_dims[entry] = gradient.sparse_dim()
@@ -237,7 +236,7 @@ class DenseBucket(Bucket):
             local[entry] = parameter.grad = memory.show(place)
 
     def _pack(self, step: Step, memory: Memory) -> None:
-        """Bring all gradients that were taken into the flat tensors, and zeros for those that are missing."""
+        """Copy all gradients that were taken into the flat tensors, and zeros for missing ones."""
         local = step.local.get(self, {})
         gradients = [local.get(entry) for entry in self.entries]
         packed: list[Any] = [
@@ -253,14 +252,14 @@ class DenseBucket(Bucket):
                 elif gradient is None:
                     view.zero_()
                 else:
-                    self._bring(step, entry, None)
+                    self._copy_scaled(step, entry, None)
         if self._before is not None:
             for flat in memory.flats:
                 flat.mul_(self._before)
         step.contexts[self] = packed
 
     def _unpack(self, step: Step) -> list[int]:
-        """Bring results to the gradients that were packed, and are still there; the places of the others."""
+        """Copy the results back to the packed gradients that still exist; return the places of the others."""
         gradients, views = step.contexts[self], step.memories[self].views
         others = [
             place
@@ -275,10 +274,10 @@ class DenseBucket(Bucket):
         return others
 
     def install(self, step: Step) -> None:
-        """Let each gradient be its part of the flat tensor, or have its values.
+        """Make each gradient its part of the flat tensor, or copy the values.
 
         Raises:
-            GradientShapeError: the parameter has got another shape in the meantime.
+            GradientShapeError: the parameter has another shape than when the bucket was planned.
         """
         memory: Memory = step.memories[self]
         for place in range(len(self.entries)) if self.copies_each else self._unpack(step):
@@ -286,7 +285,7 @@ class DenseBucket(Bucket):
             parameter = entry.parameter
             gradient = parameter.grad
             if gradient is None and not parameter.requires_grad:
-                continue  # frozen in the meantime
+                continue  # the parameter is frozen now
             if lies_in(gradient, view):
                 continue
             if parameter.shape != view.shape:
@@ -301,7 +300,7 @@ class DenseBucket(Bucket):
                 gradient.copy_(view)
 
     def finish(self, comm: Communicator, step: Step) -> None:
-        """Wait for the operation, and multiply."""
+        """Wait for the operation, and multiply the result by the factor."""
         super().finish(comm, step)
         if self._after != 1.0:
             for flat in step.memories[self].flats:
@@ -315,7 +314,7 @@ class DenseBucket(Bucket):
         return Allreduce(flats, self._how, comm.members, name, flats)
 
     def _open(self, step: Step) -> Memory:
-        """The step's memory: that of the last one, unless it must not change any more; then two take turns."""
+        """The memory of this step: that of the last step, or if that is in use, a second one, in turns."""
         memory: Memory | None = step.memories.get(self)
         if memory is not None:
             return memory
@@ -331,18 +330,18 @@ class DenseBucket(Bucket):
         return memory
 
     def _is_in_use(self, memory: Memory) -> bool:
-        """Whether a program still looks at it, or the local gradients lie in it, which are to be kept."""
+        """Whether the program holds the memory, or it has local gradients that must be kept."""
         return memory.is_held or (self._keeps and memory.holds_gradients)
 
 
 def _are_small(parts: Sequence[Part]) -> bool:
-    """Whether gradients are packed: none changes its dtype on the way."""
+    """Whether gradients are packed: they are small, and sent in their own dtype."""
     size = sum(part.parameter.numel() * part.dtype.itemsize for part in parts)
     return size < PACKED_BYTES * len(parts) and all(part.dtype is part.parameter.dtype for part in parts)
 
 
 def _may_be_overwritten(gradient: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> bool:
-    """Whether a gradient's own memory can have the result: it has the parameter's form, and no graph."""
+    """Whether the result can be written to the gradient's memory: same dtype and shape, dense, and without a graph."""
     return (
         gradient.layout is torch.strided
         and not gradient.requires_grad

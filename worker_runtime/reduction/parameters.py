@@ -1,4 +1,4 @@
-"""Whose gradients an optimizer needs at present: those of its parameters that require any, or were frozen with one."""
+"""The parameters whose gradients an optimizer reduces: those that require a gradient, or were frozen with one."""
 
 import time
 import weakref
@@ -15,24 +15,24 @@ NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
 
 class Recorder(Protocol):
-    """What gradients are reported to."""
+    """Receives the reports of the parameters' hooks."""
 
     def record_gradient(self, entry: Entry) -> None:
-        """A backward pass has accumulated into the gradient of `entry`."""
+        """Called after a backward pass has accumulated into the gradient of `entry`."""
 
     def supersede(self, name: str) -> None:
-        """A newer recorder has taken the parameter of this name over: let go of all, and step no more."""
+        """Called when a newer recorder has taken over the parameter of this name: detach, and refuse to step."""
 
 
 class TrackedParameters:
     """The entries of an optimizer's parameters, and the hooks that report their gradients.
 
-    One optimizer tracks a parameter: the newest takes it over from the others.
+    Only one optimizer tracks a parameter: the newest takes it over from the others.
 
     Args:
-        list_parameters: those of the optimizer at present, named.
-        groups: the group of some of them; looked up when one is new.
-        recorder: gradients are reported to it as long as it lives: an optimizer that was dropped no longer averages.
+        list_parameters: returns the optimizer's present parameters with their names.
+        groups: the group of some parameters; looked up when a parameter is new.
+        recorder: receives the reports. It is held weakly, so that an optimizer that was dropped no longer averages.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class TrackedParameters:
         self._list_parameters = list_parameters
         self._groups = groups
         self._recorder = weakref.ref(recorder)
-        self._made = time.monotonic_ns()
+        self._created = time.monotonic_ns()
         self.entries: list[Entry] = []
         self._parameters: frozenset[torch.Tensor] = frozenset()  # of the entries
 
     def update(self) -> bool:
-        """Take in what was added or unfrozen, let go of what is gone, or frozen without a gradient; whether any was."""
+        """Add new and unfrozen parameters, and drop removed and frozen ones; return whether anything changed."""
         listed = [
             (name, parameter)
             for name, parameter in self._list_parameters()
@@ -71,7 +71,7 @@ class TrackedParameters:
         return True
 
     def update_forms(self) -> bool:
-        """Take note of parameters that have another dtype, device, shape or memory format; whether any have."""
+        """Update the entries' forms (dtype, device, shape, strides); return whether one changed."""
         has_changed = False
         for entry in self.entries:
             form = entry.find_form()
@@ -81,34 +81,34 @@ class TrackedParameters:
         return has_changed
 
     def detach(self) -> None:
-        """Leave the parameters alone from now on."""
+        """Remove the hooks from all parameters."""
         for entry in self.entries:
             entry.detach()
 
     def _track(self, name: str, parameter: torch.Tensor) -> Entry:
         entry = Entry(parameter, name, self._groups.get(parameter))
         hook = _Hook(_report, self._recorder, weakref.ref(entry))
-        hook.made = self._made
-        others: dict[int, object] = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001 - torch's only way to ask
+        hook.created = self._created
+        others: dict[int, object] = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001 - torch has no public way
         for other in list(others.values()):
             if isinstance(other, _Hook):
-                min(hook, other, key=lambda one: one.made).supersede()
+                min(hook, other, key=lambda one: one.created).supersede()
         entry.hook = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return entry
 
 
 class _Hook(partial[None]):
-    """A parameter's hook, as a partial called faster than an object with a method of its own.
+    """A parameter's hook. A partial is called faster than an object with a `__call__` method.
 
-    It keeps nothing alive: torch holds it where the garbage collector cannot see it.
+    Its arguments are weak references: torch holds hooks where the garbage collector cannot see them.
 
-    made: when its optimizer began to track parameters.
+    created: when its optimizer was created, in nanoseconds.
     """
 
-    made: int
+    created: int
 
     def supersede(self) -> None:
-        """Another optimizer has the parameter now."""
+        """Report that another optimizer has taken over the parameter."""
         recorder, entry = (find() for find in self.args)
         if recorder is not None and entry is not None:
             recorder.supersede(entry.name)
@@ -118,7 +118,7 @@ class _Hook(partial[None]):
 def _report(
     find_recorder: Callable[[], Recorder | None], find_entry: Callable[[], Entry | None], _: torch.Tensor
 ) -> None:
-    """A backward pass has accumulated into the parameter's gradient."""
+    """Report that a backward pass has accumulated into the parameter's gradient."""
     recorder, entry = find_recorder(), find_entry()
     if recorder is not None and entry is not None:
         recorder.record_gradient(entry)

@@ -1,7 +1,7 @@
-"""From gradients to buckets: the same on all ranks, or an error says that it is not.
+"""The plan of buckets, and the negotiation that makes it the same on all ranks.
 
-What the ranks must know of each other's gradients before, they find out in one small operation, the negotiation. It
-costs a round trip, so an optimizer makes it in its first steps, and whenever what was found may have changed.
+The negotiation is one small allreduce, by which the ranks learn of each other's gradients. It costs a round trip, so an
+optimizer negotiates only in its warm-up steps.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from worker_runtime.reduction.unpacked import CompressedBucket, InPlaceBucket, S
 
 @dataclass(frozen=True, slots=True)
 class Negotiation:
-    """What holds on all ranks alike.
+    """The result of a negotiation, the same on all ranks.
 
-    steps_since_discard: for how many steps, on the rank where it is least, no complete gradients were thrown away;
-        negative for some time after that has happened.
-    order: the entries, in the order in which they became ready on the first rank.
-    sparse_dims: of each entry, how many sparse dimensions its gradient has where it is sparse; 0 if nowhere.
-    is_of_all: no rank had joined: all know this.
+    steps_since_discard: the number of steps without discarded gradients, on the rank where it is least; negative for
+        some steps after a discard.
+    order: the indices of the entries, in the order in which their gradients became ready on the first rank.
+    sparse_dims: the number of sparse dimensions of each entry's gradient; 0 where it is dense on all ranks.
+    is_of_all: all ranks took part; none had called `join()`.
     """
 
     steps_since_discard: int
@@ -40,26 +40,26 @@ class Negotiation:
     is_of_all: bool
 
 
-PLAN = "allreduce.{}.plan"  # the operation's name, but for the optimizer's
+PLAN = "allreduce.{}.plan"  # the operation's name, without the optimizer's
 
 
 def ask_negotiation(
     comm: Communicator, entries: Sequence[Entry], ready: Iterable[Entry], steps_since_discard: int, note: str
 ) -> Handle[list[torch.Tensor]]:
-    """Ask what all ranks have; see `read_negotiation`.
+    """Submit a negotiation; see `read_negotiation`.
 
     Args:
-        comm: among whom.
-        entries: of all gradients.
-        ready: those that are complete, in the order in which they became so.
-        steps_since_discard: of this rank; see `Negotiation`.
-        note: what all ranks must have alike.
+        comm: the communicator.
+        entries: the entries of all gradients.
+        ready: the entries with complete gradients, in the order in which they became ready.
+        steps_since_discard: this rank's number; see `Negotiation`.
+        note: a description that must be the same on all ranks.
     """
     places = dict.fromkeys(entries, 0)
     if comm.is_first:
         places.update((entry, place) for place, entry in enumerate(ready, 1) if entry in places)
     sparse = [entry.find_sparse_dims() for entry in entries]
-    # All by the maximum: what only one rank knows, the others leave at zero.
+    # All are combined by the maximum: for a number that only one rank knows, the others send zero.
     findings = torch.tensor([-steps_since_discard, *places.values(), *sparse], dtype=torch.int64, device="cpu")
     operation = Allreduce([findings], Combination(Reduction.MAX), comm.members, PLAN.format(comm.name))
     operation.is_of_step = True
@@ -68,15 +68,15 @@ def ask_negotiation(
 
 
 def read_negotiation(comm: Communicator, handle: Handle[list[torch.Tensor]], count: int) -> Negotiation:
-    """Wait for what `ask_negotiation` has asked.
+    """Wait for a negotiation that `ask_negotiation` has submitted.
 
     Args:
-        comm: among whom.
-        handle: of the negotiation.
-        count: of the entries.
+        comm: the communicator.
+        handle: the handle of the negotiation.
+        count: the number of entries.
 
     Raises:
-        HorovodInternalError: the ranks have not the same gradients, or the operation failed.
+        HorovodInternalError: the ranks have different gradients, or the operation failed.
     """
     (found,) = comm.engine.wait(handle)
     negative_steps, *numbers = found.tolist()
@@ -94,15 +94,15 @@ def make_buckets(
     order: Iterable[int] | None = None,
     first_number: int = 0,
 ) -> list[Bucket]:
-    """Put gradients into buckets, in the order in which these become complete.
+    """Put gradients into buckets, in the order in which the buckets become complete.
 
     Args:
-        entries: of the gradients.
-        settings: how they are combined.
-        comm: among whom.
-        sparse_dims: of each, as in `Negotiation`; None where all are dense.
-        order: in which they become ready; None guesses.
-        first_number: of the buckets.
+        entries: the entries of the gradients.
+        settings: how the gradients are combined.
+        comm: the communicator.
+        sparse_dims: see `Negotiation`; None where all gradients are dense.
+        order: the order in which gradients become ready; None for the reverse order of the parameters.
+        first_number: the number of the first bucket.
     """
     dims = list(sparse_dims or [0] * len(entries))
     gathers = settings.gathers_sparse
@@ -112,7 +112,7 @@ def make_buckets(
         dtype = settings.choose_dtype(parameter.dtype)
         group: object = None if entry.group is None else (entry.group, parameter.device)
         if gathers and dims[index]:
-            group = ("sparse", index)  # by itself
+            group = ("sparse", index)  # a bucket of one gradient
         items.append(Item(parameter.numel() * dtype.itemsize, (dtype, parameter.device), group))
     planned = plan_buckets(items, *settings.bounds, order)
     whole = f"{settings.describe()}, of {len(entries)} in all ({make_digest(entries)})"
@@ -133,7 +133,7 @@ def make_buckets(
 
 
 def describe(entries: Sequence[Entry]) -> str:
-    """Some gradients, for comparison with those of other ranks: how many, from which to which, and a digest of all."""
+    """A description of gradients to compare with other ranks': their number, the first, the last, and a digest."""
     if not entries:
         return "no gradients"
     first, last = (f"'{entry.name}' {list(entry.parameter.shape)}" for entry in (entries[0], entries[-1]))
@@ -145,7 +145,7 @@ def describe(entries: Sequence[Entry]) -> str:
 
 
 def make_digest(entries: Iterable[Entry]) -> str:
-    """A few characters that differ where anything differs that all ranks must have alike."""
+    """A short digest of all properties of the entries that must be the same on all ranks."""
     digest = hashlib.blake2s(digest_size=4)
     for entry in entries:
         parameter = entry.parameter

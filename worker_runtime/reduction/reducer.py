@@ -1,23 +1,23 @@
-"""Gradient averaging: buckets are asked for while backward is still computing, and awaited before the optimizer steps.
+"""Gradient averaging: buckets are submitted while backward runs, and awaited before the optimizer steps.
 
-Each bucket is one operation, asked for as soon as its gradients are complete on this rank; the sequencer finds the
-order. A parameter that got no gradient here counts as zeros, since another rank may have one for it.
+Each bucket is one operation. It is submitted when its gradients are complete on this rank; the sequencer fixes the
+order of all ranks. A parameter without a gradient here counts as zeros, since another rank may have a gradient for it.
 
-**Warm-up and overlap.** In its first steps an optimizer warms up: it asks for nothing before `synchronize()`, and a
-negotiation of the ranks comes first. It tells which gradients are sparse and in which order they became ready; the
-buckets are planned anew, and from then on the optimizer overlaps.
+**Warm-up and overlap.** In its first steps an optimizer warms up: it submits nothing before `synchronize()`, where the
+ranks first negotiate which gradients are sparse and in which order they become ready. After that the buckets are
+planned, and the optimizer overlaps: it submits them during backward.
 
-**Gradients that are thrown away** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator)
-cost nothing in the warm-up. Later the optimizer has asked for some of them, perhaps for others on other
-ranks: all its buckets are completed on all ranks, and the optimizer warms up again, so that in a GAN what is
-thrown away every time is soon not sent at all. A rank that uses what another throws away asks for its next bucket,
-where that one asks for a negotiation: they wait for each other, which all ranks are told.
+**Discarded gradients** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator) cost nothing
+in the warm-up. In an overlapped step some buckets are already submitted, perhaps different ones on each rank. So all
+buckets are completed on all ranks, and the optimizer warms up again. In a GAN, gradients that are always discarded are
+soon not sent at all. If a rank uses gradients that another one discards, the first submits its next bucket and the
+other a negotiation: they wait for each other, which all ranks report as a DeadlockError.
 
-**Failures.** Every rank asks for each operation of a step once, whatever happens: one whose step fails says FAIL for
-what it has not asked for, so that the others' step fails too, and all are in step. Then all warm up again. While the
-gradients are made in a closure, the last bucket is held back, so that there is something to fail.
+**Failures.** Every rank submits each operation of a step exactly once. A rank whose step fails sends FAIL for the
+operations that it has not submitted, so that the step fails on all ranks. Then all warm up again. While a closure
+computes gradients, the last bucket is held back, so that an operation is left to fail.
 
-Long because one step is one story.
+Long because one step is one sequence of events.
 """
 
 import threading
@@ -54,25 +54,25 @@ from worker_runtime.reduction.plan import (
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.settings import Settings
 
-# For how many steps an optimizer warms up after gradients were thrown away: one that does so regularly, for good.
+# The number of warm-up steps after gradients were discarded. An optimizer that discards regularly stays in the warm-up.
 _WARM_UP_STEPS = 100
 
-Course = tuple[int, tuple[int, ...] | None]  # for how many steps nothing was thrown away, and the order of readiness
+Course = tuple[int, tuple[int, ...] | None]  # the number of steps since a discard, and the order of readiness
 
 
 class GradientReducer:
     """Reduces the gradients of an optimizer's parameters over the ranks of a process set, once per step.
 
     Args:
-        list_parameters: those of the optimizer, named, in the same order on all ranks. Asked anew for each step: those
-            that are added or unfrozen are reduced from then on.
-        get_engine: the engine of the present generation; asked for anew at each use.
+        list_parameters: returns the optimizer's parameters with their names, in the same order on all ranks. It is
+            called in each step, so that added and unfrozen parameters are reduced too.
+        get_engine: returns the engine of the present generation.
         settings: how gradients are combined.
-        passes: backward passes per step; their gradients are summed locally before they are sent.
-        groups: of parameters whose gradients travel together; looked up when a parameter is new.
-        find_set: the number of the process set in the present generation.
-        label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
-        check: of the replicas, in some steps; None for none.
+        passes: the number of backward passes per step, whose gradients are summed locally.
+        groups: the group of some parameters; looked up when a parameter is new.
+        find_set: returns the number of the process set in the present generation.
+        label: distinguishes reducers; those of one label are matched by the order of their creation.
+        check: compares the replicas in some steps; None for no check.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class GradientReducer:
     ) -> None:
         self._get_engine = get_engine
         self._settings = settings or Settings()
-        self.passes = passes  # may be changed: of parameters that have made none in this step
+        self.passes = passes  # a change applies to parameters without a backward pass in this step
         self._tracked = TrackedParameters(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
         self._label = label
@@ -99,19 +99,17 @@ class GradientReducer:
         self._generation = 0
         self._communicator: Communicator | None = None
         self._buckets: list[Bucket] = []
-        self._planned: object = None  # what the buckets of a warm-up step were planned from
-        self._sparse_dims: dict[
-            Entry, int
-        ] = {}  # other than none, with which an overlapped step's buckets were planned
+        self._planned: object = None  # the inputs of the plan of a warm-up step's buckets
+        self._sparse_dims: dict[Entry, int] = {}  # of the overlapped plan; without zeros
         self._step = Step()
         self._is_overlapped = False
         self._steps_since_discard = 0
-        self._order: tuple[int, ...] | None = None  # in which gradients become ready, once that is known
-        self._preparations = 0  # within which gradients are made at present
-        self._failures = 0  # steps that have failed here, of which the others were told
-        self._has_changed = False  # the parameters have, since the last step
-        self._has_reduced = False  # some step, with the present engine
-        self._superseded: str | None = None  # a parameter that a newer reducer has
+        self._order: tuple[int, ...] | None = None  # the order in which gradients become ready, once it is known
+        self._preparations = 0  # the number of active `preparing` contexts
+        self._failures = 0  # the number of failed steps that this rank has reported
+        self._has_changed = False  # whether the parameters have changed since the last step
+        self._has_reduced = False  # whether the present engine has reduced a step
+        self._superseded: str | None = None  # a parameter that a newer reducer has taken over
         self._enter()
         self._tracked.update()
 
@@ -122,22 +120,22 @@ class GradientReducer:
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """As they are planned at present."""
+        """The buckets of the present plan."""
         return tuple(self._buckets)
 
     @property
     def handles(self) -> dict[torch.Tensor, Handle[Any]]:
-        """What is in flight, by parameter."""
+        """The handles of the operations in flight, by parameter."""
         return {entry.parameter: handle for bucket, handle in self._step.handles.items() for entry in bucket.entries}
 
     def completes_bucket(self, entry: Entry) -> bool:
-        """Whether the gradient of `entry` is the last one that its bucket lacks."""
+        """Whether the gradient of `entry` is the last missing one of its bucket."""
         bucket = entry.bucket
         return bucket is not None and len(self._step.local.get(bucket, ())) == len(bucket.entries) - 1
 
     @property
     def is_reduced(self) -> bool:
-        """Whether this rank's gradients are what `synchronize()` made: none was added to, or taken away, since then."""
+        """Whether this rank's gradients are the results of `synchronize()`, none of them changed or cleared since."""
         is_between = self._step.follows_reduced and not self._step.has_begun
         return is_between and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._tracked.entries
@@ -145,11 +143,11 @@ class GradientReducer:
 
     @property
     def course(self) -> Course:
-        """How gradients travel in the next step: of two jobs, alike only where this is."""
+        """The inputs of the bucket plan. Two jobs sum in the same order only where these are the same."""
         return self._steps_since_discard, self._order
 
     def resume(self, course: Course) -> None:
-        """Begin as another job has gone on, so that sums are made in the same order; the same on all ranks."""
+        """Continue with the course of another job, so that sums have the same order. Call it on all ranks."""
         self.discard()
         with self._lock:
             steps, order = course
@@ -158,53 +156,52 @@ class GradientReducer:
             self._order = order if is_fitting else None
 
     def are_all_reduced(self) -> bool:
-        """Whether those of all ranks are, which all must ask: a backward pass may have touched them on one alone.
+        """Whether `is_reduced` holds on all ranks. A collective: a backward pass may have run on one rank only.
 
         Raises:
-            HorovodInternalError: the ranks could not be asked.
+            HorovodInternalError: the operation failed.
         """
         with self._lock:
             self._enter()
         if not self._has_reduced:
-            return False  # ranks that have just come would not ask
+            return False  # new ranks would not take part
         others = torch.tensor([not self.is_reduced], dtype=torch.float32, device="cpu")
         return not self.average(others, part="others").item()
 
     def synchronize(self) -> None:
-        """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
+        """Wait until every parameter's gradient is the reduced one. A rank alone in its set returns immediately.
 
         Raises:
             SupersededError: a newer reducer has one of the parameters.
-            HorovodInternalError: a reduction failed, or the ranks do not have the same gradients; the gradients are
-                then undefined.
+            HorovodInternalError: a reduction failed, or the ranks have different gradients; the gradients are then
+                undefined.
         """
         with self._lock, torch.no_grad():
             step = self._step
             is_asked = self._is_overlapped and step.has_ready
             if is_asked and all(entry.parameter.grad is None for entry in step.list_ready()):
-                self.discard()  # what was taken during backward the program has thrown away, and made nothing since
+                self.discard()  # the program has cleared the gradients that were taken during backward
             while (comm := self._enter()) is not None:
                 try:
                     self._reduce(comm)
                 except StepRevokedError:
-                    continue  # with those that are left, from the gradients that were kept
+                    continue  # with the surviving ranks and the kept gradients
                 self._step.follows_reduced = self._has_reduced = True
                 return
             self._end_step()
             commit_alone(self._get_engine(), self._find_set)
 
     def discard(self) -> None:
-        """Throw away what this step's backward passes have made; the gradients are undefined then.
+        """Discard the gradients of this step; their values are undefined afterwards.
 
-        Where gradients are complete, all ranks must come here: what was asked for is completed.
+        If gradients are complete, all ranks must call this: submitted operations are completed.
 
         Raises:
             HorovodInternalError: a reduction failed.
         """
         with self._lock, torch.no_grad():
-            # What an engine that has gone was asked for has ended with it. The place in the next one is taken when
-            # gradients are there: reducers find each other by the order in which they come, and only those that were
-            # there before have something to throw away, or a state to restore.
+            # The operations of a closed engine ended with it. The new engine is entered only with gradients: reducers
+            # are matched by the order in which they enter, and new ranks' reducers have nothing to discard.
             is_over = self._get_engine() is not self._engine
             comm = None if is_over else self._enter()
             if comm is not None and self._step.has_ready:
@@ -223,9 +220,9 @@ class GradientReducer:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """While a step's gradients are made for `synchronize`: if that fails, the other ranks' step does, too.
+        """A context in which gradients are computed for `synchronize`: its error makes the other ranks' step fail too.
 
-        The lock is not held meanwhile: backward may record gradients from threads of its own.
+        The lock is not held: backward may record gradients from other threads.
         """
         with self._lock:
             comm = self._enter()
@@ -239,7 +236,7 @@ class GradientReducer:
             raise
         except BaseException as error:
             with self._lock, torch.no_grad():
-                if self._communicator is not None and self._failures == failures:  # else it is told already
+                if self._communicator is not None and self._failures == failures:  # else it is already reported
                     self._fail(self._communicator, error)
             raise
         finally:
@@ -247,9 +244,15 @@ class GradientReducer:
                 self._preparations -= 1
 
     def average(self, value: torch.Tensor, note: str = "", part: str = "loss") -> torch.Tensor:
-        """A value of this rank's combined with those of the others as gradients are: the loss that belongs to them.
+        """Combine a value, such as the loss, over the ranks in the way of the gradients.
 
-        With a note, all ranks must have the same, and are told of it where they have not; `part` is what they call it.
+        Args:
+            value: this rank's value.
+            note: a description that must be the same on all ranks.
+            part: the last part of the operation's name.
+
+        Raises:
+            HorovodInternalError: the operation failed, or the ranks' notes differ.
         """
         with self._lock, torch.no_grad():
             comm = self._enter()
@@ -267,10 +270,10 @@ class GradientReducer:
             return comm.engine.run(operation)[0]
 
     def supersede(self, name: str) -> None:
-        """See `Recorder`. What is under way is completed.
+        """See `Recorder`. Submitted operations are completed.
 
         Raises:
-            UnfinishedStepError: there are gradients under way, which would be lost.
+            UnfinishedStepError: gradients are being averaged, and would be lost.
         """
         with self._lock, torch.no_grad():
             if self._superseded is None:
@@ -285,23 +288,23 @@ class GradientReducer:
                 self._begin_warm_up(0)
 
     def record_gradient(self, entry: Entry) -> None:
-        """A backward pass has accumulated into the gradient of `entry`.
+        """Handle that a backward pass has accumulated into the gradient of `entry`.
 
         Raises:
-            ExcessBackwardError: there were more passes than one step has.
+            ExcessBackwardError: there were more passes than `passes`.
         """
         step, bucket = self._step, entry.bucket
         gradients = None if bucket is None else step.open.get(bucket)
         if bucket is None or gradients is None or entry in gradients or self.passes > 1:
             self._record(entry)
             return
-        gradients[entry] = entry.parameter.grad  # most come here, and no further; so nothing is locked
+        gradients[entry] = entry.parameter.grad  # the common case, which needs no lock
         latest = step.latest
         if len(gradients) == len(bucket.entries) or (latest is not None and latest.terms is None):
-            self._go_on(step, bucket)
+            self._advance(step, bucket)
 
     def _record(self, entry: Entry) -> None:
-        """Any gradient; see `record_gradient`."""
+        """The general case of `record_gradient`."""
         with self._lock:
             comm = self._enter()
             if comm is None:
@@ -328,10 +331,10 @@ class GradientReducer:
                 gradients[entry] = entry.parameter.grad
                 if is_single:
                     step.open[bucket] = gradients
-            self._go_on(step, bucket)
+            self._advance(step, bucket)
 
-    def _go_on(self, step: Step, bucket: Bucket) -> None:
-        """A bucket has got a gradient: ask for it if that was the last one, else run what was released."""
+    def _advance(self, step: Step, bucket: Bucket) -> None:
+        """After a gradient of a bucket: submit the bucket if it is full, else run released operations."""
         with self._lock:
             comm = self._enter()
             if comm is None or self._step is not step:
@@ -340,17 +343,18 @@ class GradientReducer:
             is_full = len(step.local[bucket]) == len(bucket.entries) and bucket not in step.handles
             if is_full and not (is_last and self._preparations):
                 bucket.take(step)
-                with suppress(StepRevokedError):  # whatever comes next enters the new generation
-                    bucket.submit(comm, step, at_once=True, is_awaited=is_last)  # the step is near; no thread wakes
+                with suppress(StepRevokedError):  # the next call enters the new generation
+                    # For the last bucket the step is near, so the background thread need not wake.
+                    bucket.submit(comm, step, at_once=True, is_awaited=is_last)
                 step.latest = step.handles.get(bucket)
             elif step.latest is not None and step.latest.terms is None:
                 comm.engine.progress()
 
     def _enter(self) -> Communicator | None:
-        """The place in the present generation.
+        """Enter the present generation, and return its communicator; None if no other rank takes part.
 
-        With a new engine everything begins anew. Where the same one has gone on without ranks that were lost, the
-        step goes on too: with the local gradients, of which all are asked for again.
+        With a new engine all state is new. If the same engine has continued without lost ranks, the step continues
+        too: its local gradients are submitted again.
         """
         engine = self._get_engine()
         if engine is not self._engine:
@@ -381,7 +385,7 @@ class GradientReducer:
             if self._check is not None:
                 self._check.ask(comm)
             if not was_overlapped:
-                self._explore(comm)
+                self._negotiate(comm)
             elif self._has_changed:
                 self._extend(comm)
             self._complete(comm)
@@ -408,67 +412,67 @@ class GradientReducer:
             raise SupersededError(self._superseded)
 
     def _begin(self, comm: Communicator) -> None:
-        """The first gradient of a step is there; once for each step, since it looks at all parameters."""
+        """Begin a step with its first gradient; only once for each step, since this checks all parameters."""
         self._step.has_begun = True
         self._adapt(comm)
 
     def _adapt(self, comm: Communicator) -> None:
-        """Where parameters have another form than when the buckets were planned, plan anew.
+        """Plan again if parameters have other forms than in the plan.
 
-        All ranks do so before they ask for anything of the step; those that have not the same are told. A program that
-        changes a form later finds its gradients in the new form, and is heard in the next step.
+        All ranks do this before they submit an operation of the step; an error names ranks that differ. If a program
+        changes a form later, its gradients get the new form, and the next step plans again.
         """
-        if self._is_under_way() or not self._tracked.update_forms() or not self._is_overlapped:
+        if self._is_in_use() or not self._tracked.update_forms() or not self._is_overlapped:
             return
         entries = [entry for bucket in self._buckets for entry in bucket.entries]
         dims = [self._sparse_dims.get(entry, 0) for entry in entries]
         self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=range(len(entries))))
 
-    def _is_under_way(self) -> bool:
-        """Whether gradients were asked for, or have been brought where they travel."""
+    def _is_in_use(self) -> bool:
+        """Whether the plan is in use: buckets have gradients or were submitted."""
         return (self._is_overlapped and self._step.has_ready) or bool(self._step.handles)
 
     @contextmanager
     def _completing(self, comm: Communicator) -> Iterator[None]:
-        """While all that belongs to the step is asked for and awaited."""
+        """A context that submits and awaits the operations of a step: its error makes the other ranks' step fail."""
         try:
             yield
         except StepRevokedError:
-            raise  # nothing has failed: the step is run again
+            raise  # not a failure: the step runs again
         except BaseException as error:
             self._fail(comm, error)
             raise
 
     def _fail(self, comm: Communicator, error: BaseException) -> None:
-        """The step has failed here, and ends; the others are told."""
+        """End a failed step, and make the other ranks' step fail."""
         self._failures += 1
-        if not isinstance(error, DeadlockError):  # else nothing is pending on any rank, and all begin anew
-            self._tell(comm, error)
+        if not isinstance(error, DeadlockError):  # after a deadlock nothing is pending on any rank
+            self._fail_unsubmitted(comm, error)
         for handle in self._step.handles.values() if isinstance(error, Exception) else ():  # an interrupt does not wait
             with suppress(Exception):
-                comm.engine.wait(handle)  # so that nothing is written to gradients afterwards
+                comm.engine.wait(handle)  # so that no operation writes to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
         self._begin_warm_up(0)
         self._end_step()
 
-    def _tell(self, comm: Communicator, error: BaseException) -> None:
-        """Fail all that the others ask for in this step, and this rank has not asked for."""
+    def _fail_unsubmitted(self, comm: Communicator, error: BaseException) -> None:
+        """Send FAIL for all operations of this step that this rank has not submitted."""
         if self._check is not None:
             self._check.fail(comm, error)
         if self._is_overlapped and self._superseded is None:
-            with suppress(Exception):  # the failure that was first is told
+            with suppress(Exception):  # the first failure is reported
                 self._adapt(comm)
                 self._tracked.update()
-                self._extend(comm)  # the others ask for parameters that are new as well
+                self._extend(comm)  # the other ranks also submit buckets of new parameters
         if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
         for bucket in self._buckets if self._is_overlapped or self._step.negotiation is not None else ():
             if bucket not in self._step.handles:
                 comm.fail(bucket.part, error)
 
-    def _explore(self, comm: Communicator) -> None:
-        """In a warm-up step: find out what all have, and plan accordingly."""
+    def _negotiate(self, comm: Communicator) -> None:
+        """In a warm-up step: negotiate, and plan the buckets from the result."""
         entries = tuple(self._tracked.entries)
         note = f"{self._settings.describe()}, {describe(entries)}"
         step = self._step
@@ -481,25 +485,25 @@ class GradientReducer:
             self._planned = planned
 
     def _extend(self, comm: Communicator) -> None:
-        """In an overlapped step: let parameters that are new travel, too."""
+        """In an overlapped step: add buckets for new parameters."""
         new = [entry for entry in self._tracked.entries if entry.bucket is None]
         if new:
             self._buckets += make_buckets(new, self._settings, comm, first_number=len(self._buckets))
 
     def _complete(self, comm: Communicator, *, takes: bool = True) -> bool:
-        """Ask for all buckets, whether they are full or not, and wait; whether no rank had joined at the last one.
+        """Submit all buckets, full or not, and wait for them; return whether no rank had joined.
 
         Args:
-            comm: among whom.
-            takes: the gradients that were not taken are; else they do not matter, and are left alone.
+            comm: the communicator.
+            takes: take the missing gradients; False where the step is discarded and their values do not matter.
         """
         for bucket in self._buckets if takes else ():
             bucket.refuse_changes(self._step)
-        self._ask_rest(comm, takes=takes)
+        self._submit_rest(comm, takes=takes)
         if not self._buckets:
             return True
         last = self._step.handles[self._buckets[-1]]
-        comm.engine.await_answer(last)  # before any data: its question leaves now, and it runs beside the others
+        comm.engine.await_answer(last)  # first: this sends its request now, so that it runs beside the others
         failures = []
         for bucket in self._buckets:
             try:
@@ -510,8 +514,8 @@ class GradientReducer:
             raise failures[0]
         return last.terms is None or not last.terms.joined
 
-    def _ask_rest(self, comm: Communicator, *, takes: bool) -> None:
-        """Ask for the buckets that were not asked for during backward."""
+    def _submit_rest(self, comm: Communicator, *, takes: bool) -> None:
+        """Submit the buckets that were not submitted during backward."""
         step = self._step
         for bucket in self._buckets:
             if bucket not in step.handles:
@@ -520,10 +524,10 @@ class GradientReducer:
                 bucket.submit(comm, step, is_awaited=bucket is self._buckets[-1])
 
     def _restart(self, entry: Entry) -> None:
-        """A gradient was complete, and backward has made another: all is well if the first one was thrown away."""
+        """Handle a second gradient of a complete entry: an error, unless the program has discarded the first one."""
         gradient = entry.parameter.grad
         if entry.bucket is None:
-            # Autograd adds to a gradient in place, so that its version grows; that of a new one begins at 0.
+            # Autograd adds to a gradient in place, which increments its version; a new gradient starts at 0.
             is_new = gradient is None or gradient._version <= self._step.ready[entry]  # noqa: SLF001 - as above
         else:
             is_new = gradient is not self._step.find_local(entry)
@@ -534,7 +538,7 @@ class GradientReducer:
             self._begin(self._communicator)
 
     def _begin_overlap(self, comm: Communicator, negotiation: Negotiation) -> None:
-        """Ask during backward from now on, in buckets that are complete as early as can be."""
+        """Submit during backward from now on, in buckets that are planned to be complete as early as possible."""
         self._is_overlapped, self._planned = True, None
         entries, dims = self._tracked.entries, negotiation.sparse_dims
         self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
@@ -555,5 +559,5 @@ class GradientReducer:
             entry.bucket = None
 
     def _end_step(self) -> None:
-        """The next step begins anew."""
+        """Drop the state of this step."""
         self._step = Step()

@@ -1,7 +1,7 @@
-"""Comparing the ranks' parameters now and then: whether they are replicas still.
+"""The check that the ranks' parameters are equal: HVD_CHECK_REPLICAS.
 
-Each rank makes a number of every parameter's bytes, and an optimizer's first operation of a step compares them: all
-have the same where the greatest and the least are equal. For programs whose ranks part: it says since when.
+Each rank computes a checksum of every parameter. An allreduce at the start of a step compares them: the ranks agree
+where the maximum and the minimum are equal. The error names the step since which the replicas differ.
 """
 
 import hashlib
@@ -19,18 +19,18 @@ from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.parameters import NamedParameters
 
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"
-REPLICAS = "allreduce.{}.replicas"  # the operation's name, but for the optimizer's
-# Of a checksum: it and its complement fit into int64, and are no less than a joined rank's zeros.
+REPLICAS = "allreduce.{}.replicas"  # the operation's name, without the optimizer's
+# Bits of a checksum: it and its complement fit into int64, and are not less than a joined rank's zeros.
 _BITS = 62
 _ALL = (1 << _BITS) - 1
 
 
 class ReplicaCheck:
-    """Compares an optimizer's parameters before a step, each time that so many steps have passed.
+    """Compares an optimizer's parameters over the ranks before every `interval`-th step.
 
     Args:
-        list_parameters: those of the optimizer, named, in the same order on all ranks.
-        interval: how many steps.
+        list_parameters: returns the optimizer's parameters with their names, in the same order on all ranks.
+        interval: the number of steps between two comparisons.
     """
 
     def __init__(self, list_parameters: Callable[[], NamedParameters], interval: int) -> None:
@@ -41,16 +41,16 @@ class ReplicaCheck:
         self._handle: Handle[list[torch.Tensor]] | None = None
 
     def begin(self) -> None:
-        """The ranks begin anew, perhaps with others."""
+        """Start counting steps in a new generation."""
         self._steps = 0
         self._handle = None
 
     def withdraw(self) -> None:
-        """The step is over; what was asked in it is asked again in the next."""
+        """Forget a submitted comparison; the next step repeats it."""
         self._handle = None
 
     def fail(self, comm: Communicator, error: BaseException) -> None:
-        """The step has failed: the others are told, if they ask and this rank did not come to it."""
+        """Report a failed step: make the other ranks' comparison fail, if it is due and this rank did not submit it."""
         if self._handle is None and self._is_due:
             comm.fail(REPLICAS, error)
 
@@ -59,7 +59,7 @@ class ReplicaCheck:
         return self._steps % self._interval == 0
 
     def ask(self, comm: Communicator) -> None:
-        """Ask whether all have the same, if that is due in this step, and was not asked yet."""
+        """Submit the comparison, if it is due in this step and not submitted yet."""
         if not self._is_due or self._handle is not None:
             return
         named = list(self._list_parameters())
@@ -71,13 +71,13 @@ class ReplicaCheck:
         self._handle = comm.engine.submit(operation, at_once=True)
 
     def finish(self, comm: Communicator) -> None:
-        """The step ends: wait for the answer, if it was asked for.
+        """Wait for the comparison, if one was submitted, and count the step.
 
         Args:
-            comm: among whom.
+            comm: the communicator.
 
         Raises:
-            ReplicasDifferError: not all ranks have the same parameters.
+            ReplicasDifferError: a parameter differs between ranks.
             HorovodInternalError: the comparison failed.
         """
         if self._handle is not None:
@@ -91,14 +91,16 @@ class ReplicaCheck:
 
 
 def read_interval(environment: Mapping[str, str]) -> int:
-    """After how many steps the ranks' parameters are compared; 0 for never.
+    """The value of HVD_CHECK_REPLICAS: the number of steps between two comparisons; 0 for no check.
 
     Raises:
-        WrongArgumentError: the variable is no such number.
+        WrongArgumentError: the value is not a whole number.
     """
     text = environment.get(CHECK_REPLICAS, "").strip()
     if text and not text.isdecimal():
-        raise WrongArgumentError(f"{CHECK_REPLICAS}={text!r} is no number of steps; 1 compares the replicas each step")
+        raise WrongArgumentError(
+            f"{CHECK_REPLICAS}={text!r} is not a number of steps; for example, 1 compares the replicas before each step"
+        )
     return int(text or 0)
 
 

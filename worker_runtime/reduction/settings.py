@@ -1,6 +1,6 @@
-"""How gradients are combined and how they travel: what a user chooses once for an optimizer or a trainer.
+"""The settings of a distributed optimizer or trainer: how gradients are combined and sent.
 
-All of it is used much later, in a step; so wrong arguments are refused here, where they are given.
+Arguments are checked here, when the optimizer is created, and not in its first step.
 """
 
 import math
@@ -17,30 +17,30 @@ from worker_runtime.errors import WrongArgumentError
 
 
 class Compressor(Protocol):
-    """How what travels is made smaller, the same on all ranks: a class with static methods will do, or an object.
+    """Compresses tensors for the transfer: an object, or a class with static methods. The same on all ranks.
 
-    In torch both methods are pure, and differentiable where gradients are to flow through. In MXNet they are given
-    arrays, and give arrays.
+    In torch both methods must be pure, and differentiable if gradients flow through them. In MXNet they take and return
+    arrays.
     """
 
     def compress(self, tensor: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
-        """What travels, dense, and what `decompress` needs to know."""
+        """Return the dense tensor to send, and a context for `decompress`."""
 
-    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress gave
-        """What was given as it was, of what has come back."""
+    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress returned
+        """Return the decompressed result, given the reduced tensor and the context of `compress`."""
 
 
 class NoneCompressor:
-    """Sends what it is given as it is."""
+    """Sends tensors unchanged."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, None]:  # noqa: ANN401 - of any framework
-        """The same."""
+        """Return the tensor, and no context."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor: Any, context: None) -> Any:  # noqa: ANN401 - of any framework
-        """The same."""
+        """Return the tensor."""
         del context
         return tensor
 
@@ -49,12 +49,12 @@ class NoneCompressor:
 class Settings:
     """How gradients are combined.
 
-    how: the reduction, and the factors before and after it; not ADASUM.
-    wire_dtype: as what floating-point gradients travel; None for their own dtype.
-    compressor: the user's own, through which every gradient passes by itself; None for none.
-    sparse_as_dense: sparse gradients travel as dense ones, and become sparse again.
-    in_place: gradients that travel as they are stay where they lie, in memory that is not torch's; they are dense.
-    bounds: of the first and of the other buckets, in bytes.
+    how: the reduction (not ADASUM), and the factors before and after it.
+    wire_dtype: the dtype in which floating-point gradients are sent; None for their own dtype.
+    compressor: the user's compressor, which compresses each gradient separately; None for none.
+    sparse_as_dense: sparse gradients are reduced as dense ones, and become sparse again.
+    in_place: dense gradients are reduced in their own memory, which is not torch's.
+    bounds: the sizes of the first bucket and of the others, in bytes.
     """
 
     how: Combination = AVERAGE
@@ -66,19 +66,19 @@ class Settings:
 
     @property
     def gathers_sparse(self) -> bool:
-        """Whether sparse gradients travel as such: only sums and averages can be made of gathered elements."""
+        """Whether the elements of sparse gradients are gathered, which allows only sums and averages."""
         adds = self.how.reduction in (Reduction.SUM, Reduction.AVERAGE)
         return adds and not self.sparse_as_dense and self.compressor is None
 
     def choose_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """As what the gradient of a parameter travels."""
+        """The dtype in which the gradient of a parameter of this dtype is sent."""
         return self.wire_dtype if self.wire_dtype is not None and dtype.is_floating_point else dtype
 
     def find_factors(self, size: int) -> tuple[float, float]:
-        """What a gradient is multiplied by before, and what the sum over `size` ranks is multiplied by after.
+        """The factors of a gradient before the sum over `size` ranks, and of the sum after it.
 
-        Without factors of the user's the whole of the average happens before, in the one pass over the data that
-        brings a gradient into its bucket.
+        Without a predivide factor the division by `size` happens before, in the same pass over the data that copies a
+        gradient into its bucket.
         """
         how = self.how
         if how.reduction is not Reduction.AVERAGE:
@@ -88,7 +88,7 @@ class Settings:
         return how.prescale, how.postscale / size
 
     def describe(self) -> str:
-        """For comparison with the other ranks, and for their error messages."""
+        """A description to compare with other ranks', and for error messages."""
         parts = [self.how.reduction.name.lower()]
         if self.how.prescale != 1.0 or self.how.postscale != 1.0:
             parts.append(f"factors {self.how.prescale:g} and {self.how.postscale:g}")
@@ -102,7 +102,7 @@ class Settings:
 
 
 def check_compression(title: str, compression: object) -> None:
-    """Raise WrongArgumentError unless it can compress and decompress."""
+    """Raise WrongArgumentError unless the compressor has `compress` and `decompress`."""
     if not all(callable(getattr(compression, name, None)) for name in ("compress", "decompress")):
         raise WrongArgumentError(
             f"{title}: compression is {compression!r}; give hvd.Compression.none, hvd.Compression.fp16, or an object "
@@ -111,31 +111,28 @@ def check_compression(title: str, compression: object) -> None:
 
 
 def read_predivide(title: str, value: object) -> float:
-    """The factor by which gradients are divided before the sum, and multiplied after.
+    """The argument `gradient_predivide_factor` as a float.
 
     Args:
-        title: who was called, for messages.
+        title: the name of the called function, for messages.
         value: any number, also NumPy's.
 
     Raises:
-        WrongArgumentError: it is no number, or one cannot divide and multiply by it.
+        WrongArgumentError: it is not a number, is 0, or it or its inverse is not finite.
     """
     factor = read_factor(f"{title}: gradient_predivide_factor", value)
     if factor == 0.0 or not math.isfinite(factor) or not math.isfinite(1.0 / factor):
-        raise WrongArgumentError(
-            f"{title}: gradient_predivide_factor is {value!r}; give a number by which gradients can be divided and "
-            "multiplied"
-        )
+        raise WrongArgumentError(f"{title}: gradient_predivide_factor is {value!r}; give a finite number other than 0")
     return factor
 
 
 def read_group_count(title: str, count: object) -> int:
-    """The number of groups in which gradients travel.
+    """The argument `num_groups` as an integer.
 
     Raises:
-        WrongArgumentError: it is no integer, or negative.
+        WrongArgumentError: it is not an integer, or negative.
     """
     number = operator.index(count) if isinstance(count, SupportsIndex) else -1
     if number < 0:
-        raise WrongArgumentError(f"{title}: num_groups is {count!r}; give how many, or 0 for as is fastest")
+        raise WrongArgumentError(f"{title}: num_groups is {count!r}; give the number of groups, or 0 for no groups")
     return number

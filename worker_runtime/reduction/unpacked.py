@@ -1,13 +1,12 @@
-"""Buckets that are not packed into flat tensors: gradients that travel where they lie, compressed, or sparse.
+"""Buckets without a flat tensor: gradients that are reduced in place, compressed, or sparse.
 
-Another framework's gradients have their places in its own memory, and no tensor of ours can take one. So the large ones
-are handed to the group as they are, and only small ones are packed. In a job that outlives its workers the results are
-new tensors, which the caller of the reducer copies to their places afterwards.
+MXNet's gradients must stay in its own memory. So large ones are reduced there, and only small ones are packed. In an
+elastic job the results are new tensors, which the caller of the reducer copies back.
 
-What a user's compressor makes is known only when it has run, so there is no memory to prepare: its tensors travel as
-one operation, and the results are decompressed one by one.
+The size of a compressed gradient is known only after compression, so no flat tensor can be prepared. The compressed
+tensors are one operation, and the results are decompressed one by one.
 
-The elements of a sparse gradient are gathered, so that what travels is as large as what was used of the parameter.
+The elements of a sparse gradient are gathered, so the transfer is as large as the used part of the parameter.
 """
 
 from collections.abc import Sequence
@@ -25,12 +24,12 @@ from worker_runtime.reduction.settings import Compressor, Settings
 
 
 class InPlaceBucket(Bucket):
-    """Dense gradients that travel in their own dtype.
+    """Dense gradients that are reduced in their own memory and dtype.
 
     Args:
-        entries, number, note: as for every bucket.
-        settings: how to combine.
-        comm: among whom.
+        entries, number, note: see `Bucket`.
+        settings: how the gradients are combined.
+        comm: the communicator.
     """
 
     def __init__(
@@ -43,10 +42,10 @@ class InPlaceBucket(Bucket):
         self._keeps = comm.is_elastic
 
     def refuse_changes(self, step: Step) -> None:
-        """They change while they travel."""
+        """Check nothing: the reduction itself changes the gradients."""
 
     def install(self, step: Step) -> None:
-        """Let the results be the gradients; most of them are already."""
+        """Make the results the gradients, where they are not the same tensors already."""
         for entry, result in zip(self.entries, step.results[self], strict=True):
             parameter = entry.parameter
             if parameter.grad is not result and (parameter.requires_grad or parameter.grad is not None):
@@ -67,12 +66,12 @@ def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 class CompressedBucket(Bucket):
-    """Gradients that travel as a compressor makes them; sparse ones are made dense first, and sparse again at the end.
+    """Compressed gradients. Sparse ones are made dense before compression, and sparse again at the end.
 
     Args:
-        entries, number, note: as for every bucket.
-        settings: how to combine what the compressor makes.
-        compressor: the user's.
+        entries, number, note: see `Bucket`.
+        settings: how the compressed tensors are combined.
+        compressor: the user's compressor.
     """
 
     def __init__(
@@ -106,13 +105,13 @@ def _make_dense(parameter: torch.Tensor) -> torch.Tensor:
 
 
 class SparseBucket(Bucket):
-    """One parameter whose gradient is sparse on some rank; a rank that has none contributes no elements.
+    """A parameter whose gradient is sparse on some rank. A rank without a gradient contributes no elements.
 
     Args:
-        entry: of the parameter.
-        number, note: as for every bucket.
-        settings: how to combine: a sum or an average; factors of the user's cancel out in an average.
-        sparse_dims: how many of the gradient's dimensions are sparse, on all ranks.
+        entry: the parameter's entry.
+        number, note: see `Bucket`.
+        settings: how the gradients are combined: a sum or an average. The factors cancel out in an average.
+        sparse_dims: the number of sparse dimensions of the gradient, the same on all ranks.
     """
 
     kind = "allgather"
@@ -124,7 +123,7 @@ class SparseBucket(Bucket):
         self._dtype = settings.choose_dtype(entry.parameter.dtype)
 
     def install(self, step: Step) -> None:
-        """Put the result in the gradient's place: sparse, and not coalesced, as autograd makes it."""
+        """Replace the gradient by the result, which is sparse and not coalesced, like a gradient of autograd."""
         (entry,) = self.entries
         if entry.parameter.requires_grad or entry.parameter.grad is not None:
             entry.parameter.grad = step.results[self].to(entry.parameter.dtype)
@@ -134,7 +133,7 @@ class SparseBucket(Bucket):
         return SparseAllreduce(self._make_sparse(), self._reduction, comm.members, name)
 
     def _make_sparse(self) -> torch.Tensor:
-        """The gradient with the agreed number of sparse dimensions."""
+        """The gradient with the negotiated number of sparse dimensions."""
         parameter = self.entries[0].parameter
         gradient = parameter.grad
         dims = self._sparse_dims

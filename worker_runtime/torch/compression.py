@@ -1,7 +1,6 @@
-"""Making tensors smaller before they travel, and what they were afterwards.
+"""Compression of tensors for the transfer.
 
-Whatever has `compress` and `decompress` will do where a compressor is asked for: a class with static methods, as here,
-or an object.
+A compressor is any object, or class with static methods, that has `compress` and `decompress`.
 """
 
 from collections.abc import Sequence
@@ -15,14 +14,14 @@ from worker_runtime.reduction.settings import Compressor, NoneCompressor, check_
 
 
 class Compressed:
-    """The tensors of one call, smaller on their way: `Arrays` of the API.
+    """The tensors of one call, compressed for the transfer; implements `api.calls.Arrays`.
 
     Args:
-        title: of the call, for messages.
+        title: names the call in error messages.
         compression: the compressor.
 
     Raises:
-        WrongArgumentError: it is none.
+        WrongArgumentError: `compression` has no `compress` and `decompress`.
     """
 
     takes_none = False
@@ -34,18 +33,20 @@ class Compressed:
         self._contexts: list[Any] = []
 
     def read(self, arrays: Sequence[torch.Tensor], *, in_place: bool) -> Sequence[torch.Tensor]:
-        """What travels of each.
+        """Compress each tensor.
 
         Raises:
-            WrongArgumentError: the compressor does not make a tensor of one.
+            WrongArgumentError: the compressor returns something else than a tensor.
         """
-        del in_place  # which no function is that compresses
+        del in_place  # no function in place compresses
         compressed = []
         for tensor in arrays:
             check_tensor(self._title, tensor)
             small, context = self._compression.compress(tensor)
             if not isinstance(small, torch.Tensor):
-                raise WrongArgumentError(f"compression made {type(small).__name__} of a tensor; it must make a tensor")
+                raise WrongArgumentError(
+                    f"compression.compress returned {type(small).__name__}; it must return a tensor"
+                )
             compressed.append(small)
             self._contexts.append(context)
         return compressed
@@ -53,7 +54,7 @@ class Compressed:
     def wrap(
         self, results: Sequence[torch.Tensor], arrays: Sequence[torch.Tensor], *, in_place: bool
     ) -> Sequence[torch.Tensor]:
-        """What each was, of what has come back."""
+        """Decompress each result."""
         del arrays, in_place
         return [
             self._compression.decompress(result, context)
@@ -62,35 +63,35 @@ class Compressed:
 
 
 class _CastingCompressor:
-    """Sends floating-point tensors as another dtype; integers and complex numbers as they are."""
+    """Sends floating-point tensors in a smaller dtype; integers and complex numbers unchanged."""
 
     _DTYPE: torch.dtype
 
     @classmethod
     def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
-        """The values in the smaller dtype, and the dtype that they had."""
+        """Return the tensor in the smaller dtype, and its original dtype for `decompress`."""
         return (tensor.to(cls._DTYPE), tensor.dtype) if tensor.is_floating_point() else (tensor, None)
 
     @staticmethod
     def decompress(tensor: torch.Tensor, context: torch.dtype | None) -> torch.Tensor:
-        """The values in the dtype that they had."""
+        """Return the tensor in its original dtype."""
         return tensor if context is None else tensor.to(context)
 
 
 class FP16Compressor(_CastingCompressor):
-    """Sends floating-point tensors as float16: 10 bits of mantissa; above 65504 it is infinity."""
+    """Sends floating-point tensors as float16: 10 bits of mantissa; values above 65504 become infinity."""
 
     _DTYPE = torch.float16
 
 
 class BF16Compressor(_CastingCompressor):
-    """Sends floating-point tensors as bfloat16: 7 bits of mantissa, the range of float32. Horovod has none."""
+    """Sends floating-point tensors as bfloat16: 7 bits of mantissa, the range of float32. Horovod lacks it."""
 
     _DTYPE = torch.bfloat16
 
 
 class Compression:
-    """The compressors to choose from."""
+    """The compressors: `none`, `fp16` (float16) and `bf16` (bfloat16). Integers and complex numbers stay unchanged."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

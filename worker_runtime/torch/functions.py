@@ -1,4 +1,4 @@
-"""What makes replicas equal before training starts: parameters, optimizer state and Python objects from one rank."""
+"""Broadcasts that make replicas equal before training: parameters and optimizer state from one rank."""
 
 import hashlib
 from collections import Counter
@@ -36,15 +36,17 @@ def broadcast_parameters(
     """Overwrite tensors in place with those of rank `root_rank`; not differentiable.
 
     Args:
-        params: a state_dict, or tensors, or (name, tensor) pairs, also from a generator (which Horovod refuses); the
-            same names, shapes and dtypes on all ranks, of any strides. Tensors without a name count by their place.
-        root_rank: whose values; its rank in the job, also with a process set.
+        params: `model.state_dict()`, `model.named_parameters()`, or an iterable of tensors or of (name, tensor) pairs;
+            a generator is accepted (Horovod rejects it). Names, shapes and dtypes are the same on all ranks. Tensors
+            without a name are matched by their position.
+        root_rank: the rank in the job that sends, also when you give a process set.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: something else was given, or the root is not in the set; nothing was sent.
-        AttributeError: as ValueError, for something that is not a tensor among the values, as in Horovod.
-        HorovodInternalError: the ranks do not agree, the operation failed, or Horovod has not been initialized.
+        ValueError: `params` is something else, or the root is not in the set. Nothing was sent.
+        AttributeError: a value is not a tensor, as in Horovod; the error is a ValueError too.
+        HorovodInternalError: the ranks give different tensors; the operation failed; or Horovod has not been
+            initialized.
     """
     named = list(_name_values(params))
     calls = [(begin_call("broadcast", name, process_set), value) for name, value in named]
@@ -59,14 +61,15 @@ def broadcast_parameters(
 
 
 def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
-    """Give all ranks what the root has in a module's state_dict: tensors in place; the rest travels as one object.
+    """Broadcast a module's state_dict: tensors in place, all other values as one object.
 
     Args:
-        model: the same on all ranks but for its values.
-        root_rank: whose state; its rank in the job.
+        model: the same module on all ranks; only its values may differ.
+        root_rank: the rank in the job that sends.
 
     Raises:
-        HorovodInternalError: the ranks do not agree, an operation failed, or Horovod has not been initialized.
+        HorovodInternalError: the ranks have different modules; an operation failed; or Horovod has not been
+            initialized.
     """
     state = model.state_dict()
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
@@ -83,22 +86,22 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Give all ranks the options and the state of the optimizer of rank `root_rank`; no step is run for it.
+    """Broadcast an optimizer's options and state from rank `root_rank`.
 
-    Horovod makes missing state by running one step, which changes parameters and state; here the other ranks learn
-    from the root which state there is, and an optimizer without state stays so. LBFGS, which Horovod refuses, is served
-    as the others are.
+    Horovod runs a step to create missing state, which changes parameters. hvdrun runs none: the root sends the names,
+    shapes and dtypes of its state first. An optimizer without state stays without. LBFGS, which Horovod rejects, works
+    too.
 
     Args:
-        optimizer: plain or distributed; of the same class, with the same parameter groups, on all ranks.
-        root_rank: whose state; its rank in the job, also with a process set.
-        model: Horovod's argument; nothing is needed of it here.
+        optimizer: a plain or distributed optimizer, of the same class and with the same parameter groups on all ranks.
+        root_rank: the rank in the job that sends, also when you give a process set.
+        model: accepted for Horovod's sake; not used.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: something else than an optimizer was given, or the root is not in the set.
-        HorovodInternalError: the ranks' optimizers differ in more than options and state, an operation failed, or
-            Horovod has not been initialized.
+        ValueError: `optimizer` is not an optimizer, or the root is not in the set.
+        HorovodInternalError: the ranks' optimizers differ in their class or parameters; an operation failed; or Horovod
+            has not been initialized.
     """
     del model
     call = begin_call(_STATE, "outline", process_set)
@@ -138,7 +141,7 @@ def _name_values(params: object) -> Iterator[tuple[str, Any]]:
 def _check_tensors(named: Sequence[tuple[str, Any]]) -> list[torch.Tensor]:
     names = Counter(name for name, _ in named)
     if twice := sorted(name for name, count in names.items() if count > 1):
-        raise ValueError(f"broadcast_parameters: these names stand more than once: {', '.join(twice)}")
+        raise ValueError(f"broadcast_parameters: these names occur more than once: {', '.join(twice)}")
     for name, value in named:
         if not isinstance(value, torch.Tensor):
             raise NoTensorError(name, value)
@@ -150,18 +153,18 @@ def _find_name(pair: tuple[object, object]) -> str:
 
 
 class NoTensorError(AttributeError, ValueError):
-    """A parameter is no tensor. AttributeError as in Horovod, which asks it for what tensors have.
+    """A parameter is not a tensor. It is an AttributeError too, as in Horovod.
 
-    Cause: `broadcast_parameters` got a value that is no tensor.
-    Remedy: Give `model.state_dict()` or `model.named_parameters()`; other values take `broadcast_object`.
+    Cause: `broadcast_parameters` got a value that is not a tensor.
+    Remedy: Give `model.state_dict()` or `model.named_parameters()`; send other values with `broadcast_object`.
     """
 
     def __init__(self, parameter: str, value: object) -> None:
         super().__init__(f"broadcast_parameters: '{parameter}' is of type {type(value).__name__}, not a tensor")
 
 
-class _Missing:
-    """Stands for a tensor that travels by itself."""
+class _TensorForm:
+    """Shape, dtype and device type of a tensor whose values are sent separately."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tuple(tensor.shape)
@@ -182,7 +185,7 @@ def _broadcast_tensors(state: dict[int, dict[str, Any]], root_rank: int, process
 
 
 def _describe(optimizer: torch.optim.Optimizer) -> str:
-    """What the ranks' optimizers must have alike, so that the state of one fits another."""
+    """The properties of an optimizer that must be the same on all ranks, so that the root's state fits."""
     groups = [list(group["params"]) for group in optimizer.param_groups]
     shapes = [[None if is_lazy(parameter) else tuple(parameter.shape) for parameter in group] for group in groups]
     digest = hashlib.blake2s(repr(shapes).encode(), digest_size=4).hexdigest()
@@ -192,25 +195,27 @@ def _describe(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The state dict with its per-parameter tensors left out."""
+    """The state dict with a `_TensorForm` in place of each tensor of a parameter's state."""
     state = {
-        index: {key: _Missing(value) if isinstance(value, torch.Tensor) else value for key, value in values.items()}
+        index: {key: _TensorForm(value) if isinstance(value, torch.Tensor) else value for key, value in values.items()}
         for index, values in state_dict["state"].items()
     }
     return {"state": state, "param_groups": state_dict["param_groups"]}
 
 
 def _allocate_state(state: dict[int, dict[str, Any]], optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
-    """The root's state with tensors to receive its values, on the devices of this rank's parameters."""
+    """The root's state with empty tensors for its values, on the devices of this rank's parameters."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def allocate(index: int, missing: _Missing) -> torch.Tensor:
-        is_beside = missing.device != "cpu" and index < len(parameters)
-        device = parameters[index].device if is_beside else torch.device("cpu")
-        return torch.empty(missing.shape, dtype=missing.dtype, device=device)
+    def allocate(index: int, form: _TensorForm) -> torch.Tensor:
+        is_on_device = form.device != "cpu" and index < len(parameters)
+        device = parameters[index].device if is_on_device else torch.device("cpu")
+        return torch.empty(form.shape, dtype=form.dtype, device=device)
 
     return {
-        index: {key: allocate(index, value) if isinstance(value, _Missing) else value for key, value in values.items()}
+        index: {
+            key: allocate(index, value) if isinstance(value, _TensorForm) else value for key, value in values.items()
+        }
         for index, values in state.items()
     }
 
@@ -218,7 +223,7 @@ def _allocate_state(state: dict[int, dict[str, Any]], optimizer: torch.optim.Opt
 def load_optimizer_state(
     optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[int, dict[str, Any]]
 ) -> None:
-    """Load options and state, and keep the state's own dtypes, which torch would change to the parameter's."""
+    """Load options and state with the state's own dtypes; torch alone would convert them to the parameter's dtype."""
     own_groups = optimizer.state_dict()["param_groups"]
     theirs, ours = ([len(group["params"]) for group in some] for some in (groups, own_groups))
     if theirs != ours:

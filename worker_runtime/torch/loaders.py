@@ -1,8 +1,7 @@
-"""Data loaders of PyTorch of which each rank gets its share.
+"""`hvd.split_data` for PyTorch: data loaders that give each rank its share of the data.
 
-A prepared loader is a copy of the given one with another sampler, or another iterable dataset: all else that it was
-made with, and what a subclass has added, stays as it was. In an elastic job it also records which
-batches are processed.
+The new loader is a copy of the given one with another sampler, or another iterable dataset. All its other settings, and
+the attributes of a subclass, are kept. In an elastic job the loader also records which batches are processed.
 """
 
 import copy
@@ -31,7 +30,7 @@ from worker_runtime.torch.elastic import ElasticSampler
 
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
 
-_OWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # torch's, which know of no ranks
+_OWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # torch's, which ignore ranks
 _BY_HAND = "give each rank its part by hand, and pass split_data=False to hvd.prepare()"
 
 
@@ -42,7 +41,7 @@ class Epochs(Protocol):
 
 
 class PassSampler(DistributedSampler[Any]):
-    """A DistributedSampler of which each pass is the next epoch; `set_epoch` says which one the next pass is."""
+    """A DistributedSampler that goes to the next epoch after each pass; `set_epoch` sets the epoch of the next pass."""
 
     def __iter__(self) -> Iterator[Any]:
         indices = super().__iter__()
@@ -51,23 +50,22 @@ class PassSampler(DistributedSampler[Any]):
 
 
 class RankSampler(RankOrder, Sampler[int]):
-    """Any sampler's order, of which each rank gets its share; see `preparation.RankOrder`."""
+    """A sampler that gives each rank its share of another sampler's order; see `preparation.RankOrder`."""
 
 
 class RankStream(IterableDataset[Any]):
     """An iterable dataset of which each rank gets every size-th sample.
 
-    Each worker process of the loader takes its share of what it would give by itself, so that a dataset which parts
-    itself among these processes (`torch.utils.data.get_worker_info()`) still does. The stream must be the same on all
-    ranks.
+    Each worker process of a loader takes this share of its own stream. So a dataset that splits itself among the
+    loader's processes (`torch.utils.data.get_worker_info()`) still works. The stream must be the same on all ranks.
 
     Args:
-        dataset: the whole.
+        dataset: the dataset to share.
     """
 
     def __init__(self, dataset: IterableDataset[Any]) -> None:
         self.dataset = dataset
-        self._rank, self._size = rank(), size()  # noted, since a loader's process that was not forked has no ranks
+        self._rank, self._size = rank(), size()  # stored, since a loader's process that is not forked has no ranks
 
     def __iter__(self) -> Iterator[Any]:
         return share_stream(self.dataset, self._rank, self._size)
@@ -77,17 +75,17 @@ class RankStream(IterableDataset[Any]):
 
 
 class RecordedSampler(ElasticSampler):
-    """An ElasticSampler whose loader records the batches, so that the program need not.
+    """An ElasticSampler whose loader calls `record_batch`, so that the program need not.
 
-    A batch is in use from when the loader hands it out until the program asks for the next one, commits the state or
-    looks for changes of the job: then it has made its step. If the program records it all the same, it counts once.
+    The loader records a batch when the program asks for the next one, commits the state or calls
+    `check_host_updates()`: then the batch's step is done. A batch that the program also records counts once.
     """
 
-    _in_use = 0  # samples that are handed out and not recorded
-    _is_begun = False  # a pass through the present deal
+    _in_use = 0  # samples of the batch that the program has, and that is not recorded yet
+    _is_begun = False  # a pass through the samples of the last reset()
 
     def hand_out(self, count: int) -> None:
-        """The program gets a batch of so many samples."""
+        """Note that the program gets a batch of this many samples."""
         self._in_use = count
 
     def settle(self) -> None:
@@ -96,15 +94,15 @@ class RecordedSampler(ElasticSampler):
             self.record_batch(0, self._in_use)
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """As `ElasticSampler.record_batch`; no batch is in use afterwards."""
+        """See `ElasticSampler.record_batch`; no batch is in use afterwards."""
         self._in_use = 0
         super().record_batch(batch_idx, batch_size)
 
     def begin_pass(self, epoch: int | None) -> None:
-        """Go to the epoch of the next pass, of which the first deals out among the workers that there are by then.
+        """Go to the epoch of the next pass. The first pass of an epoch distributes its samples among the present ranks.
 
         Args:
-            epoch: which one; None for the one after the present one, unless no pass through that has begun.
+            epoch: the epoch; None for the next one, or for the present one if no pass of it has begun.
         """
         self.settle()
         if epoch is None:
@@ -116,7 +114,7 @@ class RecordedSampler(ElasticSampler):
         self._is_begun = True
 
     def continue_pass(self) -> bool:
-        """Deal out what lost workers have left of the epoch; whether there was any."""
+        """Distribute the samples that lost workers left of the epoch; return whether there were any."""
         if not self.is_outdated:
             return False
         self.reset()
@@ -124,36 +122,36 @@ class RecordedSampler(ElasticSampler):
         return True
 
     def set_epoch(self, epoch: int) -> None:
-        """As `ElasticSampler.set_epoch`."""
+        """See `ElasticSampler.set_epoch`."""
         self.settle()
         super().set_epoch(epoch)
 
     def reset(self) -> None:
-        """Deal out what is left; the batch in use is of another time, unless it was settled before."""
+        """Distribute the remaining samples. A batch in use that was not settled before is dropped."""
         self._in_use, self._is_begun = 0, False
         super().reset()
 
     def state_dict(self) -> dict[str, Any]:
-        """What is processed, with the batch in use."""
+        """See `ElasticSampler.state_dict`; the batch in use counts as processed."""
         self.settle()
         return super().state_dict()
 
     @property
     def is_outdated(self) -> bool:
-        """As `ElasticSampler.is_outdated`, which a state asks for when it looks for changes of the job."""
+        """See `ElasticSampler.is_outdated`, which `check_host_updates()` reads."""
         self.settle()
         return super().is_outdated
 
 
 class _RecordedLoader(DataLoader[Any]):
-    """What is put in front of a loader's class."""
+    """The methods that `make_recorded` puts in front of a loader's class."""
 
     sampler: RecordedSampler
     _rows: int
     _find_epoch: Callable[[], int] | None
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch declares a class of its own
-        """Go through what is left of the epoch, and then through what lost workers have left of it."""
+        """Give the remaining batches of the epoch, then those that lost workers left."""
         self.sampler.begin_pass(None if self._find_epoch is None else self._find_epoch())
         is_left = True
         while is_left:
@@ -165,12 +163,12 @@ class _RecordedLoader(DataLoader[Any]):
 
 
 def make_recorded(loader: LoaderT, batch_size: int, find_epoch: Callable[[], int] | None) -> LoaderT:
-    """Let a loader with a RecordedSampler record its batches; it remains an instance of its class.
+    """Make a loader with a RecordedSampler record its batches; it remains an instance of its class.
 
     Args:
-        loader: is changed.
-        batch_size: how many samples one of its batches is.
-        find_epoch: gives the epoch of a pass; None to count passes.
+        loader: the loader, which is changed in place.
+        batch_size: the number of samples in one of its batches.
+        find_epoch: returns the epoch of a pass; None to count passes.
     """
     cls = type(loader)
     vars(loader).update(_rows=batch_size, _find_epoch=find_epoch)
@@ -180,7 +178,7 @@ def make_recorded(loader: LoaderT, batch_size: int, find_epoch: Callable[[], int
     return loader
 
 
-_DEALT = (DistributedSampler, RankSampler, elastic_sampler.ElasticSampler)
+_SPLIT = (DistributedSampler, RankSampler, elastic_sampler.ElasticSampler)
 
 
 @overload
@@ -188,27 +186,30 @@ def split_data(data: LoaderT, *, seed: int = ..., state: Epochs | None = ...) ->
 @overload
 def split_data(data: Sampler[int], *, seed: int = ..., state: Epochs | None = ...) -> Sampler[int]: ...
 def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
-    """Give each rank its share of a loader's data: every size-th sample, and as many on all ranks.
+    """Give each rank its share of a loader's data: every size-th sample, equally many on all ranks.
 
-    The loader that is given stays as it is. Batches remain as large as they are: `batch_size` counts for one worker.
+    The given loader is not changed. Batches keep their size: `batch_size` is the batch size of one worker.
 
-    - Sequential and shuffled loaders get a `DistributedSampler`. Each pass through the loader is the next epoch of
-      it, so that you need not call `set_epoch`; go through it on all ranks equally often.
-    - Other samplers of torch (`RandomSampler` with replacement or with a number of samples, `WeightedRandomSampler`,
-      `SubsetRandomSampler`) remain: rank 0's one draws the order of each pass, which is dealt out to all.
+    - Sequential and shuffled loaders get a `DistributedSampler`. Each pass through the loader is the next epoch, so you
+      need not call `set_epoch`. All ranks must go through the loader equally often.
+    - Other torch samplers (`RandomSampler` with replacement or with a number of samples, `WeightedRandomSampler`,
+      `SubsetRandomSampler`) stay: rank 0's sampler draws the order of each pass, and all ranks share it.
     - Iterable datasets: each rank takes every size-th sample of the stream.
-    - In an elastic job, or with a state: an `hvd.elastic.ElasticSampler`, to which the loader itself reports which
-      batches are processed. What lost workers had left comes at the end of the pass.
-    - Whatever has a `DistributedSampler` or `ElasticSampler` already is returned as it is.
+    - In an elastic job, or with a state, the loader gets an `hvd.elastic.ElasticSampler`, and records the processed
+      batches itself. Samples that lost workers left follow at the end of the pass.
+    - A loader that already has a `DistributedSampler` or an `ElasticSampler` is returned unchanged.
 
     Args:
-        data: a DataLoader; or a sampler of your own that knows of no ranks, to make a DataLoader with.
-        seed: of the order of shuffled samples, the same on all ranks.
-        state: whose `epoch` says which epoch a pass is, for elastic training.
+        data: a DataLoader; or a sampler of your own that ignores ranks, for a DataLoader that you create.
+        seed: the seed of the shuffled order, the same on all ranks.
+        state: for elastic training; its `epoch` is the epoch of each pass.
+
+    Returns:
+        A loader of the same class; a sampler if you give a sampler.
 
     Raises:
-        ValueError: it is no DataLoader, or has a batch sampler or a sampler of its own, or its samples cannot be dealt
-            out in an elastic job; the sentence says what to write by hand.
+        ValueError: `data` is not a DataLoader, has a batch sampler or sampler of your own, or cannot be split in an
+            elastic job. The message says what to write by hand.
     """
     if isinstance(data, Sampler):
         return RankSampler(data)
@@ -218,7 +219,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
     if isinstance(data.dataset, IterableDataset):
         return _split_stream(data, data.dataset, is_elastic=is_elastic)
     sampler = _find_sampler(data)
-    if isinstance(sampler, _DEALT):
+    if isinstance(sampler, _SPLIT):
         return data
     is_shuffled = _find_shuffling(sampler, data.dataset)
     if is_elastic:
@@ -230,7 +231,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
 
 def _split_stream(loader: LoaderT, dataset: IterableDataset[Any], *, is_elastic: bool) -> LoaderT:
     if is_elastic:
-        raise DataNotSplitError("nobody can tell which samples of a stream are left when a worker is lost", _BY_HAND)
+        raise DataNotSplitError("the samples of a stream that a lost worker leaves are unknown", _BY_HAND)
     if isinstance(dataset, IterDataPipe):
         raise DataNotSplitError("it is a data pipe", "end the pipe with .sharding_filter(), and pass split_data=False")
     return loader if isinstance(dataset, RankStream) else _copy(loader, dataset=RankStream(dataset))
@@ -238,10 +239,10 @@ def _split_stream(loader: LoaderT, dataset: IterableDataset[Any], *, is_elastic:
 
 def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, state: Epochs | None) -> LoaderT:  # noqa: FBT001 - None is a third
     if is_shuffled is None:
-        reason = "in an elastic job samples are dealt out in their own order or in a shuffled one"
+        reason = "an elastic job distributes samples in sequential or in shuffled order"
         raise DataNotSplitError(reason, "make the DataLoader with shuffle=True or False, or pass split_data=False")
     if not loader.in_order:
-        reason = "in an elastic job samples count as processed in their order"
+        reason = "an elastic job counts samples as processed in their order"
         raise DataNotSplitError(reason, "make the DataLoader with in_order=True")
     sampler = RecordedSampler(loader.dataset, shuffle=is_shuffled, seed=seed)  # type: ignore[arg-type]  # it is sized
     copied = _copy_with_sampler(loader, sampler)
@@ -251,23 +252,23 @@ def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, sta
 
 
 def _find_sampler(loader: DataLoader[Any]) -> Any:  # noqa: ANN401 - whatever gives indices
-    """What the loader draws its samples by."""
+    """The loader's sampler, also inside torch's BatchSampler."""
     batches = loader.batch_sampler
     if batches is None:
         return loader.sampler
     if type(batches) is not BatchSampler:
         raise DataNotSplitError(
             f"its batch sampler is a {type(batches).__name__}",
-            "let it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
+            "make it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
         )
     return batches.sampler
 
 
 def _find_shuffling(sampler: object, dataset: Any) -> bool | None:  # noqa: ANN401 - torch does not say that it is sized
-    """Whether all samples come in a shuffled order; None where it is neither that nor their own order.
+    """Whether the sampler shuffles all samples: False for sequential order, None for any other order.
 
     Raises:
-        DataNotSplitError: it is not one of torch's samplers.
+        DataNotSplitError: the sampler is not torch's.
     """
     if type(sampler) not in _OWN:
         raise DataNotSplitError(
@@ -289,7 +290,7 @@ def _copy_with_sampler(loader: LoaderT, sampler: Sampler[int]) -> LoaderT:
 
 
 def _copy(loader: LoaderT, **changes: object) -> LoaderT:
-    """A loader like another one; what DataLoader does not let one set is set in its dict."""
+    """A copy of a loader with changed attributes, set in its dict because DataLoader's setter rejects some of them."""
     copied = copy.copy(loader)
-    vars(copied).update(changes, _iterator=None)  # its worker processes, if they persist, are the other one's
+    vars(copied).update(changes, _iterator=None)  # persistent worker processes stay with the original
     return copied

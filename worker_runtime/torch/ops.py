@@ -1,6 +1,6 @@
-"""Horovod's functions of tensors: their arguments, and what they do; how they do it stands in `api.calls`.
+"""The collectives of PyTorch tensors, with Horovod's names and arguments. `api.calls` implements them.
 
-Long because each of them explains its arguments.
+Long because each function documents its arguments.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,14 +58,14 @@ ResultT = TypeVar("ResultT")
 
 
 def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """As `calls.runs`; what is not in place is differentiable, and some of it an operation of compiled graphs."""
+    """Like `calls.runs`; the function is also differentiable, and if listed in `_TRACED`, part of compiled graphs."""
     return calls.runs(build, run_differentiably, trace if build.__name__ in _TRACED else None)
 
 
 def trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
-    """Put a request's collective into the graph that is being traced; differentiable.
+    """Add a request's collective to the graph that torch.compile traces; differentiable.
 
-    Only then the operations are imported: to register them with torch takes 12 ms, and few programs need them.
+    The graph operations are imported here and not at the top: registering them takes 12 ms, and few programs compile.
     """
     from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - see above
 
@@ -92,33 +92,39 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Request[torch.Tensor]:
-    """Combine tensors of one shape and dtype over the ranks of a set: postscale * reduce(prescale * x).
+    """Reduce a tensor over the ranks of a process set: postscale_factor * op(prescale_factor * tensor).
 
-    The gradient of an input is, with G the sum of all ranks' gradients for the result: for Sum G, for Average G / size,
-    for Min and Max G on the ranks that hold the extreme value, in equal shares, for Product G times the product of the
-    other ranks' inputs; each times both factors. For Adasum it is, as in Horovod, the Adasum of the gradients.
-    Backward is itself a collective, which all ranks of the set must run, and differentiable in turn (for Product
-    it is not).
+    Differentiable: backward is a collective too, and all ranks of the set must run it. Let G be the sum of the result's
+    gradients over the ranks. Then the gradient of `tensor`, before it is multiplied by both factors, is:
+
+    - Sum: G. Average: G / size.
+    - Min, Max: G on the ranks that have the extreme value, divided by their number; 0 on the others.
+    - Product: G times the product of the other ranks' inputs.
+    - Adasum: the Adasum of the ranks' gradients, as in Horovod.
+
+    Except for Product, the backward pass is differentiable again.
 
     Args:
-        tensor: dense, of any shape, strides and of the dtypes in `worker_runtime.collectives.dtypes`; left alone.
-        average: deprecated; True for `op=Average`, False for `op=Sum`.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        compression: how the tensor is made smaller on its way; gradients pass through it too.
-        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum,
-            divided by the size, truncated, while that fits int64; others may wrap around. A NaN makes a Min or Max NaN.
-        prescale_factor: multiplies before; integers in float64, truncated toward zero.
-        postscale_factor: multiplies after, likewise.
+        tensor: a dense tensor of any shape and strides, with a dtype of `worker_runtime.collectives.dtypes`. Shape and
+            dtype are the same on all ranks. It is not changed.
+        average: deprecated. True means `op=Average`, False means `op=Sum`.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        compression: compresses the tensor for the transfer; gradients are compressed too.
+        op: Average (the default), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum divided
+            by the size, truncated toward zero. Sums and products of integers wrap around on overflow; so does an
+            average whose sum exceeds int64. Min and Max return NaN where a rank has NaN.
+        prescale_factor: multiplies the input. Integers are multiplied in float64 and truncated toward zero.
+        postscale_factor: multiplies the result, in the same way.
         process_set: the ranks that take part.
 
     Returns:
         A new tensor of the same shape and dtype, equal on all ranks of the set.
 
     Raises:
-        ValueError: a wrong argument, also a dtype that has no such reduction, or a name that is in flight; nothing was
-            sent.
-        HorovodInternalError: the ranks do not agree on dtype, shape, op, factors or device; the operation failed; or
-            Horovod has not been initialized.
+        ValueError: an argument is wrong; the dtype does not support the op; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes, shapes, ops, factors or device types; the operation
+            failed; or Horovod has not been initialized.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     arrays = _choose_arrays("allreduce", compression)
@@ -135,23 +141,23 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Request[torch.Tensor]:
-    """Combine tensors as `allreduce` does: postscale * reduce(prescale * x); not differentiable.
+    """Like `allreduce`: postscale_factor * op(prescale_factor * tensor); not differentiable.
 
-    What works in place returns `tensor`, whose values the result has replaced. Autograd takes it for the change that it
-    is: a backward pass that needs the earlier values is an error.
+    The functions whose names end in an underscore work in place: they overwrite `tensor` with the result, and return
+    it. As after any change in place, torch raises an error if a backward pass needs the earlier values.
 
     Args:
-        tensor: as in `allreduce`, and so are the others.
-        average: deprecated; True for `op=Average`, False for `op=Sum`.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        op: Average (if none is given), Sum, Adasum, Min, Max or Product.
-        prescale_factor: multiplies before.
-        postscale_factor: multiplies after.
+        tensor: see `allreduce`.
+        average: deprecated. True means `op=Average`, False means `op=Sum`.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        op: Average (the default), Sum, Adasum, Min, Max or Product.
+        prescale_factor: multiplies the input.
+        postscale_factor: multiplies the result.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: as `allreduce`; in place, also when elements of `tensor` share their memory, as after `expand`.
-        HorovodInternalError: as `allreduce`.
+        ValueError: see `allreduce`. In place, also where elements of `tensor` share memory, as after `expand`.
+        HorovodInternalError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     return Request((tensor,), name, process_set, how, take_first)
@@ -172,27 +178,27 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Request[list[torch.Tensor]]:
-    """`allreduce` of several tensors as one operation: all of them run, or none.
+    """`allreduce` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
-    Differentiable as `allreduce`, the results together or one after the other: by one collective for all tensors (for
-    Min, Max and Product by one for each).
+    Differentiable like `allreduce`; the results may be used in one backward pass or in several. Backward is one
+    collective for all tensors (for Min, Max and Product one for each).
 
     Args:
-        tensors: at least one, on one device, of any shapes and dtypes; the same on all ranks.
-        average: as in `allreduce`, and so are the others.
-        name: of the group.
-        compression: of each tensor by itself.
-        op: for all.
-        prescale_factor: for all.
-        postscale_factor: for all.
+        tensors: at least one tensor, all on one device. Their number, shapes and dtypes are the same on all ranks.
+        average: deprecated. True means `op=Average`, False means `op=Sum`.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
+        compression: see `allreduce`; compresses each tensor separately.
+        op: see `allreduce`.
+        prescale_factor: see `allreduce`.
+        postscale_factor: see `allreduce`.
         process_set: the ranks that take part.
 
     Returns:
-        New tensors, in the order of the call.
+        A list of new tensors, in the order of `tensors`.
 
     Raises:
-        ValueError: as `allreduce`; also tensors on several devices, or none at all.
-        HorovodInternalError: as `allreduce`.
+        ValueError: see `allreduce`; also where the list is empty, or the tensors are on several devices.
+        HorovodInternalError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_allreduce", compression))
@@ -208,22 +214,23 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Request[list[torch.Tensor]]:
-    """`allreduce_` of several tensors as one operation: all of them run, or none; not differentiable.
+    """`allreduce_` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
-    What works in place returns the tensors that were given. `synchronize` gives a tuple.
+    Not differentiable. The functions whose names end in an underscore overwrite the tensors, and return them in a list.
+    `synchronize` returns a tuple.
 
     Args:
-        tensors: at least one, on one device, of any shapes and dtypes; the same on all ranks.
-        average: as in `allreduce_`, and so are the others.
-        name: of the group.
-        op: for all.
-        prescale_factor: for all.
-        postscale_factor: for all.
+        tensors: at least one tensor, all on one device. Their number, shapes and dtypes are the same on all ranks.
+        average: deprecated. True means `op=Average`, False means `op=Sum`.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
+        op: see `allreduce`.
+        prescale_factor: see `allreduce`.
+        postscale_factor: see `allreduce`.
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: as `allreduce_`; also tensors on several devices, or none at all.
-        HorovodInternalError: as `allreduce`.
+        ValueError: see `allreduce_`; also where the list is empty, or the tensors are on several devices.
+        HorovodInternalError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     return Request(tensors, name, process_set, how, list)
@@ -237,23 +244,23 @@ grouped_allreduce_async_ = begins(grouped_allreduce_, "grouped_allreduce_async_"
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Begin to add up, or to average, sparse tensors over the ranks of a set; not differentiable.
+    """Start to sum or average a sparse tensor over the ranks of a process set; not differentiable.
 
     Args:
-        tensor: sparse COO, coalesced or not, also without elements, of the same shape and dtype on all ranks; left
-            alone, also by the caller until the result is there.
-        name: by which the ranks' calls find each other and messages call it; None counts the calls.
-        op: Sum or Average; other ops are an error (Horovod does not look).
+        tensor: a sparse COO tensor, coalesced or not, of the same shape and dtype on all ranks; the number of elements
+            may differ, and be 0. Do not change it before the result is there.
+        name: identifies the operation across ranks and in messages; None matches calls by their order.
+        op: Sum or Average. Another op raises ValueError (Horovod ignores it).
         process_set: the ranks that take part.
 
     Returns:
-        What waits, when it is called, and gives the result: sparse, of the same shape, with the elements of all ranks
-        one after the other. It is not coalesced. The average divides by the size of the set.
+        A function without arguments that waits and returns the result: a sparse tensor of the same shape with the
+        elements of all ranks, not coalesced. For Average its values are divided by the size of the set.
 
     Raises:
-        ValueError: a wrong argument, or a name that is in flight; nothing was sent.
-        HorovodInternalError: Horovod has not been initialized, or its group has failed. What is returned raises it
-            where the ranks do not agree on dtype, shape or op, or the operation failed.
+        ValueError: an argument is wrong, or an operation of this name is in flight. Nothing was sent.
+        HorovodInternalError: Horovod has not been initialized, or an earlier error ended this generation. The returned
+            function raises it where the ranks give different dtypes, shapes or ops, or the operation failed.
     """
     reduction = choose_reduction(op)
     call = begin_call("sparse_allreduce", name, process_set)
@@ -265,26 +272,27 @@ def sparse_allreduce_async(
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[torch.Tensor]:
-    """The tensors of the ranks of a set, one after the other along the first dimension, in rank order.
+    """Concatenate the tensors of the ranks of a process set along the first dimension, in rank order.
 
-    The gradient of an input is the average, over the ranks, of their gradients for its rows (Horovod's choice: the
-    derivative of the sum of all losses would be `size` times as much). Backward is itself a collective, which all ranks
-    of the set must run, and differentiable in turn.
+    Differentiable: backward is a collective too, and all ranks of the set must run it. The gradient of `tensor` is the
+    average over the ranks of the gradients of its rows. This follows Horovod; the derivative of the sum of all losses
+    is `size` times as large. The backward pass is differentiable again.
 
     Args:
-        tensor: dense, of at least one dimension, of any strides and of the dtypes in
-            `worker_runtime.collectives.dtypes`. The first dimension may differ between ranks, and be zero; the others
-            must not.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
+        tensor: a dense tensor of at least one dimension, of any strides, with a dtype of
+            `worker_runtime.collectives.dtypes`. The first dimension may differ between ranks, and be 0; the others
+            are the same on all ranks.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
         process_set: the ranks that take part.
 
     Returns:
         A new tensor of the same dtype, equal on all ranks of the set.
 
     Raises:
-        ValueError: a wrong argument, also a tensor without dimensions, or a name that is in flight; nothing was sent.
-        HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
-            failed; or Horovod has not been initialized.
+        ValueError: an argument is wrong; the tensor has no dimensions; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes, shapes or device types; a rank has called `join()`; the
+            operation failed; or Horovod has not been initialized.
     """
     return Request((tensor,), name, process_set, None, take_first)
 
@@ -293,21 +301,21 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[list[torch.Tensor]]:
-    """`allgather` of several tensors as one operation: all of them run, or none.
+    """`allgather` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
-    Differentiable as `allgather`, by one collective for all tensors.
+    Differentiable like `allgather`, by one collective for all tensors.
 
     Args:
-        tensors: at least one, on one device; each as in `allgather`.
-        name: of the group.
+        tensors: at least one tensor, all on one device; each as in `allgather`.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
         process_set: the ranks that take part.
 
     Returns:
-        New tensors, in the order of the call; as a tuple from `synchronize`.
+        A list of new tensors, in the order of `tensors`; from `synchronize` a tuple.
 
     Raises:
-        ValueError: as `allgather`; also tensors on several devices, or none at all.
-        HorovodInternalError: as `allgather`.
+        ValueError: see `allgather`; also where the list is empty, or the tensors are on several devices.
+        HorovodInternalError: see `allgather`.
     """
     return Request(tensors, name, process_set, None, list)
 
@@ -320,27 +328,27 @@ grouped_allgather_async = begins(grouped_allgather, "grouped_allgather_async", t
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[torch.Tensor]:
-    """The values of rank `root_rank` in a new tensor on all ranks of a set.
+    """Send the tensor of rank `root_rank` to all ranks of a process set.
 
-    The gradient of the root's tensor is the average of all ranks' gradients for the result (Horovod's choice: the
-    derivative of the sum of all losses would be `size` times as much), that of the others' is zero. Backward is itself
-    a collective, which all ranks of the set must run, and differentiable in turn.
+    Differentiable: backward is a collective too, and all ranks of the set must run it. The gradient of the root's
+    tensor is the average of the result's gradients over the ranks; on the other ranks it is 0. This follows Horovod;
+    the derivative of the sum of all losses is `size` times as large. The backward pass is differentiable again.
 
     Args:
-        tensor: dense, of any shape and strides and of the dtypes in `worker_runtime.collectives.dtypes`; shape and
-            dtype are the same on all ranks, and its values count on the root alone. Left alone.
-        root_rank: whose values; its rank in the job, also with a process set.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
+        tensor: a dense tensor of any shape and strides, with a dtype of `worker_runtime.collectives.dtypes`. Shape and
+            dtype are the same on all ranks. On other ranks than the root its values are ignored.
+        root_rank: the rank in the job that sends, also when you give a process set.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
         process_set: the ranks that take part.
 
     Returns:
         A new tensor, equal on all ranks of the set.
 
     Raises:
-        ValueError: a wrong argument, also a root that is not in the set, or a name that is in flight; nothing was sent.
-            In place, also when elements of `tensor` share their memory, as after `expand`.
-        HorovodInternalError: the ranks do not agree on dtype, shape, root or device; one of them has joined; the
-            operation failed; or Horovod has not been initialized.
+        ValueError: an argument is wrong; the root is not in the set; or an operation of this name is in flight.
+            Nothing was sent. In place, also where elements of `tensor` share memory, as after `expand`.
+        HorovodInternalError: the ranks give different dtypes, shapes, roots or device types; a rank has called
+            `join()`; the operation failed; or Horovod has not been initialized.
     """
     return Request((tensor,), name, process_set, root_rank, take_first)
 
@@ -357,29 +365,30 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Request[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
-    """Give each rank of a set some of the rows, and get some from each.
+    """Send some rows of a tensor to each rank of a process set, and receive rows from each.
 
-    The gradient of a row goes back to the rank that it came from. Backward is itself a collective, which all ranks of
-    the set must run, and differentiable in turn.
+    Differentiable: backward is a collective too, and all ranks of the set must run it. It returns the gradient of each
+    row to the rank that sent the row. The backward pass is differentiable again.
 
     Args:
-        tensor: dense, of at least one dimension, of any strides and of the dtypes in
-            `worker_runtime.collectives.dtypes`; the dimensions but the first are the same on all ranks.
-        splits: how many rows go to each rank of the set, in order: integers, or a tensor of int32 or int64 of one
-            dimension. Together they are all rows: Horovod silently drops those left over, here that is an error. None
-            gives each rank as many.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
+        tensor: a dense tensor of at least one dimension, of any strides, with a dtype of
+            `worker_runtime.collectives.dtypes`. All dimensions but the first are the same on all ranks.
+        splits: the number of rows for each rank of the set, in rank order: integers, or a one-dimensional tensor of
+            int32 or int64. Their sum must be the number of rows (Horovod silently drops the rest). None sends equally
+            many rows to each rank.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
         process_set: the ranks that take part.
 
     Returns:
-        The rows that the ranks gave to this one, in rank order. Where splits were given, and from `synchronize` always,
-        also how many each gave: int32 of one dimension, on the device of the splits (the CPU for a list).
+        The received rows, in the order of the ranks that sent them. If you give `splits`, and always from
+        `synchronize`, a tuple of the rows and the number of rows from each rank: a one-dimensional int32 tensor on the
+        device of `splits` (the CPU for a list).
 
     Raises:
-        ValueError: a wrong argument, also splits that do not fit, rows that cannot be divided evenly without splits, or
-            a name that is in flight; nothing was sent.
-        HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
-            failed; or Horovod has not been initialized.
+        ValueError: an argument is wrong; the splits do not fit the rows; the rows cannot be divided evenly and no
+            splits are given; or an operation of this name is in flight. Nothing was sent.
+        HorovodInternalError: the ranks give different dtypes, shapes or device types; a rank has called `join()`; the
+            operation failed; or Horovod has not been initialized.
     """
     finish = take_first if splits is None else tuple
     return Request((tensor,), name, process_set, splits, finish)
@@ -398,30 +407,31 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Request[torch.Tensor]:
-    """Combine tensors over the ranks of a set, of which each rank gets its part of the rows.
+    """Reduce a tensor over the ranks of a process set, and give each rank its part of the rows.
 
-    The gradient of the input is the concatenation of the ranks' gradients for their parts, times both factors, and
-    times the size of the set where the op is Sum (Horovod's choice: the derivative of the sum of all losses would be
-    `size` times less, for Sum and for Average). Backward is itself a collective, which all ranks of the set must run,
-    and differentiable in turn.
+    Differentiable: backward is a collective too, and all ranks of the set must run it. The gradient of `tensor` is the
+    concatenation of the gradients of all ranks' parts, times both factors, and for Sum times the size of the set. This
+    follows Horovod; the derivative of the sum of all losses is smaller by a factor of `size`, for Sum and for Average.
+    The backward pass is differentiable again.
 
     Args:
-        tensor: dense, of at least one dimension, of the same shape and dtype on all ranks, of any strides and of the
-            dtypes in `worker_runtime.collectives.dtypes`; left alone.
-        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
-        compression: how the tensor is made smaller on its way; gradients pass through it too.
-        op: Average or Sum; of integers as in `allreduce`.
+        tensor: a dense tensor of at least one dimension, of any strides, with a dtype of
+            `worker_runtime.collectives.dtypes`. Shape and dtype are the same on all ranks. It is not changed.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
+        compression: compresses the tensor for the transfer; gradients are compressed too.
+        op: Average or Sum. Integers are reduced as by `allreduce`.
         process_set: the ranks that take part.
-        prescale_factor: multiplies before; integers in float64, truncated toward zero.
-        postscale_factor: multiplies after, likewise.
+        prescale_factor: multiplies the input. Integers are multiplied in float64 and truncated toward zero.
+        postscale_factor: multiplies the result, in the same way.
 
     Returns:
-        This rank's rows, in a new tensor: where they cannot be divided evenly, the first ranks have one more each.
+        This rank's rows, in a new tensor. Where the rows cannot be divided evenly, the first ranks get one row more.
 
     Raises:
-        ValueError: a wrong argument, also a tensor without dimensions, or a name that is in flight; nothing was sent.
-        HorovodInternalError: the op is another one; the ranks do not agree on dtype, shape, op, factors or device; one
-            of them has joined; the operation failed; or Horovod has not been initialized.
+        ValueError: an argument is wrong; the tensor has no dimensions; or an operation of this name is in flight.
+            Nothing was sent.
+        HorovodInternalError: the op is neither Average nor Sum; the ranks give different dtypes, shapes, ops, factors
+            or device types; a rank has called `join()`; the operation failed; or Horovod has not been initialized.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     arrays = _choose_arrays("reducescatter", compression)
@@ -437,22 +447,23 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Request[torch.Tensor]:
-    """Begin a `reducescatter`; not differentiable.
+    """Start a `reducescatter`; not differentiable.
 
     Args:
-        tensor: as in `reducescatter`, and so are the others.
-        name: of the call.
+        tensor: see `reducescatter`. Do not change it before `synchronize` returns.
+        name: identifies the operation across ranks and in messages. Without a name, calls are matched by their order.
         op: Average or Sum.
         process_set: the ranks that take part.
-        prescale_factor: multiplies before.
-        postscale_factor: multiplies after.
+        prescale_factor: multiplies the input.
+        postscale_factor: multiplies the result.
 
     Returns:
-        A handle for `poll` and `synchronize`, which gives this rank's rows. Until then `tensor` must be left alone.
+        A handle for `poll` and `synchronize`; `synchronize` returns this rank's rows.
 
     Raises:
-        ValueError: as `reducescatter`.
-        HorovodInternalError: the op is another one, Horovod has not been initialized, or its group has failed.
+        ValueError: see `reducescatter`.
+        HorovodInternalError: the op is neither Average nor Sum; Horovod has not been initialized; or an earlier error
+            ended this generation.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     return Request((tensor,), name, process_set, how, take_first)
@@ -468,25 +479,25 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Request[list[torch.Tensor]]:
-    """`reducescatter` of several tensors as one operation: all of them run, or none.
+    """`reducescatter` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
-    Differentiable as `reducescatter`, by one collective for all tensors.
+    Differentiable like `reducescatter`, by one collective for all tensors.
 
     Args:
-        tensors: at least one, on one device; each as in `reducescatter`.
-        name: of the group.
-        compression: of each tensor by itself.
-        op: for all, and so are the others.
+        tensors: at least one tensor, all on one device; each as in `reducescatter`.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
+        compression: see `reducescatter`; compresses each tensor separately.
+        op: Average or Sum.
         process_set: the ranks that take part.
-        prescale_factor: for all.
-        postscale_factor: for all.
+        prescale_factor: multiplies the inputs.
+        postscale_factor: multiplies the results.
 
     Returns:
-        This rank's rows of each, in the order of the call.
+        A list of this rank's rows of each tensor, in the order of `tensors`.
 
     Raises:
-        ValueError: as `reducescatter`; also tensors on several devices, or none at all.
-        HorovodInternalError: as `reducescatter`.
+        ValueError: see `reducescatter`; also where the list is empty, or the tensors are on several devices.
+        HorovodInternalError: see `reducescatter`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_reducescatter", compression))
@@ -501,23 +512,22 @@ def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Request[tuple[torch.Tensor, ...]]:
-    """Begin a `grouped_reducescatter`; not differentiable.
+    """Start a `grouped_reducescatter`; not differentiable.
 
     Args:
-        tensors: as in `grouped_reducescatter`, and so are the others.
-        name: of the group.
+        tensors: see `grouped_reducescatter`. Do not change them before `synchronize` returns.
+        name: identifies the group across ranks and in messages. Without a name, calls are matched by their order.
         op: Average or Sum.
         process_set: the ranks that take part.
-        prescale_factor: multiplies before.
-        postscale_factor: multiplies after.
+        prescale_factor: multiplies the inputs.
+        postscale_factor: multiplies the results.
 
     Returns:
-        A handle for `poll` and `synchronize`, which gives a tuple of this rank's rows of each. Until then the given
-        tensors must be left alone.
+        A handle for `poll` and `synchronize`; `synchronize` returns a tuple of this rank's rows of each tensor.
 
     Raises:
-        ValueError: as `grouped_reducescatter`.
-        HorovodInternalError: as `reducescatter_async`.
+        ValueError: see `grouped_reducescatter`.
+        HorovodInternalError: see `reducescatter_async`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     return Request(tensors, name, process_set, how, tuple)

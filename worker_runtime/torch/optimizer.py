@@ -1,4 +1,4 @@
-"""The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
+"""The distributed optimizer: wraps a torch optimizer so that each step uses the gradients of all ranks."""
 
 import os
 import warnings
@@ -35,7 +35,7 @@ _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bflo
 
 
 def find_reducer(optimizer: object) -> GradientReducer | None:
-    """What averages the gradients of an optimizer; None where it is plain, or combines steps instead."""
+    """The object that averages an optimizer's gradients; None for a plain optimizer or for Adasum."""
     reducer = getattr(optimizer, "_reducer", None) if isinstance(optimizer, AllreduceOptimizer) else None
     return reducer if isinstance(reducer, GradientReducer) else None
 
@@ -54,14 +54,16 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
 ) -> OptimizerT:
     """Wrap `optimizer` so that each step uses the gradients of all ranks.
 
-    The result is an instance of the optimizer's own class and shares everything with it: state, options, schedulers,
-    checkpoints. Also parameters that are added or unfrozen later are averaged, and between two steps all ranks may
-    change the dtype, shape or memory format of theirs (`model.double()`). All ranks must have the same parameters in
-    the same order; any of them may be without a gradient on any rank, and counts as zeros there. After a step every
-    parameter's gradient is the averaged one, on all ranks the same to the last bit. The optimizer that is made last has
-    a parameter: the next step of another that had it before raises SupersededError, which names it.
+    The result is an instance of the optimizer's own class, and shares its state, options, schedulers and checkpoints.
+    All ranks must have the same parameters in the same order. A parameter without a gradient on some rank counts as
+    zeros there. After a step every parameter's gradient is the averaged one, bit for bit the same on all ranks.
 
-    Gradients may be changed between averaging and stepping:
+    You can add or unfreeze parameters later, and between two steps change dtype, shape or memory format on all ranks
+    (`model.double()`). If you create two distributed optimizers of one parameter, the newer one averages it: the next
+    step of the older one raises SupersededError.
+
+    Do not read or change gradients between `backward()` and the return of `step()` or `synchronize()`. To change them
+    before the step, for example to clip them:
 
         loss.backward()
         optimizer.synchronize()
@@ -69,36 +71,35 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         with optimizer.skip_synchronize():
             optimizer.step()
 
-    A `torch.amp.GradScaler` works as with any optimizer (`scaler.unscale_(optimizer)`, `scaler.step(optimizer)`), and
-    finds the same infinities on all ranks: gradients are averaged before it looks.
+    A `torch.amp.GradScaler` works as usual (`scaler.unscale_(optimizer)`, `scaler.step(optimizer)`). It finds the same
+    infinities on all ranks, because gradients are averaged before it checks them.
 
-    Until `step()` or `synchronize()` returns, gradients belong to the averaging: they are to be neither read nor
-    changed once backward has made them.
-
-    (Long because Horovod's ten arguments are explained.)
+    (Long because Horovod's ten arguments are documented.)
 
     Args:
-        optimizer: any of torch's optimizers, with or without state; one that is already distributed is wrapped anew.
-        named_parameters: `model.named_parameters()`; names for messages. All of the optimizer's parameters, or None.
-        compression: `Compression.none`, `fp16` or `bf16`, or an object with `compress` and `decompress`, through which
-            then each gradient passes by itself.
-        backward_passes_per_step: gradients of that many backward passes are summed locally (not averaged) before they
-            are sent; divide the loss by it where you want their mean.
-        op: how the ranks' gradients are combined: Average, Sum, Min, Max, Product. With Adasum each rank steps by
-            itself, and the steps are combined; `synchronize()` then does nothing.
-        gradient_predivide_factor: with Average, gradients are divided by it before the sum, and multiplied after.
-        num_groups: deprecated; the same as `groups` with a number.
-        groups: gradients of one group travel together: a number makes that many groups of about as many parameters
-            each; lists of parameters make these, and the others travel as is fastest. None, or 0, for no groups.
-        sparse_as_dense: sparse gradients travel as dense ones. Otherwise their elements are gathered.
-        process_set: the ranks that average. Others may make the optimizer too; they step by themselves.
+        optimizer: any torch optimizer, with or without state. A distributed one is unwrapped and wrapped again.
+        named_parameters: `model.named_parameters()`: names for messages. It must name all of the optimizer's
+            parameters; None numbers them.
+        compression: `Compression.none`, `fp16` or `bf16`, or your own object with `compress` and `decompress`, which
+            then compresses each gradient separately.
+        backward_passes_per_step: the gradients of this many backward passes are summed locally before they are sent.
+            For their mean, divide the loss by this number.
+        op: Average, Sum, Min, Max or Product of the ranks' gradients. With Adasum each rank steps with its own
+            gradients, and the steps are combined; `synchronize()` then does nothing.
+        gradient_predivide_factor: with Average, gradients are divided by it before the sum and multiplied by it after.
+        num_groups: deprecated; use `groups`.
+        groups: the gradients of a group are reduced together. A number divides the parameters into that many groups of
+            about equal length. Lists of parameters give the groups; other parameters are bucketed as without groups.
+            None or 0: no groups.
+        sparse_as_dense: reduce sparse gradients as dense ones. Otherwise their elements are gathered.
+        process_set: the ranks whose gradients are averaged. On other ranks the optimizer steps locally.
 
     Raises:
-        ValueError: a wrong argument.
-        NotImplementedError: Adasum was asked for in a process set other than the global one.
-        HorovodInternalError: Horovod has not been initialized. The result's `step()`, `synchronize()` and `backward()`
-            raise it as well, when the ranks' parameters or arguments differ (it names both sides, and the next step may
-            go on), or when a rank that is needed has ended.
+        ValueError: an argument is wrong.
+        NotImplementedError: op=Adasum with a process set other than the global one.
+        HorovodInternalError: Horovod has not been initialized. `step()`, `synchronize()` and `backward()` raise it
+            where the ranks' parameters or arguments differ (the message names both sides; you can continue with the
+            next step), or after a rank was lost.
     """
     check_optimizer(_TITLE, optimizer)
     check_process_set(_TITLE, process_set)
@@ -160,14 +161,15 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
 def read_names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
 ) -> dict[torch.Tensor, str]:
-    """The names that a user has given; none where there are none.
+    """The user's names of an optimizer's parameters; empty if the user gives none.
 
     Args:
-        optimizer: a plain one.
-        named_parameters: may name parameters that the optimizer does not have.
+        optimizer: a plain optimizer.
+        named_parameters: (name, parameter) pairs; they may include parameters that the optimizer does not have.
 
     Raises:
-        ValueError: they are no pairs, a name or a parameter is there twice, or one of the optimizer has no name.
+        ValueError: the values are not pairs; a name or a parameter occurs twice; or a parameter of the optimizer is
+            missing.
     """
     if named_parameters is None:
         return {}
@@ -200,13 +202,13 @@ def read_groups(
     """The group of each parameter that has one.
 
     Args:
-        parameters: of the optimizer, in an order that all ranks have alike.
-        groups: how many, or which; of those that are listed, parameters that require no gradient are left out.
+        parameters: the optimizer's parameters with their names, in the same order on all ranks.
+        groups: the argument of `DistributedOptimizer`. Listed parameters that require no gradient are ignored.
 
     Raises:
-        ValueError: the number is negative, something else than parameters of the optimizer is listed (frozen ones of
-            the model may be), or one stands in two groups.
-        TypeError: it is neither a number nor lists.
+        ValueError: the number is negative; a list has something else than parameters of the optimizer (frozen
+            parameters of the model are allowed); or a parameter is in two groups.
+        TypeError: `groups` is neither a number nor lists.
     """
     trained = [parameter for _, parameter in parameters if parameter.requires_grad]
     if groups is None or (isinstance(groups, int) and groups == 0):
@@ -238,7 +240,7 @@ def _read_lists(known: AbstractSet[torch.Tensor], groups: Iterable[object]) -> d
             if not isinstance(parameter, torch.Tensor):
                 raise ValueError(f"groups must consist of torch.Tensor; got {type(parameter).__name__}")  # noqa: TRY004 - Horovod's error
             if parameter not in known and (parameter.requires_grad or not isinstance(parameter, torch.nn.Parameter)):
-                raise ValueError(f"groups[{number}] has a tensor that is no parameter of the optimizer")
+                raise ValueError(f"groups[{number}] has a tensor that is not a parameter of the optimizer")
             if parameter in chosen:
                 raise ValueError("A parameter can only appear once in groups")
             chosen[parameter] = number

@@ -1,4 +1,4 @@
-"""`hvd.prepare`: all that distributes a training script, in one call; and the steps that have no other name."""
+"""`hvd.prepare`: distribute a training script with one call; and two of its steps, for use alone."""
 
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -26,15 +26,15 @@ _SCALED_FOR = "learning_rate_scaled_for"  # in the elastic state: for how many w
 
 
 def pin_device() -> torch.device:
-    """Let this worker use the GPU of its local rank: what is then made on "cuda" lies there.
+    """Make the GPU of this worker's local rank the current CUDA device.
 
-    Where this worker sees one GPU only, it is that one.
+    If the worker sees only one GPU, it uses that one.
 
     Returns:
-        The device; the processor where there is no GPU.
+        The device, for example cuda:1; cpu where there is no GPU.
 
     Raises:
-        ValueError: there are fewer GPUs than workers on this host, or Horovod has not been initialized.
+        ValueError: the host has fewer GPUs than workers, or Horovod has not been initialized.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -44,18 +44,20 @@ def pin_device() -> torch.device:
 
 
 def scale_learning_rate(optimizer: torch.optim.Optimizer) -> None:
-    """Multiply the learning rates by the number of workers, of whose batches each step is the mean.
+    """Multiply the learning rates by the number of workers, as the batch of a step grows by that factor.
+
+    This is the linear scaling rule of Goyal et al., 2017, "Accurate, Large Minibatch SGD".
 
     Args:
-        optimizer: one that has no learning rate scheduler yet, since a scheduler notes the learning rate.
+        optimizer: an optimizer without a learning rate scheduler: a scheduler would keep the earlier learning rate.
 
     Raises:
-        ValueError: it is none, or has a scheduler, or Horovod has not been initialized.
+        ValueError: `optimizer` is not an optimizer, or has a scheduler, or Horovod has not been initialized.
     """
     check_optimizer("scale_learning_rate", optimizer)
     if any(_INITIAL in group for group in optimizer.param_groups):
         raise SchedulerExistsError(
-            "make the scheduler afterwards, or multiply lr by hvd.size() where it is first given"
+            "create the scheduler afterwards, or multiply lr by hvd.size() where you create the optimizer"
         )
     _multiply(optimizer, size())
 
@@ -127,36 +129,39 @@ def prepare(
     broadcast: bool = True,
     split_data: bool = True,
 ) -> Any:
-    """Distribute a training script: do what it would do by hand, and return what was given, in that order.
+    """Distribute a training script, and return the distributed objects in the order of the arguments.
 
-    It joins the job (`hvd.init()`), gives each rank its share of the loader's data (`hvd.split_data`, which says what
-    that means for each kind of loader), pins one GPU to each worker (`hvd.pin_device`), lets the optimizer average
-    gradients (`hvd.DistributedOptimizer`; one that does already stays as it is), and gives all ranks the model's and
-    the optimizer's state of rank 0. Move the model to the GPU afterwards, or call `hvd.pin_device()` before.
+    `prepare` does these steps in order; you can switch off all but the first:
 
-    (Long because each step has its switch, and its explanation.)
+    1. `hvd.init()` joins the job.
+    2. `hvd.split_data` gives each rank its share of the loader's data.
+    3. `hvd.pin_device` gives each worker one GPU. Move the model to the GPU after `prepare`, or call
+       `hvd.pin_device()` before.
+    4. `hvd.DistributedOptimizer` wraps the optimizer, unless it is already distributed.
+    5. The model's and the optimizer's state of rank 0 is broadcast to all ranks.
+
+    (Long because each step has its switch and its documentation.)
 
     Args:
         model: a module.
-        optimizer: of the model's parameters; without one nothing is averaged.
-        loader: a DataLoader; `batch_size` is that of one worker.
-        scale_lr: multiply the learning rate by the number of workers; with a state it follows that number. Make a
-            learning rate scheduler after this call.
-        seed: of the order of shuffled samples.
-        state: `hvd.elastic.TorchState(epoch=0)`, of elastic training: the model, the optimizer and the loader's sampler
-            become part of it, and its `epoch` says which epoch a pass through the loader is.
-        pin_device: False leaves each worker's device to the script; the same with the following steps.
-        wrap_optimizer: False averages no gradients.
-        broadcast: False leaves parameters and states as they are.
-        split_data: False leaves the loader as it is.
+        optimizer: an optimizer of the model's parameters. Without one, no gradients are averaged.
+        loader: a DataLoader; `batch_size` is the batch size of one worker.
+        scale_lr: multiply the learning rate by the number of workers. With `state`, it follows that number when the job
+            changes. Create a learning rate scheduler after this call.
+        seed: the seed of the shuffled order.
+        state: `hvd.elastic.TorchState(epoch=0)`, for elastic training. `prepare` registers the model, the optimizer and
+            the loader's sampler in it. Its `epoch` is the epoch of each pass through the loader.
+        pin_device: False skips step 3.
+        wrap_optimizer: False skips step 4.
+        broadcast: False skips step 5.
+        split_data: False skips step 2.
 
     Returns:
         The model; the model and the optimizer; or the model, the optimizer and the loader.
 
     Raises:
-        ValueError: something else was given, or the loader's data cannot be split; the sentence says what to write by
-            hand.
-        HorovodInternalError: the ranks do not have the same model, or a rank has ended.
+        ValueError: an argument is wrong, or the loader's data cannot be split. The message says what to write by hand.
+        HorovodInternalError: the ranks have different models, or a rank was lost.
     """
     if not isinstance(model, torch.nn.Module):
         raise WrongArgumentError(f"prepare: a torch.nn.Module was expected first, not {type(model).__name__}")
@@ -193,8 +198,8 @@ def _wrap(model: torch.nn.Module, optimizer: Any) -> Any:  # noqa: ANN401 - of t
     others = sum(parameter not in known for group in optimizer.param_groups for parameter in group["params"])
     if others:
         raise WrongArgumentError(
-            f"prepare: {others} of the optimizer's parameters are not the model's; make the optimizer from "
-            "model.parameters(), or give prepare one torch.nn.ModuleList of all that the optimizer trains"
+            f"prepare: {others} of the optimizer's parameters are not the model's; create the optimizer with "
+            "model.parameters(), or give prepare one torch.nn.ModuleList of all modules that the optimizer trains"
         )
     return DistributedOptimizer(optimizer, model.named_parameters())
 
@@ -206,7 +211,7 @@ def _broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) 
 
 
 def _register(state: TorchState, prepared: tuple[Any, ...], *, scale_lr: bool) -> None:
-    """Make what was prepared a part of the state."""
+    """Register the prepared objects in the state."""
     for each in prepared:
         if isinstance(each, torch.nn.Module):
             state.register(model=each)
@@ -217,8 +222,8 @@ def _register(state: TorchState, prepared: tuple[Any, ...], *, scale_lr: bool) -
     if scale_lr and "optimizer" in vars(state):
         state.register(**{_SCALED_FOR: size()})
 
-        def scale_anew() -> None:
+        def rescale() -> None:
             _multiply(state.optimizer, size() / getattr(state, _SCALED_FOR))
             setattr(state, _SCALED_FOR, size())
 
-        state.register_reset_callbacks([scale_anew])
+        state.register_reset_callbacks([rescale])

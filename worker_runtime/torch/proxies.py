@@ -1,8 +1,8 @@
-"""The two kinds of distributed optimizers: one averages gradients before each step, one combines steps by Adasum.
+"""The two kinds of distributed optimizers: `AllreduceOptimizer` averages gradients, `AdasumOptimizer` combines steps.
 
-Each is a proxy of the user's optimizer, which keeps its state, its options and its schedulers. The proxy's class is
-made as a subclass of the optimizer's class, so that `isinstance` and LR schedulers accept it, but everything that is
-not about averaging is read from and written to the optimizer behind it.
+Each is a proxy of the user's optimizer, which keeps its state, options and schedulers. The proxy's class is created as
+a subclass of the optimizer's class, so that `isinstance` and LR schedulers accept it. All attributes that are not the
+proxy's own are read from and written to the wrapped optimizer.
 
 Long because the two kinds share their proxy.
 """
@@ -27,15 +27,15 @@ from worker_runtime.reduction.adasum import AdasumReducer
 Closure = Callable[[], Any]
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 
-# torch.amp.GradScaler reads the gradients of an optimizer in the method of this name, to unscale them and to look for
-# infinities; the optimizer is not called at any moment before that.
+# torch.amp.GradScaler reads an optimizer's gradients in the method of this name, to unscale them and to check for
+# infinities. It makes no earlier call to the optimizer that the proxy could use to average them.
 _UNSCALING = "_unscale_grads_"
 
 
 class OptimizerProxy:
-    """What a distributed optimizer adds to, and changes of, the optimizer behind it.
+    """A distributed optimizer in front of the user's.
 
-    The names with an underscore are those that programs written for Horovod look at.
+    Programs written for Horovod read the properties with an underscore (`_handles`, `_parameter_names`).
     """
 
     _OWN: ClassVar[frozenset[str]] = frozenset()
@@ -47,7 +47,7 @@ class OptimizerProxy:
     _names: dict[torch.Tensor, str]
 
     def __init_subclass__(cls) -> None:
-        """Note which attributes are the proxy's, and not those of the optimizer whose class comes in at the end."""
+        """Collect the names of the proxy's own attributes; all others belong to the wrapped optimizer."""
         super().__init_subclass__()
         if not issubclass(cls, torch.optim.Optimizer):
             own = {*vars(OptimizerProxy), *OptimizerProxy.__annotations__, *vars(cls), *cls.__annotations__}
@@ -76,7 +76,7 @@ class OptimizerProxy:
         return f"Distributed{self._optimizer!r}"
 
     def __reduce__(self) -> NoReturn:
-        """Refuse: a copy would average the same parameters a second time."""
+        """Raise TypeError: a copy would average the same parameters a second time."""
         raise TypeError("a distributed optimizer cannot be copied or pickled; use its state_dict()")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:  # noqa: ANN401 - object's signature
@@ -96,51 +96,50 @@ class OptimizerProxy:
         return {parameter for _, parameter in self._list_parameters() if parameter.requires_grad}
 
     def _list_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """All parameters of the optimizer, named."""
+        """All parameters of the optimizer, with their names."""
         return list_parameters(self._optimizer, self._names)
 
     @abstractmethod
     def _prepare_unscaling(self) -> None:
-        """A gradient scaler is about to look for infinities: it must find the same on all ranks."""
+        """Prepare for a gradient scaler's check for infinities, so that it finds the same on all ranks."""
 
 
 class AllreduceOptimizer(OptimizerProxy):
-    """Steps with the gradients of all ranks; however they are combined, this calls it to average."""
+    """Averages (or sums, ...) gradients over the ranks before each step."""
 
     _reducer: GradientReducer
-    _is_synchronized: bool  # by the user; as long as the gradients are still those, which the reducer knows
-    _is_unscaled: bool  # for a gradient scaler, and so synchronized; as long as the same
+    _is_synchronized: bool  # synchronize() was called for the present gradients, if the reducer has no newer ones
+    _is_unscaled: bool  # a gradient scaler's check has synchronized the present gradients, under the same condition
     _skips_synchronize: bool
 
     @property
     def _handles(self) -> dict[torch.Tensor, Any]:
-        """What is in flight, by parameter."""
+        """The operations in flight, by parameter."""
         return self._reducer.handles
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes are summed locally before one step."""
+        """The number of backward passes that are summed locally before one step."""
         return self._reducer.passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change it; for parameters that have had a backward pass in this step, from the next one on."""
+        """Change the number; for parameters that had a backward pass in this step, from the next step on."""
         self._reducer.passes = read_passes(passes)
 
     @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
-        """Average the gradients and step.
+        """Average the gradients, then step.
 
         Args:
-            closure: computes the loss and the gradients. The gradients are averaged each time it has run, and the loss
-                that the optimizer sees is averaged too: one that decides by the loss (LBFGS) then decides alike on all
-                ranks.
+            closure: computes gradients and returns the loss. After each call of it, gradients and loss are averaged
+                over the ranks, so that an optimizer that decides by the loss (LBFGS) decides the same on all ranks.
 
         Returns:
-            What the optimizer's own `step()` returns.
+            The return value of the optimizer's own `step()`.
 
         Raises:
-            HorovodInternalError: the averaging failed, or another rank has thrown away the gradients of the last step;
-                the parameters are as they were.
+            HorovodInternalError: the averaging failed, or another rank discarded its gradients of the last step. The
+                parameters are unchanged.
         """
         if self._skips_synchronize:
             return self._optimizer.step(closure)
@@ -162,7 +161,7 @@ class AllreduceOptimizer(OptimizerProxy):
 
     @untraced
     def synchronize(self) -> None:
-        """Wait until all gradients are averaged, for example to clip them before `step()`.
+        """Average all gradients now, for example to clip them before `step()`.
 
         Raises:
             HorovodInternalError: the averaging failed.
@@ -172,7 +171,7 @@ class AllreduceOptimizer(OptimizerProxy):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In it, `step()` does not average: `synchronize()` was called before."""
+        """A context in which `step()` does not average, because you called `synchronize()` before."""
         self._skips_synchronize = True
         try:
             yield
@@ -182,7 +181,7 @@ class AllreduceOptimizer(OptimizerProxy):
 
     @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
-        """Clear the gradients; reductions of them that have begun are completed on all ranks, and thrown away.
+        """Clear the gradients. Reductions in flight are completed on all ranks, and their results discarded.
 
         Raises:
             HorovodInternalError: a reduction failed.
@@ -192,12 +191,12 @@ class AllreduceOptimizer(OptimizerProxy):
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the optimizer's state; the present step is thrown away, as by `zero_grad()`."""
+        """Load the optimizer's state. Like `zero_grad()`, this discards the gradients of the present step."""
         self._reducer.discard()
         self._optimizer.load_state_dict(state_dict)
 
     def _prepare_unscaling(self) -> None:
-        """Average first, unless the user has."""
+        """Average, unless the user already has."""
         if self._skips_synchronize or (self._is_synchronized and self._reducer.are_all_reduced()):
             return
         self._reducer.synchronize()
@@ -211,10 +210,10 @@ class AllreduceOptimizer(OptimizerProxy):
 
 
 class AdasumOptimizer(OptimizerProxy):
-    """Combines by how much each parameter has moved. The optimizer's state, such as momentum, is each rank's own.
+    """Combines the ranks' parameter updates by Adasum. The optimizer's state, such as momentum, differs between ranks.
 
-    Horovod steps each parameter as soon as its gradient is there; here all are stepped in `step()`, which is the same
-    to the last bit, and leaves the optimizer whole.
+    Horovod steps each parameter as soon as its gradient is computed. This class steps all parameters in `step()`, with
+    bit for bit the same result.
     """
 
     _reducer: AdasumReducer
@@ -222,39 +221,42 @@ class AdasumOptimizer(OptimizerProxy):
 
     @property
     def _handles(self) -> dict[torch.Tensor, Any]:
-        """Nothing is ever in flight between calls."""
+        """Empty: no operation is in flight between calls."""
         return {}
 
     @property
     def backward_passes_per_step(self) -> int:
-        """How many backward passes are summed locally before one step."""
+        """The number of backward passes before one step, as you set it; without effect."""
         return self._passes
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change it; nobody counts them here."""
+        """Change the number; without effect."""
         self._passes = read_passes(passes)
 
     @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
-        """Step, and combine the steps.
+        """Step with this rank's gradients, then combine the ranks' updates.
 
         Args:
-            closure: computes the loss and the gradients, all of this rank alone.
+            closure: computes this rank's gradients and returns its loss.
+
+        Returns:
+            The return value of the optimizer's own `step()`.
 
         Raises:
-            ValueError: the dtype of a parameter has no Adasum.
-            HorovodInternalError: the operation failed; the parameters are where they were before.
+            ValueError: Adasum does not support the dtype of a parameter.
+            HorovodInternalError: the operation failed. The parameters are unchanged.
         """
         return self._reducer.step(lambda: self._optimizer.step(closure))
 
     def synchronize(self) -> None:
-        """Do nothing: gradients are never combined."""
+        """Do nothing: Adasum combines updates, not gradients."""
 
     def skip_synchronize(self) -> NoReturn:
-        """Refuse: there is nothing to skip, and a step that is not combined would let the ranks drift apart.
+        """Raise AssertionError, as Horovod does: a step that is not combined would make the ranks' parameters differ.
 
         Raises:
-            AssertionError: always; as in Horovod.
+            AssertionError: always.
         """
         raise AssertionError(
             "skip_synchronize() has no meaning with op=Adasum, which combines steps; call step() alone"
@@ -269,19 +271,19 @@ class AdasumOptimizer(OptimizerProxy):
         self._optimizer.load_state_dict(state_dict)
 
     def _prepare_unscaling(self) -> None:
-        """Let all ranks find an infinity where one has it, so that all skip the step."""
+        """Make all ranks find an infinity where one rank has one, so that all skip the step."""
         gradients = [parameter.grad for _, parameter in self._list_parameters() if parameter.grad is not None]
         self._reducer.spread_infinity(gradients)
 
 
 def read_passes(passes: object) -> int:
-    """How many backward passes a program wants for each step.
+    """The argument `backward_passes_per_step` as an integer.
 
     Raises:
-        ValueError: it is no integer, or not at least one.
+        ValueError: it is not an integer, or less than 1.
     """
     try:
-        number = operator.index(passes)  # type: ignore[arg-type]  # that it may be none is what is looked for
+        number = operator.index(passes)  # type: ignore[arg-type]  # a wrong type raises the TypeError
     except TypeError:
         raise WrongArgumentError(f"backward_passes_per_step is {passes!r}; it must be an integer") from None
     if number <= 0:
@@ -290,34 +292,36 @@ def read_passes(passes: object) -> int:
 
 
 def make_proxy(kind: type[OptimizerProxy], plain: OptimizerT, module: str, **attributes: object) -> OptimizerT:
-    """An instance of a new subclass of the optimizer's class; torch's own constructor does not run for it.
+    """Create the proxy of an optimizer, as an instance of a new subclass of the optimizer's class.
+
+    torch's constructor does not run for it.
 
     Args:
-        kind: of proxy.
-        plain: the optimizer behind it.
-        module: that the new class names as its own.
-        attributes: of the proxy.
+        kind: AllreduceOptimizer or AdasumOptimizer.
+        plain: the user's optimizer.
+        module: the `__module__` of the new class.
+        attributes: the proxy's own attributes.
     """
     cls = type(plain)
     proxy: Any = object.__new__(type(cls.__name__, (kind, cls), {"__module__": module, "__doc__": cls.__doc__}))
     for name, value in {"_optimizer": plain, **attributes}.items():
         object.__setattr__(proxy, name, value)
-    return proxy  # type: ignore[no-any-return]  # an instance of a class made here
+    return proxy  # type: ignore[no-any-return]  # an instance of the new class
 
 
 def check_optimizer(title: str, optimizer: object) -> None:
-    """Raise WrongArgumentError unless it has what torch's optimizers have."""
+    """Raise WrongArgumentError unless the argument has the attributes of a torch optimizer."""
     if not all(hasattr(optimizer, name) for name in ("param_groups", "state_dict", "step")):
         raise WrongArgumentError(f"{title}: an optimizer was expected, not {type(optimizer).__name__}")
 
 
 def unwrap(optimizer: OptimizerT) -> OptimizerT:
-    """The user's optimizer behind a distributed one; a plain one is returned as it is."""
+    """The user's optimizer inside a distributed one; a plain optimizer is returned unchanged."""
     return optimizer._optimizer if isinstance(optimizer, OptimizerProxy) else optimizer  # noqa: SLF001 - of this module
 
 
 def list_parameters(optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str]) -> list[tuple[str, torch.Tensor]]:
-    """All parameters of an optimizer; those without a name under Horovod's for such."""
+    """All parameters of an optimizer with their names; unnamed ones get the name that Horovod gives them."""
     return [
         (names.get(parameter) or f"allreduce.noname.{group_index}.{index}", parameter)
         for group_index, group in enumerate(optimizer.param_groups)

@@ -1,4 +1,4 @@
-"""Batch normalisation as if the batches of all ranks were one."""
+"""Batch normalization over the batches of all ranks."""
 
 from functools import partial
 
@@ -13,22 +13,23 @@ _MIN_DIMENSIONS = 2
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation over the batches of all ranks of a set, on CPU and CUDA (Horovod's is for CUDA alone).
+    """Batch normalization over the batches of all ranks of a process set, on the CPU and on CUDA.
 
-    In training, mean and variance are those of the ranks' batches put together, which may be of different sizes, and
-    empty on some ranks; so are the running statistics. Forward is a collective, and backward is one too: all ranks must
-    run both. The gradients of weight and bias are those of this rank's own batch, to be averaged by the optimizer as
-    all others. In evaluation with running statistics, and alone, it is torch's batch normalisation.
+    Horovod's version needs CUDA. In training, mean, variance and running statistics are computed over the
+    concatenation of the ranks' batches. The batches may have different sizes, and be empty on some ranks. Forward and
+    backward are collectives: all ranks of the set must run both. The gradients of weight and bias are those of this
+    rank's batch; the distributed optimizer averages them. In evaluation with running statistics, and in a set of one
+    rank, the layer equals torch's BatchNorm.
 
     Differentiable once in the input, the weight and the bias.
 
     Args:
-        num_features: channels, the second dimension of the input.
+        num_features: the number of channels C of an input of shape (N, C, ...).
         eps: added to the variance.
-        momentum: weight of a new batch in the running statistics; None makes them plain averages.
-        affine: whether there are a weight and a bias for each channel.
-        track_running_stats: whether there are running statistics.
-        process_set: the ranks whose batches are put together.
+        momentum: weight of a new batch in the running statistics; None computes a cumulative average.
+        affine: whether the layer has a weight and a bias for each channel.
+        track_running_stats: whether the layer keeps running statistics.
+        process_set: the ranks that take part.
         **factory: `device` and `dtype` of the parameters.
     """
 
@@ -46,18 +47,19 @@ class SyncBatchNorm(_BatchNorm):
         self.process_set = process_set
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise.
+        """Normalize: (x - mean) / sqrt(variance + eps) * weight + bias.
 
         Args:
-            x: of shape (batch, channels, ...), floating point; the channels are the same on all ranks.
+            x: a floating-point tensor of shape (N, C, ...); C and the dtype are the same on all ranks.
 
         Returns:
             A tensor of the same shape and dtype.
 
         Raises:
-            ValueError: the input has less than two dimensions or other channels, there is only one value for each
-                channel on all ranks together, or this rank is not in the set.
-            HorovodInternalError: the ranks do not agree on dtype or channels, or Horovod has not been initialized.
+            ValueError: the input has fewer than two dimensions, or another number of channels; all ranks together have
+                only one value for each channel; or this rank is not in the set.
+            HorovodInternalError: the ranks give different dtypes or numbers of channels, or Horovod has not been
+                initialized.
         """
         if not self.training and self.running_mean is not None:
             return super().forward(x)
@@ -84,7 +86,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected {self.num_features} channels, got an input of shape {tuple(x.shape)}")
 
     def _track(self, result: torch.Tensor, statistics: Statistics) -> torch.Tensor:
-        """Move the running statistics in training; gives the result."""
+        """Update the running statistics in training, and return the result."""
         if (
             not self.training
             or self.running_mean is None

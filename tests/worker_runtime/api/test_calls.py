@@ -74,7 +74,7 @@ def test_a_function_has_the_arguments_and_words_of_what_it_is_made_of() -> None:
     assert inspect.signature(allreduce_async_) == of_allreduce.replace(return_annotation=int)
     assert allreduce_async_.__name__ == allreduce_async_.__qualname__ == "allreduce_async_"
     begun, in_place, plain = (inspect.getdoc(each) or "" for each in (allreduce_async_, allreduce_, allreduce))
-    assert begun.startswith("Begin `allreduce_`; not differentiable.")
+    assert begun.startswith("Start `allreduce_`, and return a handle")
     assert begun.endswith(in_place)
     assert in_place.startswith("`allreduce` in place:")
     assert in_place.endswith(plain)

@@ -163,7 +163,7 @@ def test_there_are_neither_mpi_threads_nor_timelines(ranks: RankPool) -> None:
     def body() -> object:
         with pytest.raises(ValueError, match="MPI is not enabled"):
             basics.mpi_threads_supported()
-        with pytest.raises(NotImplementedError, match=r"start_timeline\('t\.json'\): timelines are not served yet"):
+        with pytest.raises(NotImplementedError, match=r"start_timeline\('t\.json'\): timelines are not supported"):
             start_timeline("t.json", mark_cycles=True)
         stop_timeline()
 

@@ -42,7 +42,7 @@ def test_the_global_set_fills_with_init() -> None:
 
 @pytest.mark.parametrize("ranks", [["a"], [1.5], 3, None, [...], [1, 0, 1]], ids=str)
 def test_something_else_than_different_ranks_is_refused(ranks: object) -> None:
-    with pytest.raises(ValueError, match=r"give ranks as integers|a rank stands twice in \[0, 1, 1\]"):
+    with pytest.raises(ValueError, match=r"give ranks as integers|\[0, 1, 1\] has a rank twice"):
         ProcessSet(ranks)
 
 
@@ -116,7 +116,7 @@ def test_shutdown_drops_the_sets(ranks: RankPool) -> None:
         hvd.shutdown()
         between = some.process_set_id
         hvd.init()
-        with pytest.raises(ValueError, match=r"has not been registered: it was, but .*add_process_set\(\) anew"):
+        with pytest.raises(ValueError, match=r"has not been registered: hvd.shutdown.*add_process_set\(\) again"):
             hvd.barrier(some)
         return between, some.process_set_id, add_process_set(some) is some, some.process_set_id
 

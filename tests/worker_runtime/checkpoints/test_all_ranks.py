@@ -196,7 +196,7 @@ def test_an_error_of_rank_0_is_raised_on_all_ranks(ranks: RankPool, tmp_path: Pa
             f"no checkpoint can be written to {tmp_path}/file: File exists; free space there, or give a folder",
             f"the checkpoints in {tmp_path}/file cannot be listed: Not a directory; give a folder",
             f"no checkpoint can be written to {tmp_path}/full: File too large; free space there",
-            "000001.pt does not fit this program: it keeps epoch, model, optimizer, and the state has best, epoch, ",
+            "000001.pt does not fit this program: it has epoch, model, optimizer, and the state has best, epoch, ",
             "does not fit this program: model: Error(s) in loading state_dict for Linear: size mismatch for weight",
             "; what the state keeps must be picklable",
             f"rank 1 sees a newer checkpoint in {tmp_path}/full than rank 0 does; give a folder that all hosts share",
@@ -247,7 +247,7 @@ def test_handlers_and_optimizers_a_programs_own_are_kept_as_they_say(ranks: Rank
             assert state.load(folder)
         finally:
             states.set_handler_registry(before)
-        with pytest.raises(CheckpointError, match="a Own cannot be kept in files; derive it from ObjectState, or"):
+        with pytest.raises(CheckpointError, match="a Own cannot be saved in a checkpoint; derive it from"):
             Own(hvd.broadcast_object, hvd.rank).load(folder)
         plain = hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=hvd.rank() + 4)
         plain.save(folder)

@@ -87,7 +87,7 @@ def test_one_who_is_no_sequencer_is_given_up(
     monkeypatch.setattr(link_module, "PATIENCE_SECONDS", 0.0)
     with (
         serving(serve) as endpoint,
-        pytest.raises(SequencerError, match=rf"sequencer at {endpoint} was not reached: {reason}"),
+        pytest.raises(SequencerError, match=rf"cannot reach the sequencer at {endpoint}: {reason}"),
     ):
         Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=limit_seconds))
 

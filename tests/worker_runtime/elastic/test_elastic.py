@@ -132,7 +132,7 @@ def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
     ("failure", "told"),
     [
         ("allreduce 'x' cannot run any more: rank 1 has left", "allreduce 'x' cannot run any more: rank 1 has left"),
-        ("mine", "mine; the function cannot begin again: rank 1 has left"),
+        ("mine", "mine; the function cannot restart: rank 1 has left"),
     ],
 )
 def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: str, told: str) -> None:

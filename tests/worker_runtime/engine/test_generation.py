@@ -104,7 +104,7 @@ def test_an_illegal_transition_ends_the_job_with_one_sentence_on_all_ranks(
     generation.release(0)
     while (frame := generation.sequencer.read())[0] != Frame.HALT:
         pass
-    sentence = "x is released and cannot become released; please report this fault of hvdrun"
+    sentence = "x is released and cannot become released; please report this bug of hvdrun"
     assert frame[1].decode() == f"rank 0 has failed: {sentence}"
     with pytest.raises(IllegalTransitionError if is_elastic else OperationFailedError, match=sentence):
         engine.wait(other)

@@ -59,7 +59,7 @@ def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what:
             with pytest.raises(ForgedObjectError):
                 objects.allgather_object(engine, share, "x")
         elif engine.rank == 0:
-            with pytest.raises(ForgedObjectError, match=r"of rank 1 does not carry this job's signature"):
+            with pytest.raises(ForgedObjectError, match=r"of rank 1 lacks this job's signature"):
                 objects.broadcast_object(engine, share, 1, "x")
         else:
             objects.broadcast_object(engine, share, 1, "x")

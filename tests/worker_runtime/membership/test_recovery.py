@@ -352,7 +352,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     else:
         stage.registrar.tell(Interrupt(5, LOST))
     assert codes.get(timeout=LIMIT_SECONDS) == 1
-    assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
+    assert "hvdrun: this worker exits, to be replaced: an operation on its GPU" in capfd.readouterr().err
     if is_own:  # the test goes on where the process would not
         stage.registrar.read().answer(publish(6, Decision.RESTORE))
         entering.result(LIMIT_SECONDS)[1].close()

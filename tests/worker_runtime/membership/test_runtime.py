@@ -138,7 +138,7 @@ def test_a_forked_child_cannot_communicate(ranks: RankPool) -> None:
         return told, hvd.synchronize(handle).tolist(), hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
     for rank, (told, *rest) in enumerate(ranks.run(body)):
-        words = f"this process was forked from rank {rank}, which alone is connected to the others"
+        words = f"this process was forked from rank {rank}, and is not connected to the other ranks"
         assert len(told) == 10
         assert {name: text for name, (kind, text) in told.items() if kind != "ForkedError" or words not in text} == {}
         assert rest == [[1.0], 2.0]
@@ -147,7 +147,7 @@ def test_a_forked_child_cannot_communicate(ranks: RankPool) -> None:
 def test_a_forked_child_does_not_take_its_parents_place(ranks: RankPool) -> None:
     def body() -> object:
         def question() -> object:
-            with pytest.raises(ValueError, match=rf"process {os.getppid()}, which has started this one, is rank"):
+            with pytest.raises(ValueError, match=rf"its parent process {os.getppid()} is already rank"):
                 hvd.init()
             assert hvd.rank() >= 0
             hvd.shutdown()
@@ -165,7 +165,7 @@ def test_a_spawned_child_is_told_who_the_member_is(ranks: RankPool) -> None:
     def body() -> object:
         script = "import worker_runtime.torch as hvd\ntry: hvd.init()\nexcept ValueError as error: print(error)"
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
-        expected = f"process {os.getpid()}, which has started this one, is rank {hvd.rank()} of the job"
+        expected = f"its parent process {os.getpid()} is already rank {hvd.rank()} of the job"
         return expected in ended.stdout or ended.stdout, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
     assert ranks.run(body) == [(True, 2.0)] * 2

@@ -106,7 +106,7 @@ def test_ranks_with_other_parameters_are_all_told_which(ranks: RankPool) -> None
             ({"a": ones(1)} if own else {"b": ones(1)}, "rank 1 has 'a' and rank 0 has not"),
             ({"a": ones(2 + own)}, r"'a' is float32 of shape \(2,\) on rank 0, and float32 of shape \(3,\) on rank 1"),
             ({"a": ones(1, dtype="int32" if own else "float32")}, r"'a' is float32 .* and int32 of shape \(1,\)"),
-            ({"p": ones(1) if own else deferred}, "'p' is an array on some ranks, and not initialised on others"),
+            ({"p": ones(1) if own else deferred}, "'p' is an array on some ranks, and not initialized on others"),
         ]
         for params, told in cases:
             with pytest.raises(ValueError, match=f"broadcast_parameters: {told}.*build the same model on all ranks"):

@@ -192,10 +192,10 @@ def test_states_in_a_key_value_store_and_a_scheduled_learning_rate_are_refused(r
         net = make_net([mx.cpu(0), mx.cpu(1)])
         trainer = make_trainer(net, update_on_kvstore=True)
         trainer._init_kvstore()
-        with pytest.raises(ValueError, match="make it with kvstore=None"):
+        with pytest.raises(ValueError, match="create it with kvstore=None"):
             hvd.prepare(net, trainer)
         scheduled = mx.optimizer.create("sgd", lr_scheduler=mx.lr_scheduler.FactorScheduler(1))
-        with pytest.raises(ValueError, match=r"make the scheduler with base_lr multiplied by hvd.size\(\)"):
+        with pytest.raises(ValueError, match=r"multiply the scheduler's base_lr by hvd.size\(\)"):
             hvd.scale_learning_rate(scheduled)
 
     ranks.run(body, size=1)

@@ -314,7 +314,7 @@ def test_the_arguments_of_older_releases_are_understood(ranks: RankPool) -> None
     def body() -> None:
         for positional, named, expected in calls:
             params = make_parameters((1,))
-            with pytest.warns(DeprecationWarning, match="taken as gradient_predivide_factor"):
+            with pytest.warns(DeprecationWarning, match="used as gradient_predivide_factor"):
                 trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0}, *positional, **named)
             assert subtract(trainer, params, 1, 1, 1) == [[-3.5]]
             assert (trainer._gradient_predivide_factor, trainer._prefix, trainer._num_groups) == expected
@@ -326,7 +326,7 @@ def test_a_distributed_optimizer_is_taken_out(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((1,))
         plain = mx.optimizer.create("sgd", learning_rate=1.0)
-        with pytest.warns(UserWarning, match="averages by itself"):
+        with pytest.warns(UserWarning, match="averages gradients itself"):
             trainer = hvd.DistributedTrainer(params, hvd.DistributedOptimizer(plain))
         return trainer._optimizer is plain, subtract(trainer, params, 1)
 

@@ -4,7 +4,7 @@ from itertools import chain, count, islice
 
 import pytest
 
-from worker_runtime.preparation import RankOrder, choose_device, count_share, deal, share_stream
+from worker_runtime.preparation import RankOrder, choose_device, count_share, share_order, share_stream
 
 TOTALS = (0, 1, 2, 5, 6, 7)
 SIZES = (1, 2, 3, 8)
@@ -15,7 +15,7 @@ SIZES = (1, 2, 3, 8)
 def test_shares_are_equally_long_and_together_the_whole_in_its_order(total: int, size: int) -> None:
     whole = list(range(100, 100 + total))
     streamed = [list(share_stream(iter(whole), rank, size)) for rank in range(size)]
-    for shares in ([deal(whole, rank, size) for rank in range(size)], streamed):
+    for shares in ([share_order(whole, rank, size) for rank in range(size)], streamed):
         assert {len(share) for share in shares} == {count_share(total, size)}
         rows = list(chain(*zip(*shares, strict=True)))
         assert rows[:total] == whole
@@ -37,5 +37,5 @@ def test_the_device_is_that_of_the_local_rank_or_the_only_one(seen: int, local_r
 
 
 def test_a_worker_for_which_there_is_no_device_is_told_so() -> None:
-    with pytest.raises(ValueError, match="no GPU for the worker of local rank 2, since it sees 2; start at most 2"):
+    with pytest.raises(ValueError, match="no GPU for the worker of local rank 2: it sees 2 GPUs; start at most 2"):
         choose_device(2, 2)

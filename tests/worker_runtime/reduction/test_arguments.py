@@ -30,7 +30,7 @@ def test_a_compressor_has_both_methods(compression: object) -> None:
 
 
 FACTOR = (read_predivide, "gradient_predivide_factor is .*give a number")
-GROUPS = (read_group_count, "num_groups is .*; give how many, or 0")
+GROUPS = (read_group_count, "num_groups is .*; give the number of groups, or 0")
 COMPRESSION = (check_compression, "compression is .*; give hvd.Compression.none")
 
 

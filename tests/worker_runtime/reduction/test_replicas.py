@@ -28,5 +28,5 @@ def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ra
 def test_the_interval_is_a_number_of_steps() -> None:
     name = "HVD_CHECK_REPLICAS"
     assert [read_interval({}), read_interval({name: ""}), read_interval({name: " 5 "})] == [0, 0, 5]
-    with pytest.raises(WrongArgumentError, match=r"^HVD_CHECK_REPLICAS='often' is no number of steps; 1 compares"):
+    with pytest.raises(WrongArgumentError, match=r"^HVD_CHECK_REPLICAS='often' is not a number of steps; for"):
         read_interval({name: "often"})

@@ -68,7 +68,7 @@ def test_a_child_is_refused_until_its_parent_has_left(monkeypatch: pytest.Monkey
     set_mark(environment, "job 1, slot 2", 3)
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
-    with pytest.raises(InitializationError, match=rf"process {parent}, which has started this one, is rank 3 of the"):
+    with pytest.raises(InitializationError, match=rf"its parent process {parent} is already rank 3 of the"):
         check_mark(environment, "job 1, slot 2")
     check_mark(environment, "job 2, slot 2")  # a job inside the job
     remove_mark(environment)

@@ -163,7 +163,7 @@ def test_the_learning_rate_is_scaled_where_that_is_asked_for(ranks: RankPool) ->
         _, plain = hvd.prepare(model, make_optimizer(model))
         _, scaled = hvd.prepare(model, make_optimizer(model), scale_lr=True)
         torch.optim.lr_scheduler.StepLR(scaled, 1)
-        with pytest.raises(ValueError, match="a scheduler has noted it; make the scheduler afterwards"):
+        with pytest.raises(ValueError, match="a scheduler has stored it; create the scheduler afterwards"):
             hvd.scale_learning_rate(scaled)
         return plain.param_groups[0]["lr"], scaled.param_groups[0]["lr"]
 

@@ -1,4 +1,4 @@
-"""Training that survives failures and changes of the job: `hvd.elastic`."""
+"""Elastic training with PyTorch, which survives failures and changes of the job: `hvd.elastic`."""
 
 from worker_runtime.elastic import ObjectState, State, run
 from worker_runtime.torch.elastic.handlers import ElasticSampler

@@ -1,8 +1,8 @@
-"""What a state does with each kind of object: how it is saved, restored, synchronised, and kept in a file.
+"""Handlers, which save, restore and synchronize the objects of a TorchState, and put them into checkpoints.
 
-Copies lie in the host's memory; where an earlier copy fits, they are made in its place. That takes a sixth of the time
-of a copy into new memory, which the kernel must first give and clear (100 MB: 9 ms instead of 57), and there are not
-two copies meanwhile.
+Copies are in the host's memory. A copy overwrites the earlier one where it fits: that takes a sixth of the time of a
+copy into new memory, which the kernel must allocate and clear (100 MB: 9 ms instead of 57), and needs no memory for a
+second copy.
 """
 
 import copy
@@ -25,127 +25,127 @@ from worker_runtime.torch.proxies import unwrap
 
 
 class StateHandler(ABC):
-    """Saves, restores and synchronises one object of the state.
+    """Saves, restores and synchronizes one object of the state.
 
     Args:
         value: the object.
     """
 
-    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the kind that the subclass handles
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the registered class
         self.value = value
         self.save()
 
     @abstractmethod
     def save(self) -> None:
-        """Keep a copy in this process's memory."""
+        """Copy the object's state to this process's memory."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Return to what was saved last."""
+        """Restore what `save()` saved last."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Give all ranks the object of rank 0, which counts as saved then."""
+        """Broadcast the object's state from rank 0 to all ranks, and save it."""
 
     def reset(self) -> None:  # noqa: B027 - most objects need not adapt
-        """Adapt to another size or rank."""
+        """Adapt to a changed size or rank."""
 
     def needs_sync(self) -> bool:
-        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        """Whether the ranks' objects may differ, although all run the same program. The same result on all ranks."""
         return False
 
     def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and this depends on how many there are."""
+        """Whether ranks were lost without an interruption, and the object depends on the number of ranks."""
         return False
 
     def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """What of the object goes into a file, as it was saved last."""
+        """Return what `save()` saved last, for a checkpoint."""
         return self.value
 
     def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Set the object to what was in a file, and return it, or one that takes its place; a sync follows."""
+        """Load the object from a checkpoint, and return it or its replacement. A `sync()` follows."""
         return kept
 
     def describe_course(self) -> Any:  # noqa: ANN401, B027 - as above; most objects have none
-        """What else goes into a file, so that a job of the same size goes on to the last bit; None for nothing."""
+        """Return what else a job of the same size needs to continue bit for bit; None for nothing."""
 
     def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401, B027 - as above
-        """Go on so, on every rank; see `State.resume_course`."""
+        """Continue from the return value of `describe_course()`; see `State.resume_course`."""
 
     def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
-        """Handle another object from now on."""
+        """Handle another object in place of the present one."""
         self.value = value
         self.save()
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What torch makes by a dozen classes: learning rate schedulers, gradient scalers, averaged models."""
+    """An object with a state_dict: learning rate schedulers, gradient scalers, averaged models."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it knows, but for the objects that it works on."""
+        """Return its own state, without that of the objects that it refers to."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with its own objects."""
+        """Load its own state, and keep its references."""
 
 
 class StatefulHandler(StateHandler):
-    """Keeps what an object says of itself in its state_dict: others, which it works on, stay its own."""
+    """Saves an object by its state_dict. Objects that it refers to are not saved with it."""
 
     _saved: Any = None
 
     def save(self) -> None:
-        """Copy its state_dict to the host's memory, in place of the earlier copy."""
+        """Copy the state_dict to the host's memory, over the earlier copy where it fits."""
         self._saved = copy_to_host(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
-        """Load a copy of the copy: some, as optimizers, go on with the very tensors that they are given."""
+        """Load a copy of the saved state_dict: some objects, such as optimizers, keep the tensors that they load."""
         self.value.load_state_dict(copy_to_host(self._saved))
 
     def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """The copy."""
+        """Return the saved state_dict."""
         return self._saved
 
     def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Load it."""
+        """Load a state_dict."""
         self.value.load_state_dict(kept)
         return self.value
 
     def sync(self) -> None:
-        """Load what rank 0 has."""
+        """Broadcast the state_dict of rank 0, load it, and save it."""
         self.value.load_state_dict(broadcast_object(copy_to_host(self.value.state_dict()), name="elastic.object"))
         self.save()
 
 
 class ModelStateHandler(StatefulHandler):
-    """Keeps a module: its parameters, its buffers, and what else is in its state_dict."""
+    """Saves a module: its parameters, buffers and all else in its state_dict."""
 
     def sync(self) -> None:
-        """Overwrite the tensors in place; the rest travels as one object."""
+        """Broadcast the tensors in place and the rest as one object, and save them."""
         broadcast_model(self.value, root_rank=0)
         self.save()
 
 
 class OptimizerStateHandler(StatefulHandler):
-    """Keeps an optimizer, plain or distributed: its options and its state."""
+    """Saves a plain or distributed optimizer: its options and its state."""
 
     def sync(self) -> None:
-        """Give all ranks the options and the state of rank 0; no step is run."""
+        """Broadcast the options and the state of rank 0 without running a step, and save them."""
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
     def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Load it; a distributed one would ask the other ranks what to do with gradients."""
+        """Load into the plain optimizer: loading into a distributed one is a collective, and only rank 0 loads."""
         load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
         return self.value
 
     def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
-        """How a distributed one has its gradients travel."""
+        """Return a distributed optimizer's plan of gradient buckets."""
         reducer = find_reducer(self.value)
         return None if reducer is None else reducer.course
 
     def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
-        """Let them travel so."""
+        """Use this plan of gradient buckets."""
         del restore_random
         reducer = find_reducer(self.value)
         if reducer is not None:
@@ -153,38 +153,38 @@ class OptimizerStateHandler(StatefulHandler):
 
 
 class ElasticSampler(sampler.ElasticSampler, Sampler[int]):
-    """Deals out the indices of a data set for a torch DataLoader; see `worker_runtime.elastic.sampler.ElasticSampler`.
+    """The elastic sampler for a torch DataLoader; see `worker_runtime.elastic.sampler.ElasticSampler`.
 
     Args:
-        dataset: what is sampled; only its length counts.
-        shuffle: whether the order is random, another one in each epoch, the same on all ranks.
-        seed: of that order.
+        dataset: the data set; only its length is used.
+        shuffle: use a random order, a new one in each epoch, the same on all ranks.
+        seed: the seed of the random order.
     """
 
 
 class SamplerStateHandler(StatefulHandler):
-    """Keeps a sampler: the epoch, and how much of it is processed."""
+    """Saves a sampler: the epoch, and which of its samples are processed."""
 
     def describe_course(self) -> Any:  # noqa: ANN401 - a truth value
-        """Whether the program is in the midst of a pass."""
+        """Return True if the program is in a pass through the sampler; else None."""
         return self.value.is_in_pass or None
 
     def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
-        """The pass that goes on is a new one for its loader, which draws a random number to begin it."""
+        """Restore the random generators after the loader has drawn its number for the continued pass."""
         del course
         self.value.continue_pass_with(restore_random)
 
     def reset(self) -> None:
-        """Deal out what is left among the workers that there are now."""
+        """Distribute the unprocessed samples among the present workers."""
         self.value.reset()
 
     def needs_sync(self) -> bool:
-        """Where no steps are committed, each rank counts for itself."""
+        """Whether ranks may differ in which samples count as processed; see `ElasticSampler.may_differ`."""
         sampler: ElasticSampler = self.value
         return sampler.may_differ
 
     def waits_for_reset(self) -> bool:
-        """Where lost ranks have samples that no other will process."""
+        """Whether lost ranks have unprocessed samples; see `ElasticSampler.is_outdated`."""
         sampler: ElasticSampler = self.value
         return sampler.is_outdated
 
@@ -193,7 +193,7 @@ Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
 
 
 class _Handlers:
-    """Which handler keeps objects of which class; the first that fits."""
+    """The handler class of each object class; the first match is used."""
 
     def __init__(self) -> None:
         self.registry: Registry = [
@@ -208,31 +208,31 @@ _HANDLERS = _Handlers()
 
 
 def get_handler_registry() -> Registry:
-    """The classes of objects that have a handler, and their handlers, in the order in which they are tried."""
+    """The object classes and their handlers, in the order in which they are tried."""
     return _HANDLERS.registry
 
 
 def set_handler_registry(registry: Registry) -> None:
-    """Replace the registry, for states that are made later."""
+    """Replace the registry, for states that are created later."""
     _HANDLERS.registry = registry
 
 
 def find_handler(value: object) -> StateHandler | None:
-    """A handler for an object; None for a plain one."""
+    """A new handler for an object; None where no class matches."""
     return next((make(value) for kind, make in _HANDLERS.registry if isinstance(value, kind)), None)
 
 
 def copy_to_host(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what a state_dict holds
-    """A copy whose tensors lie in the host's memory.
+    """A copy whose tensors are in the host's memory.
 
     Args:
-        value: tensors in dicts, lists and tuples, and other objects, which are copied deeply.
-        earlier: a copy that is not needed any more; its tensors are overwritten where they have the same form.
+        value: tensors in dicts, lists and tuples, and other objects, which are deep-copied.
+        earlier: an earlier copy; its tensors are overwritten and used again where their form is the same.
     """
     if isinstance(value, torch.Tensor):
         return _copy_tensor(value.detach(), earlier)
     if isinstance(value, dict):
-        copied = copy.copy(value)  # with what a module's state_dict says beside its items
+        copied = copy.copy(value)  # keeps the attributes of a module's state_dict
         known = earlier if isinstance(earlier, dict) else {}
         for key, item in value.items():
             copied[key] = copy_to_host(item, known.get(key))
@@ -249,7 +249,7 @@ def _copy_tensor(tensor: torch.Tensor, earlier: object) -> torch.Tensor:
 
 
 def _fits(earlier: object, tensor: torch.Tensor) -> TypeGuard[torch.Tensor]:
-    """Whether a copy in its place is what a new one would be."""
+    """Whether copying the tensor into the earlier one gives the same as a new copy."""
     return (
         type(tensor) is torch.Tensor
         and type(earlier) is torch.Tensor

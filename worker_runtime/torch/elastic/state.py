@@ -1,4 +1,4 @@
-"""The state of a PyTorch training: models, optimizers and samplers, each kept by a handler, and plain objects."""
+"""The state of a PyTorch training: models, optimizers and samplers, each with a handler, and plain objects."""
 
 import os
 from collections.abc import Callable
@@ -28,20 +28,20 @@ __all__ = [
     "TorchState",
     "get_handler_registry",
     "set_handler_registry",
-]  # by Horovod's names
+]  # Horovod's names
 
 
 class TorchState(ObjectState):
-    """State of a PyTorch training, for `elastic.run`.
+    """The state of a PyTorch training, for `elastic.run`.
 
-    Modules, optimizers, `ElasticSampler`s, and all else that has a state_dict (learning rate schedulers, a GradScaler),
-    under any keyword, are kept by their state_dicts; other values must be picklable. Each becomes an attribute; to
-    assign another object to one replaces what is kept.
+    You can give modules, optimizers, `ElasticSampler`s, and all other objects with a state_dict (learning rate
+    schedulers, a GradScaler) under any keyword: their state_dicts are saved. Other values must be picklable. Each
+    object becomes an attribute. If you assign another object to an attribute, the state saves that one from then on.
 
     Args:
-        model: a module; as if it were one of the others, and so is
-        optimizer: an optimizer, plain or distributed.
-        **kwargs: the attributes and their values.
+        model: a module.
+        optimizer: a plain or distributed optimizer.
+        **kwargs: more attributes and their values.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class TorchState(ObjectState):
         self.register(model=model, optimizer=optimizer, **kwargs)
 
     def register(self, **kwargs: object) -> None:
-        """Keep more objects, or others in the place of those of the same names, from now on.
+        """Add objects to the state, or replace objects of the same names.
 
         Args:
             **kwargs: the attributes and their values; the same names in the same order on all ranks.
@@ -72,21 +72,21 @@ class TorchState(ObjectState):
         ObjectState.save(self)
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
-        """Keep copies of all, in the host's memory, and with a directory in a file: see `ObjectState.save`."""
+        """Copy all objects to the host's memory, and with a directory also to a checkpoint: see `ObjectState.save`."""
         for handler in self._handlers.values():
             handler.save()
         super().save(directory)
 
     def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """What the handlers have saved last, and the plain attributes."""
+        """Return the saved objects of the handlers, and the plain attributes."""
         handled = {name: handler.to_checkpoint() for name, handler in self._handlers.items()}
         return {"handled": handled, "plain": super().to_checkpoint()}
 
     def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
-        """Set all to what was in a file.
+        """Load all objects and attributes from a checkpoint.
 
         Raises:
-            CheckpointError: the attributes have other names, or one cannot be loaded.
+            CheckpointError: the checkpoint has attributes of other names, or an object cannot load its part.
         """
         check_names([*kept["handled"], *kept["plain"]], [*self._handlers, *self._saved_state])
         for name, handler in self._handlers.items():
@@ -99,7 +99,7 @@ class TorchState(ObjectState):
         super().from_checkpoint(kept["plain"])
 
     def describe_course(self) -> Any:  # noqa: ANN401 - as above
-        """Of each object that has a course, which one."""
+        """Return the courses of the objects that have one, by attribute."""
         courses = ((name, handler.describe_course()) for name, handler in self._handlers.items())
         return {name: course for name, course in courses if course is not None}
 
@@ -109,29 +109,29 @@ class TorchState(ObjectState):
             self._handlers[name].resume_course(own, restore_random)
 
     def restore(self) -> None:
-        """Return to what was saved last."""
+        """Restore what `save()` saved last."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
-        """Give all ranks the state of rank 0, which counts as saved then."""
+        """Broadcast the state of rank 0 to all ranks, and save it."""
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
 
     def reset(self) -> None:
-        """Deal samples out anew, for the size and rank of now."""
+        """Reset all objects for the present size and rank; samplers distribute their samples again."""
         for handler in self._handlers.values():
             handler.reset()
 
     def needs_sync(self) -> bool:
-        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        """Whether the ranks' states may differ, although all run the same program. The same result on all ranks."""
         return any(handler.needs_sync() for handler in self._handlers.values())
 
     def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and something here depends on how many there are."""
-        # Every handler is asked: a sampler counts its batch then.
+        """Whether ranks were lost without an interruption, and an object depends on the number of ranks."""
+        # Ask every handler, without a shortcut: a sampler records its batch in this call.
         found = [handler.waits_for_reset() for handler in self._handlers.values()]
         return any(found) or super().waits_for_reset()
 
