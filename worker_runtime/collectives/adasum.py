@@ -1,14 +1,14 @@
 """Adasum: a reduction that adds gradients where they are orthogonal and averages them where they are parallel.
 
 Two vectors combine to (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b (Maleki et al., "Scaling Distributed Training with
-Adaptive Summation", 2020), ranks pairwise at distance 1, then these pairs at distance 2, and so on. Where their number
-is no power of two, each surplus rank r first combines into r - p, p being the greatest power of two.
+Adaptive Summation", 2020): first pairs of ranks at distance 1, then these pairs at distance 2, and so on. If the number
+of ranks is not a power of two, each surplus rank r first combines into r - p, where p is the largest power of two.
 
-The vectors are not passed from rank to rank. They are transposed once, so that every rank holds one segment of all of
-them and runs the whole tree on it; only dot products are exchanged, one small message per level. That moves as few
-bytes as halving them recursively, takes any number of ranks, and needs no point-to-point messages, whose waits gloo
-cannot interrupt without breaking the group. Each segment is computed in one place and every rank adds up the dot
-products in the same order, so all ranks end with the same bits.
+The vectors are transposed once, so that every rank has one segment of all vectors, and runs the whole tree on it. Only
+dot products are exchanged, in one small message per level. This sends as few bytes as recursive halving, works for any
+number of ranks, and needs no point-to-point messages, whose waits gloo cannot interrupt without breaking the group.
+Each segment is computed on one rank, and all ranks add the dot products in the same order, so the results are bit for
+bit the same on all ranks.
 """
 
 import math
@@ -24,26 +24,26 @@ from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work, await_work
 
-_TINY = math.sqrt(2.2250738585072014e-308)  # of squared norms: below, a vector counts as zero
+_TINY = math.sqrt(2.2250738585072014e-308)  # a vector with a smaller squared norm counts as zero
 
 Pair = tuple[int, int]  # positions: the second one's vector is combined into the first one's
 
 
 class Adasum(TensorOperation[list[torch.Tensor]]):
-    """Combine tensors over all ranks by Adasum; each tensor of the call by its own coefficients.
+    """Combines tensors over all ranks by Adasum, each tensor with its own coefficients.
 
-    The result is a list of tensors, in the order of the call. Starting it waits for the other ranks.
+    The result is a list of tensors, in the order of the call. `start` waits for the other ranks.
 
     Args:
-        tensors: at least one, dense, of float16, bfloat16, float32 or float64, of any shapes. Left alone unless they
-            stand in `into` too.
+        tensors: at least one dense tensor of float16, bfloat16, float32 or float64, of any shapes. Not changed unless
+            it is in `into` too.
         how: its reduction is ADASUM; the factors apply before and after.
         among: the ranks, any number.
-        name: as it travels, the same on all ranks.
-        into: where each result goes, a tensor of the same shape and dtype (it may be the input); None makes new ones.
+        name: the full name, the same on all ranks.
+        into: a tensor of the same shape and dtype for each result (it may be the input); None creates new ones.
 
     Raises:
-        ValueError: a dtype has no Adasum, or what `Allreduce` refuses.
+        ValueError: a dtype does not support Adasum; or see `Allreduce`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         return buffers
 
     def _combine(self, group: TorchGroup, pairs: Sequence[Pair], shares: Sequence["_Share"]) -> None:
-        """Combine the vectors of some pairs on all ranks: agree on the dot products, then add up."""
+        """Combine the vectors of some pairs on all ranks: exchange the dot products, then add the vectors."""
         if not shares:
             return
         partial = torch.cat([share.multiply(pairs) for share in shares])
@@ -121,12 +121,12 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
 
 
 class _Share:
-    """One rank's segment of the vectors of all ranks, of one fusion.
+    """One rank's segment of the vectors of all ranks, for one fusion buffer.
 
     Args:
-        fusion: which tensors.
-        buffer: this rank's vector, and in the end the result.
-        size, position: of and in the set.
+        fusion: the tensors in the buffer.
+        buffer: this rank's vector, later the result.
+        size, position: the size of the set, and this rank's position in it.
     """
 
     def __init__(self, fusion: Fusion, buffer: torch.Tensor, size: int, position: int) -> None:
@@ -137,7 +137,7 @@ class _Share:
         self._rows = torch.empty((size, self._end - self._begin), dtype=buffer.dtype, device=buffer.device)
 
     def transpose(self, group: TorchGroup) -> Work:
-        """Get this segment of every rank's vector."""
+        """Receive this segment of every rank's vector."""
         item_bytes = self._buffer.element_size()
         size, width = self._rows.shape
         sent = [(end - begin) * item_bytes for begin, end in zip(self._bounds, self._bounds[1:], strict=False)]
@@ -145,7 +145,7 @@ class _Share:
         return group.alltoall_base(view_bytes(self._rows), view_bytes(self._buffer), received, sent)
 
     def widen(self) -> None:
-        """Go on in single precision with halves."""
+        """Convert float16 and bfloat16 to float32."""
         if self._rows.dtype in HALVES:
             self._rows = self._rows.float()
 
@@ -160,11 +160,11 @@ class _Share:
         return torch.stack(products)
 
     def count_products(self, pairs: Sequence[Pair]) -> int:
-        """How many numbers `multiply` makes."""
+        """The number of products that `multiply` returns."""
         return 3 * len(pairs) * len(self._fusion.counts)
 
     def add(self, pairs: Sequence[Pair], products: Sequence[float]) -> None:
-        """Combine each pair, given what `multiply` made on all ranks together."""
+        """Combine each pair, given the sums over all ranks of the products of `multiply`."""
         numbers = iter(products)
         for first, second in pairs:
             for begin, end in self._cut():
@@ -174,7 +174,7 @@ class _Share:
                 a.add_(b, alpha=1.0 - dot / (2.0 * second_square) if second_square >= _TINY else 1.0)
 
     def spread(self, group: TorchGroup) -> list[Work]:
-        """Give every rank this segment of the result, and get theirs."""
+        """Send this segment of the result to every rank, and receive theirs."""
         self._buffer[self._begin : self._end] = self._rows[0]
         return [
             group.broadcast(view_bytes(self._buffer[begin:end]), member)
@@ -183,7 +183,7 @@ class _Share:
         ]
 
     def _cut(self) -> Iterator[Pair]:
-        """Where each tensor begins and ends within the segment; empty where none of it lies here."""
+        """The bounds of each tensor within the segment; empty bounds for a tensor outside of it."""
         offset, width = -self._begin, self._end - self._begin
         for count in self._fusion.counts:
             yield min(max(offset, 0), width), min(max(offset + count, 0), width)
@@ -191,7 +191,7 @@ class _Share:
 
 
 def list_levels(size: int) -> Iterator[list[Pair]]:
-    """Which positions combine, level by level; the result is at position 0."""
+    """The pairs of positions that combine, level by level; the result is at position 0."""
     power = 1 << (size.bit_length() - 1)
     if power < size:
         yield [(surplus - power, surplus) for surplus in range(power, size)]

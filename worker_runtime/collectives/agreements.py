@@ -1,6 +1,6 @@
-"""Operations that move no tensors: that they are released is already what they are for.
+"""Operations without tensors: their release alone is the result.
 
-Every member has asked for them when they are released, and all run their releases in one order.
+When such an operation is released, every member has submitted it, and all run their releases in one order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ class _Agreement(Operation[ResultT_co]):
         self.sizes = sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
-        """Nothing is lost by asking again, unless it was about certain ranks; see `Operation`."""
+        """Return "" unless the operation names ranks, which have changed; see `Operation`."""
         del is_begun
-        return "" if self._can_be_repeated else "it was about ranks that are numbered anew"
+        return "" if self._can_be_repeated else "it names ranks that have changed"
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
@@ -49,33 +49,33 @@ class _Agreement(Operation[ResultT_co]):
         return renewed
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        """Nothing is left to do."""
+        """Do nothing."""
         del group, terms
         return ()
 
 
 class Barrier(_Agreement[None]):
-    """Wait until all members have come here.
+    """Waits until all members have submitted it.
 
     Args:
         among: the ranks.
-        name: as it travels, the same on all ranks.
+        name: the full name, the same on all ranks.
     """
 
     def __init__(self, among: Members, name: str = "barrier") -> None:
         super().__init__(Kind.BARRIER, among, name)
 
     def finish(self, terms: Release, payload: memoryview) -> None:
-        """All have come."""
+        """Return nothing: all members have submitted it."""
 
 
 class Join(_Agreement[int]):
-    """This rank has no more data; the result is the rank that joined last.
+    """Reports that this rank has no more data; the result is the rank that joined last.
 
     Args:
         among: all ranks of the job.
-        name: as it travels, the same on all ranks.
-        device: where this rank's neutral elements lie for operations on CUDA; None where the others use none.
+        name: the full name, the same on all ranks.
+        device: the device of this rank's neutral elements for operations on CUDA; None without CUDA.
     """
 
     def __init__(self, among: Members, name: str = "join", device: torch.device | None = None) -> None:
@@ -83,22 +83,22 @@ class Join(_Agreement[int]):
         self.device = device
 
     def finish(self, terms: Release, payload: memoryview) -> int:
-        """The rank that joined last; alone, this rank."""
+        """Return the rank that joined last."""
         del payload
         return terms.value if len(terms.members) > 1 else terms.members[0]
 
 
 class AddSet(_Agreement[int]):
-    """Make a process set; the result is its number.
+    """Adds a process set; the result is its number.
 
     Args:
-        ranks: its members' ranks in the job, the same on all ranks; sorted here.
+        ranks: the members' ranks in the job, in any order, the same on all ranks.
         among: all ranks of the job.
-        name: as it travels, the same on all ranks.
-        number: that the set had in the generation before; None for a new set.
+        name: the full name, the same on all ranks.
+        number: the number of the set in the former generation; None for a new set.
 
     Raises:
-        ValueError: there are none, one stands twice, or one is no rank of the job.
+        ValueError: there are no ranks, one occurs twice, or one is not a rank of the job.
     """
 
     _can_be_repeated = False
@@ -114,18 +114,18 @@ class AddSet(_Agreement[int]):
         super().__init__(Kind.ADD_SET, among, name, members, f"ranks {list(members)}", root=number)
 
     def finish(self, terms: Release, payload: memoryview) -> int:
-        """The number."""
+        """Return the set's number."""
         del payload
         return terms.value
 
 
 class RemoveSet(_Agreement[None]):
-    """Forget a process set, after what was released before in it.
+    """Removes a process set, after all operations of it that were released before.
 
     Args:
-        number: of the set, not that of all ranks.
+        number: the number of the set.
         among: all ranks of the job.
-        name: as it travels, the same on all ranks.
+        name: the full name, the same on all ranks.
 
     Raises:
         ValueError: it is the set of all ranks.
@@ -139,19 +139,19 @@ class RemoveSet(_Agreement[None]):
         super().__init__(Kind.REMOVE_SET, among, name, (number,), f"process set {number}")
 
     def finish(self, terms: Release, payload: memoryview) -> None:
-        """It is gone."""
+        """Return nothing: the set is removed."""
 
 
 class Failed(_Agreement[None]):
-    """Stands for a call that has failed on this rank before it could ask: no rank runs it, and all get the reason.
+    """Reports a call that failed on this rank before it was submitted: all ranks' calls of this name get the reason.
 
     Args:
         among: the ranks.
-        name: under which the others ask.
+        name: the full name of the call.
         reason: the error.
         is_of_step: see `Operation`.
 
-    followers: later calls of this name that have failed, too: each is asked when the one before it is answered.
+    followers: later failed calls of this name; each is submitted when the one before it is answered.
     """
 
     def __init__(self, among: Members, name: str, reason: str, *, is_of_step: bool = False) -> None:
@@ -160,16 +160,16 @@ class Failed(_Agreement[None]):
         self.followers: list[Failed] = []
 
     def finish(self, terms: Release, payload: memoryview) -> None:
-        """Alone: there is no other rank."""
+        """Return nothing."""
 
 
 class Commit(_Agreement[None]):
-    """Wait until all members have done their steps so far; one that has joined does not keep the others waiting.
+    """A commit round: waits until all members have completed their step. Joined ranks need not submit it.
 
     Args:
         among: the ranks.
-        number: which commit round this is in their set, counted from 1; the same on all ranks.
-        name: as it travels, the same on all ranks.
+        number: the number of the round in the set, from 1; the same on all ranks.
+        name: the full name, the same on all ranks.
     """
 
     is_of_step = True
@@ -179,4 +179,4 @@ class Commit(_Agreement[None]):
         self.number = number
 
     def finish(self, terms: Release, payload: memoryview) -> None:
-        """They have."""
+        """Return nothing: all members have completed their step."""

@@ -1,4 +1,4 @@
-"""Giving every rank of a set the tensors of all of them, one after the other."""
+"""Allgather: every rank of a set gets the concatenation of all ranks' tensors."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -24,30 +24,29 @@ from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class Gathered(NamedTuple):
-    """The tensors of all ranks along the first dimension, in rank order, and how many rows each rank gave."""
+    """The concatenation of all ranks' tensors in rank order, and each rank's number of rows."""
 
     tensor: torch.Tensor
     rows: tuple[int, ...]
 
 
 class Allgather(TensorOperation[list[Gathered]]):
-    """Give every rank the tensors of all ranks; several are one operation, and small ones travel together.
+    """Gathers the tensors of all ranks. Several tensors are one operation, and small ones are sent together.
 
-    The result is a list in the order of the call. Rows on the CPU travel inside the questions where those of every rank
-    are few. Otherwise each rank sends its rows to the others right into the place where they belong, which on gloo is
-    faster than to pad them to one length, as its own gather would need.
+    The result is a list in the order of the call. Few rows on the CPU are sent inside the requests. Otherwise each rank
+    broadcasts its rows into their place in the results, which on gloo is faster than its allgather with padding.
 
     Args:
-        tensors: at least one, dense, of at least one dimension; the first may differ between ranks, and be zero, the
-            others must not.
+        tensors: at least one dense tensor of at least one dimension. The first dimension may differ between ranks, and
+            be 0; the others are the same on all ranks.
         among: the ranks.
-        name: as it travels, the same on all ranks.
-        tolerates_joined: ranks that have joined count as giving no rows; otherwise they are an error.
-        reduction, note: what else all ranks must agree on.
+        name: the full name, the same on all ranks.
+        tolerates_joined: joined ranks contribute no rows; otherwise they are an error.
+        reduction, note: further properties that must be the same on all ranks.
 
     Raises:
-        ValueError: a tensor has no dimension, is sparse, on another device than the first or on one that is not
-            supported, or its dtype is unknown.
+        ValueError: a tensor has no dimension, is sparse, has an unknown dtype, or is on another device than the first
+            or on an unsupported one.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         return [*self._tensors, *self._outputs, *(fused for fused, _ in self._packed)]
 
     def _make_outputs(self, terms: Release) -> list[tuple[torch.Tensor, ...]]:
-        """Make room for the results; of each tensor, where the rows of each member belong."""
+        """Allocate the results; return the places of each member's rows for each tensor."""
         columns = list(zip(*terms.sizes, strict=True))
         self._outputs = [
             torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
@@ -125,7 +124,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         return [output.split_with_sizes(rows) for output, rows in zip(self._outputs, columns, strict=True)]
 
     def _read(self, terms: Release, payload: memoryview) -> None:
-        """Fill the results with what came with the answer: each member's bytes, tensor by tensor."""
+        """Fill the results from the payload: each member's bytes, tensor by tensor."""
         places = self._make_outputs(terms)
         targets = (
             self._outputs if len(places) == 1 else [target for parts in zip(*places, strict=True) for target in parts]
@@ -138,7 +137,7 @@ class Allgather(TensorOperation[list[Gathered]]):
             offset = end
 
     def _make_fused(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
-        """The bytes that a member sends: the memory of its only target, or those of several, to be unpacked later."""
+        """The buffer of a member's bytes: the memory of its only target, or a new one that is unpacked later."""
         if len(targets) == 1:
             return view_bytes(targets[0])
         if member == self.among.position:
@@ -150,7 +149,7 @@ class Allgather(TensorOperation[list[Gathered]]):
 
 
 def find_own_rows(gathered: Gathered, among: Members) -> tuple[int, int]:
-    """Where this rank's own rows begin and end."""
+    """The bounds of this rank's rows."""
     ends = list(accumulate(gathered.rows))
     end = ends[among.position]
     return end - gathered.rows[among.position], end

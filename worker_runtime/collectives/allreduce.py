@@ -1,4 +1,4 @@
-"""Combining tensors elementwise over the ranks of a set."""
+"""Allreduce: combines tensors elementwise over the ranks of a set."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from worker_runtime.collectives.buffers import (
     is_plain,
     plan_fusions,
     view_memory,
-    view_travelling,
+    view_reducible,
 )
 from worker_runtime.collectives.combination import (
     Combination,
@@ -31,7 +31,7 @@ from worker_runtime.collectives.combination import (
     read_keys,
     scale_,
 )
-from worker_runtime.collectives.dtypes import choose_travel, name_dtype
+from worker_runtime.collectives.dtypes import choose_wire_dtype, name_dtype
 from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature
 from worker_runtime.coordination.operation import Batcher, Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
@@ -48,29 +48,28 @@ _TORCH_OPERATIONS = {
 
 
 class Allreduce(TensorOperation[list[torch.Tensor]]):
-    """Combine tensors elementwise over all ranks; several are one operation, and travel together where that is faster.
+    """Combines tensors elementwise over all ranks. Several tensors are one operation, fused where that is faster.
 
     The result is a list of tensors, in the order of the call.
 
     Args:
-        tensors: at least one, dense, of any shapes, also without elements; of several dtypes if need be. Left alone
-            unless they stand in `into` too.
-        how: how to combine; every reduction but ADASUM. The average of integers is their exact sum, as int64, divided
-            by the size, truncated toward zero; a sum or product of integers may wrap around, and so may the sum of an
-            average of int64 values beyond 2**63 / size.
+        tensors: at least one dense tensor, of any shapes and dtypes. Not changed unless it is in `into` too.
+        how: the reduction (not ADASUM) and the factors. The average of integers is their exact int64 sum divided by the
+            size, truncated toward zero. Sums and products of integers may wrap around; so may the sum of an average of
+            int64 values beyond 2**63 / size.
         among: the ranks.
-        name: as it travels, the same on all ranks: "allreduce.loss".
-        into: where each result goes, a tensor of the same shape and dtype (it may be the input); None makes new ones.
+        name: the full name, the same on all ranks: "allreduce.loss".
+        into: a tensor of the same shape and dtype for each result (it may be the input); None creates new ones.
 
-    An element of MIN or MAX is NaN where any rank has a NaN; on CUDA it is what NCCL makes of it.
+    An element of MIN or MAX is NaN where any rank has a NaN; on CUDA it is NCCL's result.
 
     Raises:
-        ValueError: a dtype has no such reduction, truth values would be scaled, a tensor is sparse, on another device
-            than the first or on one that is not supported, or a result cannot go where it shall.
+        ValueError: a dtype does not support the reduction; bool would be scaled; a tensor is sparse, or on another
+            device than the first or on an unsupported one; or a result does not fit `into`.
     """
 
     _buffers: Sequence[torch.Tensor] | None = None
-    _keys: Mapping[int, torch.Tensor] = MappingProxyType({})  # of the fusions whose values travel as such
+    _keys: Mapping[int, torch.Tensor] = MappingProxyType({})  # of the fusion buffers that are sent as order keys
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
             self.sizes = (int(may_have_nan(tensors, how.prescale)),)
 
     def find_obstacle(self, *, is_begun: bool) -> str:
-        """It can be run again, unless its inputs are being overwritten; see `Operation`."""
+        """Return "" unless the inputs are being overwritten; see `Operation`."""
         in_place = is_begun and self.into is not None and not self._plan.signature.payload_dtype
         return "its tensor was being changed in place; allreduce() could have been repeated" if in_place else ""
 
@@ -114,7 +113,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The values as they are to be reduced; a view of the input where that can be."""
+        """The values to reduce; a view of the input where possible."""
         if not self._plan.signature.payload_dtype:
             return b""
         (fusion,) = self._plan.fusions
@@ -122,10 +121,10 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         if fusion.single is not None and prescale == 1.0:
             tensor = self.tensors[fusion.single]
             if tensor.dtype == fusion.dtype and is_plain(tensor):
-                return view_memory(view_travelling(tensor))
+                return view_memory(view_reducible(tensor))
         buffer = gather(fusion, self.tensors)
         scale_(buffer, prescale)
-        return view_memory(view_travelling(buffer))
+        return view_memory(view_reducible(buffer))
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         self._buffers = self._prepare()
@@ -139,7 +138,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
             }
         sent = [self._keys.get(index, buffer) for index, buffer in enumerate(self._buffers)]
         operation = _TORCH_OPERATIONS[reduction]
-        return [group.allreduce(view_travelling(buffer), operation) for buffer in sent if buffer.numel()]
+        return [group.allreduce(view_reducible(buffer), operation) for buffer in sent if buffer.numel()]
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
         del terms
@@ -157,32 +156,30 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         return [*self.tensors, *(self._buffers or ()), *(self.into or ())]
 
     def _prepare(self) -> list[torch.Tensor]:
-        """The buffers to be reduced, one for each fusion."""
+        """The scaled fusion buffers, ready for the reduction."""
         buffers = [gather_in_place(fusion, self.tensors, self.into) for fusion in self._plan.fusions]
         for buffer in buffers:
             scale_(buffer, self._how.prescale)
         return buffers
 
     def _read(self, payload: memoryview) -> torch.Tensor:
-        """The buffer of the only fusion, as it came back."""
+        """The only fusion buffer, filled from the payload."""
         (fusion,) = self._plan.fusions
         buffer = find_place(fusion, self.into)
         if buffer is None:
             buffer = torch.empty(fusion.shape, dtype=fusion.dtype, device="cpu")
-        view_memory(view_travelling(buffer))[:] = payload
+        view_memory(view_reducible(buffer))[:] = payload
         return buffer
 
 
 @dataclass(frozen=True, slots=True)
 class AllreduceBatcher(Batcher):
-    """Packs and unpacks small allreduces together, as if they were one call's.
+    """Packs and unpacks small allreduces of one tensor together, whose data are sent inside their requests.
 
-    Their data travel inside the question; each has one tensor.
-
-    dtype: as which they travel.
-    how: they are combined.
-    size: of their set.
-    is_in_place: whether the results have places where they go.
+    dtype: the dtype in which they are sent.
+    how: how they are combined.
+    size: the size of their set.
+    is_in_place: the results are written to given tensors.
     """
 
     dtype: torch.dtype
@@ -191,16 +188,16 @@ class AllreduceBatcher(Batcher):
     is_in_place: bool
 
     def pack(self, operations: Sequence["Allreduce"]) -> list[memoryview]:
-        """The payload of each, in memory that they share."""
+        """The payload of each operation, as views of one buffer."""
         fusion = self._plan(operations)
         buffer = gather(fusion, [operation.tensors[0] for operation in operations])
         scale_(buffer, self.how.prescale)
-        memory = view_memory(view_travelling(buffer))
+        memory = view_memory(view_reducible(buffer))
         size = self.dtype.itemsize
         return [memory[start * size : end * size] for start, end in pairwise(accumulate(fusion.counts, initial=0))]
 
     def unpack(self, operations: Sequence["Allreduce"], payload: memoryview) -> list[list[torch.Tensor]]:
-        """The results, each in memory of its own: a large message is not kept by one of its small parts."""
+        """The results, each in separate memory, so that a small result does not keep a large message alive."""
         fusion = self._plan(operations)
         buffer = torch.frombuffer(bytearray(payload), dtype=self.dtype)
         conclude_(buffer, self.how, self.size)
@@ -216,9 +213,9 @@ class AllreduceBatcher(Batcher):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What calls with tensors of the same dtypes and shapes share.
+    """The part of a call that depends only on dtypes, shapes, reduction, device and size; it is cached.
 
-    asks_for_nan: each rank says in its question whether it may have one.
+    asks_for_nan: each rank reports in its request whether it may have a NaN.
     """
 
     signature: Signature
@@ -238,12 +235,12 @@ def _plan(
     check_combination(dtypes, how)
     shapes = tuple(map(tuple, shapes))
     payload_dtype = ""
-    travelling = [choose_travel(dtype, reduction, in_question=True) for dtype in dtypes]
+    travelling = [choose_wire_dtype(dtype, reduction, in_question=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
     if len(set(travelling)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
-        payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
+        payload_dtype = name_dtype(view_reducible(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
     else:
-        travelling = [choose_travel(dtype, reduction, in_question=False) for dtype in dtypes]
+        travelling = [choose_wire_dtype(dtype, reduction, in_question=False) for dtype in dtypes]
     signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, reduction, payload_dtype=payload_dtype)
     batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:
@@ -256,5 +253,5 @@ def _plan(
 
 @lru_cache(maxsize=1024)
 def make_batchers(dtype: torch.dtype, how: Combination, size: int) -> tuple[AllreduceBatcher, AllreduceBatcher]:
-    """For results in new tensors, and in place; the same two for all tensors that are alike in this."""
+    """The batchers for results in new tensors and in place; cached, so that equal operations share them."""
     return AllreduceBatcher(dtype, how, size, is_in_place=False), AllreduceBatcher(dtype, how, size, is_in_place=True)

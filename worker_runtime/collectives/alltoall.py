@@ -1,4 +1,4 @@
-"""Each rank of a set gives each other one some of its rows."""
+"""Alltoall: each rank of a set sends some rows to each rank."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -15,26 +15,26 @@ Splits = Sequence[int] | torch.Tensor
 
 
 class Exchanged(NamedTuple):
-    """The rows that the ranks gave to this one, in rank order, and how many each gave (int32, beside the splits)."""
+    """The received rows in rank order, and the number from each rank (int32, on the device of the splits)."""
 
     tensor: torch.Tensor
     received_splits: torch.Tensor
 
 
 class Alltoall(TensorOperation[Exchanged]):
-    """Give each rank some rows, and get some from each.
+    """Sends some rows to each rank, and receives rows from each.
 
     Args:
-        tensor: dense, of at least one dimension; the others than the first are the same on all ranks.
-        splits: how many rows go to each rank of the set, in order: integers, or a tensor of int32 or int64 of one
-            dimension; together all rows of `tensor`. None gives each as many.
+        tensor: a dense tensor of at least one dimension. All dimensions but the first are the same on all ranks.
+        splits: the number of rows for each rank of the set, in rank order: integers, or a one-dimensional tensor of
+            int32 or int64, whose sum is the number of rows. None sends equally many rows to each rank.
         among: the ranks.
-        name: as it travels, the same on all ranks.
+        name: the full name, the same on all ranks.
 
     Raises:
-        ValueError: the splits are of another number than the ranks, negative, not integers, or not together the number
-            of rows (Horovod drops rows that are left over; here that is an error); or without them the number of rows
-            is no multiple of the size; or what `Allgather` refuses.
+        ValueError: the splits are not one for each rank, are negative, are not integers, or do not add up to the number
+            of rows (Horovod drops the rest); the number of rows is not a multiple of the size and no splits are given;
+            or see `Allgather`.
     """
 
     def __init__(self, tensor: torch.Tensor, splits: Splits | None, among: Members, name: str) -> None:
@@ -82,7 +82,7 @@ class Alltoall(TensorOperation[Exchanged]):
 
 
 def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ...]:
-    """Raises ValueError where they are none."""
+    """The number of rows for each rank; raises ValueError for wrong splits."""
     if splits is None:
         if rows % size:
             raise ValueError(f"the number of rows, {rows}, is no multiple of the number of ranks, {size}; give splits")
@@ -98,8 +98,8 @@ def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ..
         raise ValueError(f"Sum of splits entries is {sum(chosen)}, greater than the first dimension of tensor, {rows}")
     if sum(chosen) < rows:
         raise ValueError(
-            f"the splits add up to {sum(chosen)} of {rows} rows, and the rest would be dropped; pass only those that"
-            f" are to be sent (x[:{sum(chosen)}])"
+            f"the splits add up to {sum(chosen)} of {rows} rows, and the rest would be dropped; pass only the rows"
+            f" to send (x[:{sum(chosen)}])"
         )
     return chosen
 

@@ -1,4 +1,4 @@
-"""Giving every rank of a set the values of one of them."""
+"""Broadcast: every rank of a set gets the root's values."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -24,21 +24,22 @@ from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class Broadcast(TensorOperation[list[torch.Tensor]]):
-    """Give every rank the root's values; several tensors are one operation, and small ones travel together.
+    """Sends the root's values to every rank. Several tensors are one operation, and small ones are sent together.
 
     The result is a list of tensors, in the order of the call.
 
     Args:
-        tensors: at least one, dense, of the same shapes and dtypes on all ranks; their values count on the root alone.
+        tensors: at least one dense tensor, of the same shapes and dtypes on all ranks. On other ranks than the root the
+            values are ignored.
         root: the root's rank in the job.
         among: the ranks.
-        name: as it travels, the same on all ranks.
-        into: where each result goes, a tensor of the same shape and dtype (it may be the input, which then is
-            overwritten except on the root); None makes new ones.
+        name: the full name, the same on all ranks.
+        into: a tensor of the same shape and dtype for each result (it may be the input, which is then overwritten
+            except on the root); None creates new ones.
 
     Raises:
-        ValueError: the root is not in the set, a dtype is unknown, a tensor is sparse, on another device than the first
-            or on one that is not supported, or a result cannot go where it shall.
+        ValueError: the root is not in the set; a dtype is unknown; a tensor is sparse, or on another device than the
+            first or on an unsupported one; or a result does not fit `into`.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         self._received: list[torch.Tensor] = []
 
     def find_obstacle(self, *, is_begun: bool) -> str:
-        """It can be run again: the root's data are not changed by it; see `Operation`."""
+        """Return "": the root's data are not changed; see `Operation`."""
         del is_begun
         return ""
 
@@ -85,7 +86,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The root's bytes; the others have none to give."""
+        """The root's bytes; empty on the other ranks."""
         if not (self._is_root and self.question.signature.payload_dtype):
             return b""
         return view_memory(pack(self._tensors))
@@ -127,14 +128,14 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         return fuse_small([count_bytes(tensor) for tensor in self._tensors])
 
     def _make_places(self) -> list[torch.Tensor]:
-        """Plain tensors for what comes: the results' own memory where that is plain."""
+        """Plain tensors for the received values: the memory of the results where that is plain."""
         return [
             target.detach() if self._into is not None and is_plain(target) else _make_place(target)
             for target in self._into or self._tensors
         ]
 
     def _unpack(self) -> list[torch.Tensor]:
-        """What the works have brought; most of it is in its place already."""
+        """The received tensors; fused ones are unpacked, the others are already in their place."""
         for fused, indices in zip(self._fused, self._sort(), strict=True):
             if len(indices) > 1:
                 unpack(fused, [self._received[index] for index in indices])

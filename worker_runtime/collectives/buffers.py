@@ -1,11 +1,9 @@
-"""How tensors lie in memory, and which of a call travel in one fusion buffer.
+"""The memory of tensors, and fusion buffers.
 
-gloo takes the memory of a tensor from its first element on, whatever its strides. So only tensors that are plain are
-ever handed to it.
+gloo reads and writes a tensor's memory from its first element on, whatever its strides. So it gets only plain tensors.
 
-Small tensors of one dtype are packed, since each piece of communication costs much more than a copy. A large one
-travels by itself, in place where that is asked for, since a copy of it would cost. All ranks decide alike, from dtypes
-and shapes.
+Small tensors of one dtype are fused, since each communication costs much more than a copy. A large tensor is sent
+separately, and in place if requested, to avoid a copy. All ranks decide the same, from dtypes and shapes.
 """
 
 import math
@@ -18,49 +16,49 @@ LARGE_BYTES = 1024 * 1024
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Its elements lie one after the other in row-major order, and are what they seem: not lazily conjugated.
+    """Whether a tensor is plain: contiguous, not lazily conjugated or negated, and not of inference mode.
 
-    Tensors of inference mode are not called plain, since other threads may not write to them.
+    (Other threads may not write to tensors of inference mode.)
     """
     return tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
 
 
 def make_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The values in row-major order, as all ranks have them whatever their strides; shares memory where it can."""
+    """A tensor with the values in row-major order, which shares memory where possible."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def copy(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The values, row-major, in memory of their own."""
+    """A row-major copy of the values."""
     return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device).copy_(tensor.detach())
 
 
 def view_bytes(rows: torch.Tensor) -> torch.Tensor:
-    """The memory of a plain tensor as one row of bytes: gloo refuses some dtypes, and needs none to copy."""
+    """The memory of a plain tensor as a one-dimensional tensor of bytes, since gloo rejects some dtypes."""
     flat = rows.view(-1)
-    if flat.stride(0) != 1:  # torch keeps the stride of a single element, and then refuses to see its bytes
+    if flat.stride(0) != 1:  # a single element keeps its stride, and torch would refuse to view it as bytes
         flat = flat.as_strided(flat.shape, (1,))
     return flat.view(torch.uint8)
 
 
 def view_memory(rows: torch.Tensor) -> memoryview:
-    """The memory of a plain CPU tensor, to be read and written by others than torch."""
+    """The memory of a plain CPU tensor as a memoryview of bytes."""
     memory: memoryview = (rows.detach() if rows.requires_grad else rows).numpy().reshape(-1).data
     return memory.cast("B")
 
 
-def view_travelling(buffer: torch.Tensor) -> torch.Tensor:
-    """The same memory as numbers that every backend can reduce: complex ones as pairs, truth values as 0 and 1."""
+def view_reducible(buffer: torch.Tensor) -> torch.Tensor:
+    """The same memory in a dtype that every backend can reduce: complex numbers as pairs, bool as uint8."""
     if buffer.is_complex():
         return torch.view_as_real(buffer)
     return buffer.view(torch.uint8) if buffer.dtype == torch.bool else buffer
 
 
 def pack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The bytes of the tensors' values one after the other; of a single one without a copy where that can be.
+    """The concatenated bytes of the tensors' values; for a single tensor without a copy where possible.
 
     Args:
-        tensors: at least one, all on one device.
+        tensors: at least one tensor, all on one device.
     """
     parts = [view_bytes(make_rows(tensor)) for tensor in tensors]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -84,22 +82,22 @@ def count_row_bytes(dtype: torch.dtype, shape: Sequence[int]) -> int:
 
 
 def share_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether writing to one may change the other; tensors of one storage count as such."""
+    """Whether two tensors have the same storage, so that writing to one may change the other."""
     return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Several of its elements are one place in memory, as after `expand`."""
+    """Whether several elements share memory, as after `expand`."""
     if tensor.is_contiguous():
         return False
     return any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def fuse_small(counts: Sequence[int]) -> list[tuple[int, ...]]:
-    """Which indices travel together; those without bytes do not travel.
+    """Group the indices of tensors that are sent together; tensors without bytes are not sent.
 
     Args:
-        counts: how many bytes each has; all ranks must know them alike.
+        counts: the number of bytes of each tensor, the same on all ranks.
     """
     small = tuple(index for index, count in enumerate(counts) if 0 < count < LARGE_BYTES)
     large: list[tuple[int, ...]] = [(index,) for index, count in enumerate(counts) if count >= LARGE_BYTES]
@@ -108,12 +106,12 @@ def fuse_small(counts: Sequence[int]) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Tensors of a call that are reduced in one buffer.
+    """The plan of a fusion buffer: tensors of a call that are reduced together.
 
-    dtype: of the buffer.
-    shape: of the buffer: that of its only tensor, or one row.
-    indices: which of the call's tensors.
-    counts: how many elements each has.
+    dtype: the dtype of the buffer.
+    shape: the shape of the buffer: that of its only tensor, or one dimension.
+    indices: the indices of its tensors in the call.
+    counts: the number of elements of each tensor.
     """
 
     dtype: torch.dtype
@@ -128,11 +126,11 @@ class Fusion:
 
 
 def plan_fusions(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]) -> tuple[Fusion, ...]:
-    """Decide which tensors share a buffer.
+    """Plan the fusion buffers of a call.
 
     Args:
-        dtypes: as which they travel.
-        shapes: of each.
+        dtypes: the dtype in which each tensor is sent.
+        shapes: the shape of each tensor.
     """
     small: dict[torch.dtype, list[int]] = {}
     counts = [math.prod(shape) for shape in shapes]
@@ -161,12 +159,12 @@ def gather(fusion: Fusion, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         return copy(tensors[fusion.single], fusion.dtype)
     own = [tensors[index] for index in fusion.indices]
     with torch.no_grad():
-        # Where dtypes differ torch promotes them, which is exact: they all travel as one that holds all their values.
+        # Where dtypes differ, torch promotes them, which is exact: the buffer's dtype holds all their values.
         return torch.cat([tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in own]).to(fusion.dtype)
 
 
 def find_place(fusion: Fusion, into: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
-    """The memory of the result, if the fusion can be reduced right there."""
+    """The memory of the result, if the buffer can be reduced in place."""
     if into is None or fusion.single is None:
         return None
     target = into[fusion.single]
@@ -176,14 +174,14 @@ def find_place(fusion: Fusion, into: Sequence[torch.Tensor] | None) -> torch.Ten
 def gather_in_place(
     fusion: Fusion, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None
 ) -> torch.Tensor:
-    """As `gather`, into the memory of the result where it can be."""
+    """Like `gather`, in the memory of the result where possible."""
     place = find_place(fusion, into)
     if place is None or fusion.single is None or into is None:
         return gather(fusion, tensors)
     source = tensors[fusion.single]
     if source is not into[fusion.single] and not place.is_set_to(source):
         if share_memory(place, source):
-            source = copy(source)  # parts of one tensor: what is written must not change what is read
+            source = copy(source)  # views of one tensor: writing the result must not change the source
         place.copy_(source.detach())
     return place
 
@@ -191,13 +189,13 @@ def gather_in_place(
 def distribute(
     fusion: Fusion, buffer: torch.Tensor, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Bring the values of a buffer to where the results shall go; each result is a tensor of its own, with its index.
+    """Copy the values of a buffer to the results; yield each result with its index.
 
     Args:
-        fusion: whose buffer it is.
+        fusion: the plan of the buffer.
         buffer: the reduced values.
-        tensors: the call's, for dtypes and shapes.
-        into: where the results shall go; None makes new tensors.
+        tensors: the tensors of the call, for dtypes and shapes.
+        into: the tensors for the results; None creates new ones.
     """
     if fusion.single is not None:
         index = fusion.single
@@ -218,5 +216,5 @@ def distribute(
             yield index, piece.to(tensors[index].dtype, copy=True)
     else:
         targets = [target.detach() if (target := into[index]).requires_grad else target for index in fusion.indices]
-        torch._foreach_copy_(targets, shaped)  # a third of what the calls one by one take
+        torch._foreach_copy_(targets, shaped)  # takes a third of the time of single copies
         yield from ((index, into[index]) for index in fusion.indices)

@@ -1,10 +1,9 @@
-"""How the ranks' values become one: the reduction, its factors, the division of an average, and what a NaN does.
+"""The combination of the ranks' values: the reduction, its factors, the division of an average, and NaNs.
 
-The greatest of some numbers is NaN as soon as one of them is: so torch has it, and NumPy, which combines what travels
-inside a question. gloo compares with `<`, so that a NaN counts or is lost as the order of its comparisons has it, and
-differently in each part of a tensor. So each rank says in its question whether it has any. Where one has, all send
-whole numbers in place of floating-point ones, of which a NaN has the greatest or the least. A rank that has none pays
-for one pass over the values.
+The minimum or maximum of values with a NaN is NaN in torch, and in NumPy, which combines values that are sent inside
+requests. gloo compares with `<`, so a NaN may or may not win, differently in each part of a tensor. So each rank
+reports in its request whether it has a NaN. If one has, all ranks send order keys, which are integers in the order of
+the values; a NaN has the largest or the smallest key. Without NaNs this costs one pass over the values.
 """
 
 import inspect
@@ -29,23 +28,23 @@ class _Parts(NamedTuple):
 
 
 class Combination(_Parts):
-    """A reduction, and factors before and after it: postscale * reduce(prescale * x), and for the average 1/size.
+    """A reduction, and factors before and after it: postscale * reduce(prescale * x); an average also divides by size.
 
-    Integers are scaled in float64 and truncated toward zero, half precision in single. (A tuple, since it is a part of
-    the key of every call's plan, and a tuple's hash is made quickly.)
+    Integers are scaled in float64 and truncated toward zero, float16 and bfloat16 in float32. (It is a tuple, whose
+    hash is fast: it is part of the key of every call's plan.)
 
     Args:
-        reduction: how to combine.
-        prescale, postscale: numbers, also NumPy's, or tensors of one element; floats from then on.
+        reduction: the reduction.
+        prescale, postscale: numbers, also NumPy's, or tensors of one element; stored as floats.
 
     Raises:
-        WrongArgumentError: a factor is no number.
+        WrongArgumentError: a factor is not a number.
     """
 
     __slots__ = ()
 
     def __new__(cls, reduction: Reduction = Reduction.AVERAGE, prescale: float = 1.0, postscale: float = 1.0) -> Self:
-        """Make the factors floats."""
+        """Convert the factors to floats."""
         if type(prescale) is not float or prescale != prescale:  # noqa: PLR0124 - only NaN differs from itself
             prescale = read_factor("prescale_factor", prescale)
         if type(postscale) is not float or postscale != postscale:  # noqa: PLR0124 - only NaN differs from itself
@@ -59,17 +58,17 @@ class Combination(_Parts):
 
 
 def choose(op: object, average: object, prescale: float, postscale: float) -> Combination:
-    """How programs have an allreduce combine; see `choose_reduction`."""
+    """The combination of an allreduce from a program's arguments; see `choose_reduction`."""
     reduction = op if average is None and isinstance(op, Reduction) else choose_reduction(op, average)
     return Combination(reduction, prescale, postscale)
 
 
 def choose_for_scatter(op: object, prescale: float, postscale: float) -> Combination:
-    """How programs have a reducescatter combine.
+    """The combination of a reducescatter from a program's arguments.
 
     Raises:
-        ValueError: there is no such reduction.
-        HorovodInternalError: it is neither Average nor Sum.
+        ValueError: `op` is not a reduction.
+        HorovodInternalError: `op` is neither Average nor Sum.
     """
     reduction = choose_reduction(op)
     if reduction not in (Reduction.AVERAGE, Reduction.SUM):
@@ -78,14 +77,14 @@ def choose_for_scatter(op: object, prescale: float, postscale: float) -> Combina
 
 
 def choose_reduction(op: object, average: object = None) -> Reduction:
-    """The reduction that `op`, or the deprecated `average`, asks for; without either, the average.
+    """The reduction of the argument `op`, or of the deprecated `average`; without either, Average.
 
     Args:
         op: one of Horovod's constants.
-        average: True for Average, False for Sum. The warning about it names the program's line.
+        average: True for Average, False for Sum. The deprecation warning names the program's line.
 
     Raises:
-        ValueError: both are given, or there is no such reduction.
+        ValueError: both are given, or `op` is not a reduction.
     """
     if average is not None:
         if op is not None:
@@ -99,13 +98,13 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
     if isinstance(op, Reduction):
         return op
     try:
-        return Reduction(op)  # type: ignore[arg-type]  # that it may be none is what is looked for
+        return Reduction(op)  # type: ignore[arg-type]  # a wrong value raises the ValueError
     except ValueError:
         raise ValueError(f"op={op!r} is not supported; it is one of Average, Sum, Adasum, Min, Max, Product") from None
 
 
 def _find_program() -> int:
-    """How far up the caller's stack the program is, above this package; as `warnings.warn` counts."""
+    """The stack level of the first frame outside of this package, as `warnings.warn` counts."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
         frame, level = frame.f_back, level + 1
@@ -113,21 +112,21 @@ def _find_program() -> int:
 
 
 def read_factor(title: str, value: object) -> float:
-    """A factor that a program has given, as a float.
+    """A program's factor as a float.
 
     Args:
-        title: what the program calls it.
-        value: a number, also one of NumPy's, or a tensor of one element.
+        title: the name of the argument.
+        value: a number, also NumPy's, or a tensor of one element.
 
     Raises:
-        WrongArgumentError: it is something else, too large for a float, or NaN, which no two ranks can agree on.
+        WrongArgumentError: it is something else, too large for a float, or NaN, which never equals another rank's.
     """
     number = value.detach() if isinstance(value, torch.Tensor) else value
     if isinstance(number, SupportsFloat | SupportsIndex):
         try:
             factor = float(number)
         except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-            raise WrongArgumentError(f"{title} is no number that a float can hold ({error}); give one") from None
+            raise WrongArgumentError(f"{title} is not one number that fits a float ({error}); give one") from None
         if factor == factor:  # noqa: PLR0124 - only NaN differs from itself
             return factor
     raise WrongArgumentError(f"{title} is {value!r}; give a number")
@@ -138,15 +137,15 @@ SUM = Combination(Reduction.SUM)
 
 
 def check_combination(dtypes: Iterable[torch.dtype], how: Combination) -> None:
-    """Raise ValueError unless values of these dtypes can be combined so."""
+    """Raise ValueError unless the combination supports these dtypes."""
     for dtype in dtypes:
         check_reducible(dtype, how.reduction)
         if dtype == torch.bool and how.factors != (1.0, 1.0):
-            raise ValueError("truth values cannot be scaled; convert them")
+            raise ValueError("tensors of bool cannot be scaled; convert them")
 
 
 def scale_(buffer: torch.Tensor, factor: float) -> None:
-    """Multiply in place: integers in float64, truncated toward zero; halves in single precision, as torch does."""
+    """Multiply in place: integers in float64, truncated toward zero; float16 and bfloat16 in float32, like torch."""
     if factor == 1.0:
         return
     if buffer.dtype in INTEGERS:
@@ -156,12 +155,12 @@ def scale_(buffer: torch.Tensor, factor: float) -> None:
 
 
 def conclude_(buffer: torch.Tensor, how: Combination, size: int) -> None:
-    """Make the result, in place, of the reduced values: multiply by postscale, and 1/size for the average.
+    """Turn the reduced values into the result, in place: multiply by postscale, and divide an average by the size.
 
     Args:
-        buffer: the reduced values; integers that are averaged are int64 here.
+        buffer: the reduced values; integers to average are int64 here.
         how: how they were reduced.
-        size: of the set.
+        size: the size of the set.
     """
     if how.reduction is not Reduction.AVERAGE or size == 1:
         scale_(buffer, how.postscale)
@@ -180,7 +179,7 @@ _KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def may_have_nan(tensors: Iterable[torch.Tensor], prescale: float) -> bool:
-    """Whether there is a NaN in any of the tensors when it has been multiplied; a product with infinity counts."""
+    """Whether a tensor may have a NaN after the multiplication by `prescale`."""
     floats = [tensor.detach() for tensor in tensors if tensor.dtype.is_floating_point and tensor.numel()]
     if prescale == 0.0 or not math.isfinite(prescale):
         return bool(floats)
@@ -188,24 +187,24 @@ def may_have_nan(tensors: Iterable[torch.Tensor], prescale: float) -> bool:
 
 
 def make_keys(buffer: torch.Tensor, reduction: Reduction) -> torch.Tensor:
-    """Integers in the order of the buffer's values, and beyond all of them where those are NaN.
+    """Order keys: integers in the order of the buffer's values. A NaN gets the key that wins the reduction.
 
     Args:
-        buffer: of floating-point values; left alone.
-        reduction: MIN or MAX, whose result a NaN shall be.
+        buffer: floating-point values; not changed.
+        reduction: MIN or MAX.
     """
-    wide = buffer if buffer.dtype in _KEYS else buffer.to(torch.float32)  # there is no reduction of int16 on gloo
-    keys = _turn_negative(wide.view(_KEYS[wide.dtype]).clone())
+    wide = buffer if buffer.dtype in _KEYS else buffer.to(torch.float32)  # gloo does not reduce int16
+    keys = _flip_negative(wide.view(_KEYS[wide.dtype]).clone())
     bounds = torch.iinfo(keys.dtype)
     return keys.masked_fill_(wide.isnan(), bounds.max if reduction is Reduction.MAX else bounds.min)
 
 
 def read_keys(keys: torch.Tensor, buffer: torch.Tensor) -> None:
-    """Put the values into the buffer that belong to the keys; the keys are used up."""
+    """Write the values of the keys to the buffer; this changes the keys."""
     dtype = next(value for value, key in _KEYS.items() if key == keys.dtype)
-    buffer.copy_(_turn_negative(keys).view(dtype))
+    buffer.copy_(_flip_negative(keys).view(dtype))
 
 
-def _turn_negative(keys: torch.Tensor) -> torch.Tensor:
-    """In place: floating-point numbers are sign and magnitude, so the greater such an integer, the less it means."""
+def _flip_negative(keys: torch.Tensor) -> torch.Tensor:
+    """Reverse the order of negative keys in place: floating-point numbers are stored as sign and magnitude."""
     return keys.bitwise_xor_((keys >> (torch.iinfo(keys.dtype).bits - 1)) & torch.iinfo(keys.dtype).max)

@@ -1,6 +1,6 @@
-"""Which dtypes the collectives take, and as what each travels; on CPU and CUDA alike.
+"""The supported dtypes of the collectives, on the CPU and on CUDA, and the dtypes in which values are sent.
 
-What may be done with which dtype (a test tries each entry of this table):
+A test tries each entry of this table:
 
                     | Sum | Average | Min, Max | Product | Adasum | sparse Sum | sparse Average | moves
     ----------------|-----|---------|----------|---------|--------|------------|----------------|------
@@ -25,13 +25,12 @@ What may be done with which dtype (a test tries each entry of this table):
     float8_e5m2fnuz | no  | no      | no       | no      | no     | no         | no             | yes
     float8_e8m0fnu  | no  | no      | no       | no      | no     | no         | no             | yes
 
-The first five columns are reductions of allreduce and, Adasum aside, of reducescatter; the sparse ones those of
-`SparseAllreduce`; broadcast, allgather and alltoall move. A dtype that stands nowhere in the table is refused.
+The first five columns are the reductions of allreduce and, except Adasum, of reducescatter. The sparse columns are
+`SparseAllreduce`, the last column is broadcast, allgather and alltoall. Other dtypes raise ValueError.
 
-Sum, average and product of truth values are refused since their meaning is unclear. The average of integers is their
-exact sum divided by the size, truncated toward zero, as long as that sum is an int64: of int64 values beyond 2**63 /
-size in magnitude it may wrap around. (To add up quotients and remainders would send all twice, for values that no
-program averages.) Sums and products wrap around in their own dtype. Sparse integers have no average, since it would be
+Sum, Average and Product of bool raise ValueError since their meaning is unclear. The average of integers is their exact
+sum divided by the size, truncated toward zero. The sum is computed in int64, so averages of int64 values beyond 2**63 /
+size wrap around. Sums and products wrap around in their own dtype. Sparse integers have no average, since it would be
 truncated element by element.
 """
 
@@ -53,7 +52,7 @@ REDUCIBLE: dict[Reduction, frozenset[torch.dtype]] = {
     Reduction.ADASUM: FLOATS,
 }
 
-# Their bytes can be moved: in the order of the table.
+# The dtypes whose bytes can be moved, in the order of the table.
 MOVABLE = (
     torch.float16,
     torch.bfloat16,
@@ -81,10 +80,10 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
 
 def name_dtype(dtype: torch.dtype) -> str:
-    """The dtype's name as it stands in signatures: "float32".
+    """The dtype's name in signatures: "float32".
 
     Raises:
-        ValueError: it cannot even be moved.
+        ValueError: the dtype is not in the table.
     """
     name = _NAMES.get(dtype)
     if name is None:
@@ -98,25 +97,27 @@ def find_dtype(name: str) -> torch.dtype:
 
 
 def check_reducible(dtype: torch.dtype, reduction: Reduction) -> None:
-    """Raise ValueError unless values of this dtype can be reduced so."""
+    """Raise ValueError unless the reduction supports the dtype."""
     if dtype not in REDUCIBLE[reduction]:
-        raise ValueError(f"tensors of {dtype} have no {reduction.name.lower()}; convert them")
+        raise ValueError(f"tensors of {dtype} do not support {reduction.name.lower()}; convert them")
 
 
 def check_sparse(dtype: torch.dtype, reduction: Reduction) -> None:
-    """Raise ValueError unless sparse values of this dtype can be reduced so."""
+    """Raise ValueError unless the reduction supports sparse tensors of the dtype."""
     if reduction not in (Reduction.SUM, Reduction.AVERAGE):
-        raise ValueError(f"sparse tensors have no {reduction.name.lower()}; use Sum or Average, or make them dense")
+        raise ValueError(
+            f"sparse tensors do not support {reduction.name.lower()}; use Sum or Average, or make them dense"
+        )
     check_reducible(dtype, reduction)
     if reduction is Reduction.AVERAGE and dtype in INTEGERS:
-        raise ValueError(f"sparse tensors of {dtype} have no average; use Sum, or make them dense")
+        raise ValueError(f"sparse tensors of {dtype} do not support average; use Sum, or make them dense")
 
 
-def choose_travel(dtype: torch.dtype, reduction: Reduction, *, in_question: bool) -> torch.dtype:
-    """As what values are sent to be reduced.
+def choose_wire_dtype(dtype: torch.dtype, reduction: Reduction, *, in_question: bool) -> torch.dtype:
+    """The dtype in which values are sent to be reduced.
 
-    Integers that are to be averaged as int64, so that the sum is exact; int16, which gloo lacks, as int32; halves, when
-    they travel inside the question, as float32, since their bytes cost little there and the sum is better.
+    Integers to average are sent as int64, so that the sum is exact; int16, which gloo lacks, as int32; float16 and
+    bfloat16 inside a request as float32, since few bytes cost little, and the sum is more precise.
     """
     if dtype in INTEGERS:
         if reduction is Reduction.AVERAGE:
@@ -126,14 +127,14 @@ def choose_travel(dtype: torch.dtype, reduction: Reduction, *, in_question: bool
 
 
 def choose_sum(dtype: torch.dtype) -> torch.dtype:
-    """As what values are added up on one rank."""
+    """The dtype in which values are summed on one rank."""
     if dtype in INTEGERS:
         return torch.int64
     return torch.float32 if dtype in HALVES else dtype
 
 
 def make_neutral_value(dtype: torch.dtype, reduction: Reduction) -> float | int | bool:
-    """What changes no other value when it is reduced with it."""
+    """The neutral element of a reduction: the value that does not change the result."""
     match reduction:
         case Reduction.PRODUCT:
             return 1

@@ -1,4 +1,4 @@
-"""What a rank that has joined does for an operation it did not ask for: it takes part, and changes nothing."""
+"""The part of a joined rank in operations that it has not submitted: it contributes neutral elements."""
 
 from collections.abc import Sequence
 
@@ -8,40 +8,40 @@ from worker_runtime.collectives.adasum import Adasum
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.collectives.dtypes import choose_travel, find_dtype, make_neutral_value
+from worker_runtime.collectives.dtypes import choose_wire_dtype, find_dtype, make_neutral_value
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, make_title
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class _Neutral(Operation[object]):
-    """Runs another operation, or none, and throws its result away."""
+    """Runs another operation, or none, and discards its result."""
 
     def __init__(self, release: Release, substitute: Operation[object] | None) -> None:
         self.question = release.question
         self._substitute = substitute
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        """Contribute."""
+        """Start the other operation."""
         return () if self._substitute is None else self._substitute.start(group, terms)
 
     def finish(self, terms: Release, payload: memoryview) -> object:
-        """There is no result."""
+        """Return nothing."""
 
 
 def make_neutral(release: Release, rank: int, device: torch.device | None = None) -> Operation[object]:
-    """The part of a rank that has joined, in an operation that was released to it although it did not ask.
+    """The operation of a joined rank for a release that it has not submitted.
 
-    It contributes neutral elements to an ALLREDUCE (0, 1, the infinities or the greatest and least number there is), no
-    rows to an ALLGATHER, and nothing at all where the data have travelled as payload.
+    It contributes neutral elements to an ALLREDUCE (0, 1, infinity, or the largest or smallest integer), no rows to an
+    ALLGATHER, and nothing where the data are sent as payload.
 
     Args:
-        release: to be started with, too.
-        rank: this one's, in the job.
-        device: for its tensors; None takes the current one of the kind that the signature names.
+        release: the release.
+        rank: this rank.
+        device: the device for its tensors; None for the current device of the signature's type.
 
     Raises:
-        ValueError: ranks that have joined have no part in such an operation.
+        ValueError: joined ranks cannot take part in this kind of operation.
     """
     signature = release.question.signature
     among = Members(release.question.process_set, release.members, rank)
@@ -64,8 +64,8 @@ def _make_allreduce(
 ) -> Allreduce | Adasum:
     tensors = []
     for dtype_name, shape in zip(signature.dtypes, signature.shapes, strict=True):
-        dtype = choose_travel(find_dtype(dtype_name), reduction, in_question=False)  # prescaled values need its bounds
+        dtype = choose_wire_dtype(find_dtype(dtype_name), reduction, in_question=False)
         tensors.append(torch.full(shape, make_neutral_value(dtype, reduction), dtype=dtype, device=device))
-    # Without the factors: what is sent must still be neutral. They do not change how the values travel.
+    # Without the factors, so that the values stay neutral. The factors do not change the wire dtype.
     how = Combination(reduction)
     return Adasum(tensors, how, among, name) if reduction is Reduction.ADASUM else Allreduce(tensors, how, among, name)

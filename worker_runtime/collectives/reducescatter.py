@@ -1,4 +1,4 @@
-"""Combining tensors over the ranks of a set, of which each gets its part of the rows."""
+"""Reducescatter: combines tensors over the ranks of a set, and gives each rank its part of the rows."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -15,23 +15,24 @@ from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class Reducescatter(TensorOperation[list[torch.Tensor]]):
-    """Combine tensors elementwise over all ranks; each gets its part of the rows, in rank order.
+    """Combines tensors elementwise over all ranks. Each rank gets its part of the rows, in rank order.
 
-    Where the rows cannot be divided evenly, the first ranks get one more each. The result is a list of new tensors, in
-    the order of the call, which are one operation and travel together.
+    Where the rows cannot be divided evenly, the first ranks get one row more. The result is a list of new tensors, in
+    the order of the call. Several tensors are one operation, and are sent together.
 
-    The parts are exchanged and added up where they belong: gloo's own way reduces everything everywhere and is several
-    times slower. So the ranks' values are combined in rank order, halves and integers in a wider dtype.
+    The parts are exchanged by an alltoall, and each rank combines its own: gloo's reducescatter reduces everything on
+    every rank, and is several times slower. Values are combined in rank order, float16, bfloat16 and integers in a
+    wider dtype.
 
     Args:
-        tensors: at least one, dense, of at least one dimension, of the same shapes and dtypes on all ranks.
-        how: how to combine; every reduction but ADASUM.
+        tensors: at least one dense tensor of at least one dimension, of the same shapes and dtypes on all ranks.
+        how: the reduction (not ADASUM) and the factors.
         among: the ranks.
-        name: as it travels, the same on all ranks.
+        name: the full name, the same on all ranks.
 
     Raises:
-        ValueError: a dtype has no such reduction, truth values would be scaled, a tensor has no dimension, is sparse,
-            on another device than the first or on one that is not supported.
+        ValueError: a dtype does not support the reduction; bool would be scaled; a tensor has no dimension, is sparse,
+            or is on another device than the first or on an unsupported one.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor], how: Combination, among: Members, name: str) -> None:
@@ -79,7 +80,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         return [*self._tensors, *(tensor for tensor in (self._sent, self._received) if tensor is not None)]
 
     def _prepare(self) -> list[torch.Tensor]:
-        """The rows that are sent."""
+        """The scaled rows to send."""
         factor = self._how.prescale
         if factor == 1.0:
             return [make_rows(tensor) for tensor in self._tensors]
@@ -89,7 +90,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         return sources
 
     def _unstack(self) -> list[torch.Tensor]:
-        """Of each tensor the own parts of all ranks, of shape (ranks, own rows, ...)."""
+        """For each tensor this rank's part from all ranks, of shape (ranks, own rows, ...)."""
         size, position = self.among.size, self.among.position
         shapes = [
             (size, parts[position], *tensor.shape[1:]) for tensor, parts in zip(self._tensors, self._parts, strict=True)
@@ -109,7 +110,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         return stacks
 
     def _combine(self, stack: torch.Tensor) -> torch.Tensor:
-        """The result from the parts of all ranks, in memory of its own."""
+        """The result from the parts of all ranks, as a new tensor."""
         wide = choose_sum(stack.dtype)
         match self._how.reduction:
             case Reduction.MIN:
@@ -125,7 +126,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
 
 
 def divide_rows(rows: int, size: int) -> tuple[int, ...]:
-    """How many rows each rank gets: as even as can be, the first ones one more where they do not divide evenly."""
+    """The number of rows of each rank: as even as possible; the first ranks get one row more if necessary."""
     each, surplus = divmod(rows, size)
     return (each + 1,) * surplus + (each,) * (size - surplus)
 
@@ -135,6 +136,6 @@ def _make_signature(
     dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], how: Combination, device: str
 ) -> Signature:
     if how.reduction is Reduction.ADASUM:
-        raise ValueError("a reducescatter has no Adasum; use Average, Sum, Min, Max or Product")
+        raise ValueError("Adasum is not supported; use Average, Sum, Min, Max or Product")
     check_combination(dtypes, how)
     return make_signature(Kind.REDUCESCATTER, dtypes, shapes, device, how.reduction)

@@ -1,4 +1,4 @@
-"""Adding up sparse tensors over the ranks of a set, by gathering their elements."""
+"""Sparse allreduce: sums sparse tensors over the ranks of a set, by gathering their elements."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -14,18 +14,18 @@ from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class SparseAllreduce(Operation[torch.Tensor]):
-    """Add up, or average, sparse tensors; the result is sparse (COO) and not coalesced: indices may stand in it twice.
+    """Sums or averages sparse tensors. The result is sparse (COO) and not coalesced: indices may occur several times.
 
-    A rank that has joined contributes no elements; the average divides by the size of the set all the same.
+    A joined rank contributes no elements; an average still divides by the size of the set.
 
     Args:
-        tensor: sparse COO, coalesced or not, of the same shape and dtype on all ranks, also without elements.
+        tensor: a sparse COO tensor, coalesced or not, of the same shape and dtype on all ranks.
         reduction: SUM or AVERAGE.
         among: the ranks.
-        name: as it travels, the same on all ranks.
+        name: the full name, the same on all ranks.
 
     Raises:
-        ValueError: the tensor is not sparse COO or its dtype has no such reduction.
+        ValueError: the tensor is not sparse COO, or its dtype does not support the reduction.
     """
 
     def __init__(self, tensor: torch.Tensor, reduction: Reduction, among: Members, name: str) -> None:
@@ -37,7 +37,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
         except ValueError as error:
             raise make_error(name, str(error)) from None
         tensor = tensor.detach()
-        # The public accessors would sort and add up first, which costs more than to send what stands twice.
+        # The public accessors would coalesce first, which costs more than sending duplicate indices.
         indices, values = tensor._indices(), tensor._values()  # noqa: SLF001 - see above
         self._reduction = reduction
         self.among = among
@@ -54,7 +54,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
         self.sizes = self._elements.sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
-        """It can be run again: its inputs are only read; see `Operation`."""
+        """Return "": the inputs are only read; see `Operation`."""
         del is_begun
         return ""
 
@@ -68,7 +68,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
         return self._elements.start(group, terms)
 
     def finish(self, terms: Release, payload: memoryview) -> torch.Tensor:
-        """Put the elements of all ranks into one tensor."""
+        """Return one tensor with the elements of all ranks."""
         (indices, _), (values, _) = self._elements.finish(terms, payload)
         if self._reduction is Reduction.AVERAGE:
             values.div_(self.among.size)

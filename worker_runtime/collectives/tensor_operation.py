@@ -1,8 +1,8 @@
-"""What all operations on tensors share: on CUDA they run on a stream of their own, on the CPU where they are called.
+"""The common part of all operations on tensors: their checks, and on CUDA their side streams.
 
-An operation is started by the thread that hears of its release, at a time when the caller's stream may have gone far
-ahead. So on CUDA each has a stream of its own, which waits for exactly what the caller had enqueued when it made the
-operation. The stream of the thread that takes the result waits for that one; the host never does.
+The thread that receives a release starts the operation, when the caller's stream may be far ahead. So on CUDA each
+operation has a side stream, which waits for the work that the caller had enqueued when it created the operation. The
+stream of the thread that takes the result waits for the side stream; the host never waits.
 """
 
 import operator
@@ -21,30 +21,30 @@ from worker_runtime.coordination.ordering.questions import Kind, Reduction, Rele
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
-_PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001 - of torch.Tensor, and what inherits it
-# What these modes let operations make has no values.
-_TRACING = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY"))  # noqa: SLF001 - torch's only way to tell
+_PLAIN_DISPATCH = torch._C._disabled_torch_dispatch_impl  # noqa: SLF001 - of torch.Tensor and plain subclasses
+# The modes in which tensors have no values.
+_TRACING = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY"))  # noqa: SLF001 - torch has no public way
 
 
 def make_error(name: str, text: str) -> ValueError:
-    """The error of a call that is wrong on this rank alone.
+    """The error of a call with wrong arguments.
 
     Args:
-        name: of the operation as it travels, or the function's, as in all checks here.
+        name: the full name of the operation, or that of the function; the same in all checks of this module.
         text: what is wrong, and what to do.
     """
     return ValueError(f"{make_title(name)}: {text}")
 
 
 def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
-    """Make sure that tensors can be communicated together, dtypes aside, and return on what they lie.
+    """Check that tensors can be communicated together, except for their dtypes.
 
     Returns:
-        "cpu" or "cuda".
+        The type of their device: "cpu" or "cuda".
 
     Raises:
-        ValueError: there is none, one is no tensor, nested, sparse, without values or on no such device, or they lie
-            on several; or tensors only stand for others here.
+        ValueError: there is no tensor; one is not a tensor, is nested, sparse, without values or on an unsupported
+            device; they are on several devices; or torch traces or transforms the call.
     """
     if not tensors:
         raise make_error(name, "there are no tensors; give at least one")
@@ -57,22 +57,22 @@ def check_tensors(name: str, tensors: Sequence[torch.Tensor]) -> str:
             if tensor.layout is not torch.strided:
                 raise make_error(name, "sparse tensors are not supported; make it dense (x.to_dense())")
             if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
-                raise make_error(name, f"a {type(tensor).__name__} stands for other tensors; give those it stands for")
+                raise make_error(name, f"a {type(tensor).__name__} wraps other tensors; give the wrapped tensors")
             is_on_cpu &= tensor.is_cpu
-        except AttributeError:  # to look beforehand would cost every call
+        except AttributeError:  # a check beforehand would slow down every call
             check_tensor(name, tensor)
             raise
-    if is_on_cpu:  # asked like this, since it takes a tenth of the time to look at a device
+    if is_on_cpu:  # is_cpu takes a tenth of the time of .device
         return "cpu"
     return _find_device(name, tensors)
 
 
 def check_tensor(name: str, tensor: object) -> None:
-    """Raise WrongArgumentError unless it is a tensor."""
+    """Raise WrongArgumentError unless the argument is a tensor."""
     if tensor is None:
         raise WrongArgumentError(
-            f"{make_title(name)}: a tensor was expected, not None, which p.grad is until backward() has made a "
-            "gradient; call it after that, or give torch.zeros_like(p)"
+            f"{make_title(name)}: a tensor was expected, not None, which p.grad is before backward(); call it "
+            "afterwards, or give torch.zeros_like(p)"
         ) from None
     if not isinstance(tensor, torch.Tensor):
         raise WrongArgumentError(
@@ -91,8 +91,8 @@ def _find_device(name: str, tensors: Sequence[torch.Tensor]) -> str:
 
 
 def check_place(name: str) -> None:
-    """Raise ValueError where tensors only stand for others: in a transform of torch.func, or while torch traces."""
-    if torch._C._are_functorch_transforms_active():  # noqa: SLF001 - torch's only way to tell
+    """Raise ValueError inside a transform of torch.func, or while torch traces: tensors have no values there."""
+    if torch._C._are_functorch_transforms_active():  # noqa: SLF001 - torch has no public way
         raise make_error(
             name,
             "collectives cannot run inside vmap, grad, jvp and the like of torch.func; call it outside of "
@@ -111,13 +111,13 @@ def _find_mode(key: object) -> object:
 
 
 def read_root(name: str, root: object, ranks: Sequence[int]) -> int:
-    """The root's rank in the job, as a program has given it: an integer, also one of NumPy's.
+    """The argument `root_rank` as an int: an integer, also NumPy's.
 
     Raises:
-        ValueError: it is something else, or none of the set's ranks.
+        ValueError: it is something else, or not a rank of the set.
     """
     try:
-        rank = operator.index(root)  # type: ignore[arg-type]  # that it may be none is what is looked for
+        rank = operator.index(root)  # type: ignore[arg-type]  # a wrong type raises the TypeError
     except (TypeError, RuntimeError):
         rank = -1
     if rank not in ranks:
@@ -129,17 +129,17 @@ def read_root(name: str, root: object, ranks: Sequence[int]) -> int:
 
 
 def check_rows(name: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raise ValueError where a tensor has no first dimension."""
+    """Raise ValueError if a tensor has no dimensions."""
     if any(tensor.dim() == 0 for tensor in tensors):
         raise make_error(name, "a tensor without dimensions has no rows; give it one (x.reshape(1))")
 
 
 def check_targets(name: str, into: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
-    """Make sure that the results can be written where they shall go.
+    """Check that the results can be written to `into`.
 
     Raises:
-        ValueError: there is not one target for each tensor, it differs from it in shape, dtype or device, is sparse,
-            or several of its elements are one place in memory.
+        ValueError: there is not one target for each tensor; a target differs from it in shape, dtype or device, or is
+            sparse; or several of its elements share memory.
     """
     if into is not tensors:
         _check_likeness(name, into, tensors)
@@ -184,10 +184,10 @@ def make_signature(
 
 
 class SideStream:
-    """A context in which kernels and collectives are enqueued; made in the caller's thread.
+    """A context in which kernels and collectives use a side stream; created in the caller's thread.
 
     Args:
-        device: of the operation's tensors, a CUDA device.
+        device: the CUDA device of the operation's tensors.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -205,10 +205,10 @@ class SideStream:
         self._entered.__exit__(kind, error, traceback)
 
     def hand_over(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Let the current stream continue where this one is now.
+        """Make the current stream wait for the side stream.
 
         Args:
-            tensors: what this stream has used: their memory must outlive what the current stream does with it.
+            tensors: the tensors that the side stream has used; their memory must not be freed too early.
         """
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
@@ -217,17 +217,17 @@ class SideStream:
 
 
 class TensorOperation(Operation[ResultT_co]):
-    """A collective on tensors that lie on one device."""
+    """A collective on tensors of one device."""
 
     _side_stream: SideStream | None = None  # on CUDA
 
     def _begin(
         self, name: str, among: Members, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None = None
     ) -> str:
-        """For constructors: check the tensors; on CUDA, wait for what the caller has enqueued until now.
+        """Check the tensors, and on CUDA create the side stream; for constructors.
 
         Returns:
-            On what they lie: "cpu" or "cuda".
+            The type of the device: "cpu" or "cuda".
         """
         device = check_tensors(name, tensors)
         if into is not None:
@@ -238,26 +238,26 @@ class TensorOperation(Operation[ResultT_co]):
         return device
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        """Begin to communicate; see `Operation`."""
+        """Start to communicate; see `Operation`."""
         if self._side_stream is None:
             return self._communicate(group, terms)
         with self._side_stream:
             return self._communicate(group, terms)
 
     def finish(self, terms: Release, payload: memoryview) -> ResultT_co:
-        """Make the result; see `Operation`."""
+        """Compute the result; see `Operation`."""
         if self._side_stream is not None:
             self._side_stream.hand_over(self._list_used())
         return self._conclude(terms, payload)
 
     @abstractmethod
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        """As `start`."""
+        """See `start`."""
 
     @abstractmethod
     def _conclude(self, terms: Release, payload: memoryview) -> ResultT_co:
-        """As `finish`; `_communicate` was not called in a set of one, or where the data have travelled as payload."""
+        """See `finish`; `_communicate` was not called in a set of one, or where the data are a payload."""
 
     @abstractmethod
     def _list_used(self) -> Iterable[torch.Tensor]:
-        """The tensors that `_communicate` has read or made."""
+        """The tensors that `_communicate` has read or created."""

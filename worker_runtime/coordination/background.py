@@ -1,7 +1,7 @@
-"""The thread that drives the conversation with the sequencer when no thread waits, and the bell that wakes it.
+"""The background thread, which drives the conversation with the sequencer when no thread waits.
 
-It sleeps until the bell rings, so that nothing happens while nothing is pending; then it lingers for half a
-millisecond, so that a burst of operations stays one message.
+It sleeps until its bell (an eventfd) rings, so that it costs nothing while no operation is pending. Then it waits for
+half a millisecond, so that a burst of operations becomes one message.
 """
 
 import os
@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 
 _LINGER_SECONDS = 0.0005
-_LINGERS = 10  # at most: a longer burst is sent in parts
+_LINGERS = 10  # a longer burst is sent in parts
 _JOIN_SECONDS = 5.0
 
 
 class Background:
-    """The thread and its bell; begins immediately, and ends with `close`.
+    """The thread and its bell. It starts immediately, and ends with `close`.
 
     Args:
-        drive: until nothing is pending, or the bell rings, which the poller knows.
-        count_asked: how many questions were asked until now.
+        drive: drives until no operation is pending or the bell rings; gets a poller of the bell.
+        count_asked: returns the number of submitted questions.
 
-    is_rung: it will look, so that there is no need to ring.
+    is_rung: the bell has rung and the thread has not woken yet.
     """
 
     def __init__(self, drive: Callable[[select.poll], None], count_asked: Callable[[], int]) -> None:
@@ -31,18 +31,18 @@ class Background:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC)
         self.is_rung = False
         self._is_closed = False
-        self._closing = threading.RLock()  # a signal's handler may close it, too
+        self._closing = threading.RLock()  # reentrant, since a signal's handler may close it too
         self._thread = threading.Thread(target=self._run, name="hvd-driver", daemon=True)
         self._thread.start()
 
     def ring(self) -> None:
-        """Something was asked."""
+        """Wake the thread, unless it is already woken."""
         if not self.is_rung:
             self.is_rung = True
             os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        """End the thread, which may still be driving when this returns; the bell is the thread's own to close."""
+        """Stop the thread, and wait for it up to a limit. The thread closes the bell."""
         with self._closing:
             self._is_closed = True
             os.eventfd_write(self._bell, 1)
@@ -50,7 +50,7 @@ class Background:
             self._thread.join(_JOIN_SECONDS)
 
     def abandon(self) -> None:
-        """In a forked child, which has no such thread."""
+        """Close the bell in a forked child, which has no such thread."""
         os.close(self._bell)
 
     def _run(self) -> None:
@@ -71,7 +71,7 @@ class Background:
                 self._drive(poller)
 
     def _linger(self) -> None:
-        """Let a burst come to its end."""
+        """Wait for the end of a burst of submissions."""
         asked = -1
         for _ in range(_LINGERS):
             if asked == self._count_asked():

@@ -1,9 +1,9 @@
-"""Drives the conversation of one rank with the sequencer: sends what was gathered, hears the answers, has them run.
+"""The driver of the conversation with the sequencer: it sends questions, receives answers, and carries them out.
 
-One thread at a time drives. A caller who blocks drives himself, which is fastest: nothing is handed from thread to
-thread. What was submitted and is not waited for yet is driven by a thread in the background (`background.py`).
+One thread at a time drives. A thread that waits for an operation drives itself, which is the fastest, without a switch
+of threads. A background thread (`background.py`) drives for operations that no thread waits for.
 
-Long because each way in which threads share the one connection is to be read beside the others.
+Long because all ways in which threads share the connection are in one place.
 """
 
 import contextlib
@@ -29,23 +29,23 @@ from worker_runtime.coordination.wire import (
     encode_number,
 )
 
-_PATIENCE_SECONDS = 1.0  # of a thread that waits, until it says so
+_PATIENCE_SECONDS = 1.0  # a thread that has waited longer reports that it is blocked
 _WAIT_MILLISECONDS = 1000
-_TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
-_END_SECONDS = 5.0  # for who drives to notice that the conversation is over
+_TRY_SECONDS = 0.1  # between two tries to drive, while another thread drives
+_END_SECONDS = 5.0  # for the driving thread to notice the end of the conversation
 
 _LOG = logging.getLogger("hvd")
 
 
 class Driver:
-    """The conversation of one generation. `ask` may be called from any thread.
+    """The conversation of one generation. Any thread may call `ask`.
 
     Args:
-        link: to the sequencer.
-        list_members: tells a set's ranks.
-        carry_out: what the sequencer answers, in whatever thread hears it.
-        askers: the program's threads that have ever asked, by their identifiers.
-        patience_seconds: of a thread that waits, until it says that this rank can do nothing else.
+        link: the connection to the sequencer.
+        list_members: returns the ranks of a set.
+        carry_out: processes an answer, in the thread that drives.
+        askers: the identifiers of the program's threads that have submitted operations.
+        patience_seconds: the time after which a waiting thread reports that this rank is blocked.
     """
 
     def __init__(
@@ -62,23 +62,23 @@ class Driver:
         self._askers = askers
         self._patience_seconds = patience_seconds
         self._pending: dict[int, Handle[object]] = {}
-        # A signal's handler may call shutdown() while its thread sends or drives.
-        # Their order: `_driving`, the `lock` of InFlight, `_sending`. Nothing is carried out under the last.
-        self._sending = threading.RLock()  # what goes out, and the numbers of questions
+        # Reentrant: a signal's handler may call shutdown() while its thread sends or drives.
+        # The order of locks: `_driving`, the `lock` of InFlight, `_sending`. No answer is carried out under `_sending`.
+        self._sending = threading.RLock()  # guards the send queue and the numbers of questions
         self._driving = threading.RLock()
-        # Of those who wait while another drives. Not events: a signal's handler that raises may leave one's lock held.
+        # The threads that wait while another drives. Not Events, whose lock a raising signal handler could leave held.
         self._waiters: set[SimpleQueue[None]] = set()
         self._background: Background | None = None
         self._is_closed = False
         self._has_left = False
 
     def ask(self, handle: Handle[object], *, at_once: bool, is_awaited: bool) -> None:
-        """Ask for an operation.
+        """Submit an operation.
 
         Args:
-            handle: of the operation.
-            at_once: send the question now, and not with those that follow.
-            is_awaited: somebody will call `await_answer` right away.
+            handle: the operation's handle.
+            at_once: send the question immediately, and not together with the next ones.
+            is_awaited: the caller calls `await_answer` next, so that the background thread need not wake.
         """
         queue = self._link.queue
         with self._sending:
@@ -90,31 +90,31 @@ class Driver:
 
     @property
     def pending(self) -> list[Handle[object]]:
-        """What was asked and is not answered."""
+        """The handles that are not answered."""
         return list(self._pending.values())
 
     def await_answer(self, handle: Handle[object]) -> bool:
-        """Wait until an operation is released or refused, driving meanwhile; False where it will be neither."""
-        began, is_told = time.monotonic(), False
+        """Wait until an operation is released or refused, and drive meanwhile; return False if neither will happen."""
+        began, is_reported = time.monotonic(), False
         try:
             while not handle.is_answered and not self._is_closed:
                 if self._driving.acquire(blocking=False):
                     self._drive_turn(self._patience_seconds)
                 else:
-                    self._flush()  # who drives may be listening already, and would send this question only afterwards
+                    self._flush()  # the driving thread may be receiving, and would send this question only afterwards
                     self._await_turn(handle, self._patience_seconds)
                 has_waited = not handle.is_answered and time.monotonic() - began >= self._patience_seconds
-                if has_waited and not is_told and not _may_another_thread_ask(self._askers):
-                    is_told = self._tell_blocked(handle, is_blocked=True)
-        except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
+                if has_waited and not is_reported and not _may_another_thread_ask(self._askers):
+                    is_reported = self._report_blocked(handle, is_blocked=True)
+        except BaseException:  # a signal's handler has raised: the background thread drives for the operation
             self._ring()
-            if is_told:
-                self._tell_blocked(handle, is_blocked=False)
+            if is_reported:
+                self._report_blocked(handle, is_blocked=False)
             raise
         return handle.is_answered
 
-    def tell_departed(self, rank: int) -> None:
-        """A member's process has ended well: what needs it will not run. For any thread."""
+    def report_departed(self, rank: int) -> None:
+        """Report to the sequencer that a member's process has exited with 0. For any thread."""
         with self._sending:
             if self._is_closed:
                 return
@@ -122,47 +122,47 @@ class Driver:
         self._flush()
 
     def progress(self) -> None:
-        """Run what has been released, if there is something, without waiting."""
+        """Carry out received answers without waiting, if an operation is pending."""
         if self._pending:
             self.listen()
 
     def listen(self) -> None:
-        """Carry out what has come, without waiting: also that a rank was lost, when nothing is pending."""
+        """Carry out received answers without waiting, also the loss of a rank when no operation is pending."""
         if not self._is_closed and self._driving.acquire(blocking=False):
             self._drive_turn(None)
 
     def await_end(self, limit_seconds: float) -> None:
-        """Wait for the news that nothing will be answered any more; it need not come."""
+        """Wait for the end of the conversation, up to a limit."""
         deadline = time.monotonic() + limit_seconds
         while not self._is_closed and (left := deadline - time.monotonic()) > 0:
             if self._driving.acquire(timeout=left):
                 try:
-                    if not self._is_closed:  # another thread has heard it, and nothing follows
-                        self._hear(left)
+                    if not self._is_closed:  # else another thread has received it
+                        self._receive(left)
                 finally:
                     self._driving.release()
                     self._wake_waiters()
 
     def halt(self, reason: str, limit_seconds: float) -> None:
-        """Have nothing more released to anybody, and carry out what was released before.
+        """Make the sequencer release nothing more to any rank, and carry out earlier releases.
 
         Args:
-            reason: the others are told.
-            limit_seconds: how long to wait for the end of it.
+            reason: the reason, for all ranks.
+            limit_seconds: how long to wait for the end of the conversation.
         """
-        with self._sending, contextlib.suppress(OSError):  # who has ended it already needs not be told
+        with self._sending, contextlib.suppress(OSError):  # the sequencer may have ended already
             if not self._is_closed:
                 self._link.queue.put(Frame.HALT, reason.encode())
                 self._link.flush()
         self.await_end(limit_seconds)
 
     def leave(self, find_farewell: Callable[[], Farewell] = Farewell, kind: Frame = Frame.LEAVE) -> None:
-        """Say goodbye and end the connection and the thread; what is pending stays unanswered.
+        """Send the farewell, and close the connection and the background thread. Pending operations stay unanswered.
 
         Args:
-            find_farewell: tells, at the last moment, what the others are told.
-            kind: END or EXIT where the process ends, and the others shall hear of it only then: who has failed ends
-                before them.
+            find_farewell: returns the farewell; called at the last moment.
+            kind: END or EXIT if the process ends; the other ranks then learn of it at the end of the process, so that
+                a failed rank exits before them.
         """
         with self._sending:
             self._is_closed = True
@@ -170,18 +170,18 @@ class Driver:
             self._background.close()
         self.quit(find_farewell, kind)
         if kind is Frame.LEAVE:
-            self._link.shut_down()  # wakes who still hears
+            self._link.shut_down()  # wakes a receiving thread
         else:
             self._link.leave_to_process()
-        # Who drives may be connecting a group whose other members do not come: the descriptor is freed with the link.
+        # The driving thread may be connecting a group without its other members: then the link is closed when freed.
         if self._driving.acquire(timeout=_END_SECONDS):
             self._link.close()
             self._driving.release()
         self._pending.clear()
 
     def quit(self, find_farewell: Callable[[], Farewell], kind: Frame = Frame.LEAVE) -> None:
-        """Say goodbye, unless that was done, and nothing any more; see `leave`, which has to follow."""
-        with self._sending, contextlib.suppress(OSError):  # it may have gone before
+        """Send the farewell, once; see `leave`, which must follow."""
+        with self._sending, contextlib.suppress(OSError):  # the sequencer may have ended already
             self._is_closed = True
             if not self._has_left:
                 self._has_left = True
@@ -189,7 +189,7 @@ class Driver:
                 self._link.flush()
 
     def abandon(self) -> None:
-        """In a forked child: the connection is the parent's, and so is the thread."""
+        """Abandon the conversation in a forked child: connection and thread belong to the parent."""
         self._is_closed = True
         self._link.close()
         if self._background is not None:
@@ -197,14 +197,14 @@ class Driver:
         self._pending.clear()
 
     def _drive_in_background(self, poller: select.poll) -> None:
-        """Drive for those who do not wait, until nothing is pending. For the thread in the background.
+        """Drive until no operation is pending or the bell rings; for the background thread.
 
         Args:
-            poller: of the bell; it wakes up as well when more was asked.
+            poller: a poller of the bell, which rings when more operations are submitted.
         """
         try:
             self._drive_on(poller)
-        except Exception as error:  # noqa: BLE001 - as in `_hear`
+        except Exception as error:  # noqa: BLE001 - as in `_receive`
             self._end_with(error)
 
     def _drive_on(self, poller: select.poll) -> None:
@@ -212,34 +212,34 @@ class Driver:
         poller.register(descriptor, select.POLLIN)
         try:
             while self._pending and not self._is_closed:
-                self._flush()  # also while somebody listens who waits, and would send this only afterwards
+                self._flush()  # also while another thread receives, which would send this only afterwards
                 if not self._driving.acquire(timeout=_TRY_SECONDS):
                     continue
                 try:
-                    heard = set() if self._is_closed else {number for number, _ in poller.poll(_WAIT_MILLISECONDS)}
-                    if descriptor in heard or self._link.has_received:
-                        self._hear(wait_seconds=None)
+                    ready = set() if self._is_closed else {number for number, _ in poller.poll(_WAIT_MILLISECONDS)}
+                    if descriptor in ready or self._link.has_received:
+                        self._receive(wait_seconds=None)
                 finally:
                     self._driving.release()
                 self._wake_waiters()
-                if heard - {descriptor}:
+                if ready - {descriptor}:
                     return
         finally:
             poller.unregister(descriptor)
 
     def _drive_turn(self, wait_seconds: float | None) -> None:
-        """Send, and hear once; the caller holds `_driving`, which is released."""
+        """Send, and receive once. The caller holds `_driving`, which this releases."""
         try:
             self._flush()
-            self._hear(wait_seconds)
+            self._receive(wait_seconds)
         finally:
             self._driving.release()
             self._wake_waiters()
 
     def _await_turn(self, handle: Handle[object], wait_seconds: float) -> None:
-        """Wait while another thread drives: until the answer has come, or that one has stopped."""
+        """Wait while another thread drives, until it stops driving or wakes this thread."""
         woken: SimpleQueue[None] = SimpleQueue()
-        self._waiters.add(woken)  # before it is tried again: who stops driving now sees it
+        self._waiters.add(woken)  # before the next try, so that a thread that stops driving now wakes this one
         try:
             if self._driving.acquire(blocking=False):
                 self._driving.release()
@@ -254,8 +254,8 @@ class Driver:
             for waiter in tuple(self._waiters):
                 waiter.put(None)
 
-    def _tell_blocked(self, handle: Handle[object], *, is_blocked: bool) -> bool:
-        """Say that this rank waits for an answer and can do nothing else, or no longer; whether it is pending still."""
+    def _report_blocked(self, handle: Handle[object], *, is_blocked: bool) -> bool:
+        """Report that this rank is blocked in an operation, or no longer; return whether it is still pending."""
         with self._sending:
             number = next((number for number, pending in self._pending.items() if pending is handle), None)
             if number is None:
@@ -265,8 +265,8 @@ class Driver:
         return True
 
     def _ring(self) -> None:
-        """Have what is pending driven though nobody waits for it."""
-        with self._sending:  # one thread, and none once somebody leaves
+        """Start or wake the background thread."""
+        with self._sending:  # so that there is one thread, and none after `leave`
             if not self._is_closed:
                 if self._background is None:
                     self._background = Background(self._drive_in_background, lambda: self._link.queue.asked)
@@ -279,27 +279,27 @@ class Driver:
         except OSError as error:
             self._end_broken(error)
         except RuntimeError as error:
-            self._end(f"what was asked could not be sent ({error})")
+            self._end(f"operations could not be sent ({error})")
 
-    def _hear(self, wait_seconds: float | None) -> None:
-        """Carry out the answers that have come, or come within the time."""
+    def _receive(self, wait_seconds: float | None) -> None:
+        """Receive frames, up to a time, and carry out their answers."""
         try:
-            frames = self._link.receive(wait_seconds)  # what a signal's handler raises here changes nothing
+            frames = self._link.receive(wait_seconds)  # an exception of a signal's handler here changes nothing
             try:
                 for kind, body in frames:
-                    self._obey(kind, body)
-            except Exception as error:  # noqa: BLE001 - a fault of ours: it ends the job, and no thread in silence
+                    self._handle_frame(kind, body)
+            except Exception as error:  # noqa: BLE001 - a bug: it ends the job, instead of a thread in silence
                 self._end_with(error)
             except BaseException as error:
-                self._end(f"it was interrupted ({type(error).__name__}) while it carried out what was released")
-                self._link.shut_down()  # tells the others
+                self._end(f"it was interrupted ({type(error).__name__}) while it carried out released operations")
+                self._link.shut_down()  # so that the other ranks notice
                 raise
         except EOFError:
             self._end("the sequencer has ended")
         except OSError as error:
             self._end_broken(error)
 
-    def _obey(self, kind: int, body: memoryview) -> None:
+    def _handle_frame(self, kind: int, body: memoryview) -> None:
         carry_out = self._carry_out
         match kind:
             case Frame.RELEASES:
@@ -319,7 +319,7 @@ class Driver:
             case Frame.STOPPING:
                 carry_out(StopNoticed(decode_index(body)))
             case _:
-                self._end(f"the sequencer has sent a frame of type {kind}, which this version does not know")
+                self._end(f"the sequencer sent a frame of the unknown type {kind}")
 
     def _count_members(self, number: int) -> int:
         return len(self._list_members(self._pending[number].operation.question.process_set))
@@ -329,21 +329,21 @@ class Driver:
         self._end(f"rank {self._link.rank} was cut off: its connection to the sequencer broke: {how}")
 
     def _end_with(self, error: Exception) -> None:
-        """A fault of the runtime: all ranks hear the same sentence."""
+        """End the conversation after a bug of the runtime, with the same message on all ranks."""
         reason = f"rank {self._link.rank} has failed: {error}"
-        with self._sending, contextlib.suppress(Exception):  # this may be what fails: the first error says why
+        with self._sending, contextlib.suppress(Exception):  # this may fail too: the first error tells the reason
             self._link.queue.put(Frame.HALT, reason.encode(errors="backslashreplace"))
             self._link.flush()
         self._end(reason, error)
 
     def _end(self, reason: str, fault: Exception | None = None) -> None:
-        """Nothing will be answered any more."""
+        """End the conversation: no operation will be answered any more."""
         if not self._is_closed:
             self._is_closed = True
             self._carry_out(Ended(reason, fault))
 
 
 def _may_another_thread_ask(askers: Collection[int]) -> bool:
-    """Whether the program has another thread; daemons, such as a DataLoader's, count if they have ever asked."""
+    """Whether another thread may submit operations. Daemon threads count only if they have submitted some before."""
     others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
     return any(not thread.daemon or thread.ident in askers for thread in others)

@@ -1,7 +1,7 @@
-"""The torch process group of one generation: formed from a membership, closed without leaving anything behind.
+"""The torch process group of one generation, formed from a membership.
 
-It is a bare `ProcessGroupGloo` and not torch's default group, so that the user's own `init_process_group()` stays
-possible. The members find each other in a store that lies with the generation's sequencer.
+It is a `ProcessGroupGloo` and not torch's default group, so that a program can still call `init_process_group()`. The
+members meet in a store of the generation's sequencer.
 """
 
 import os
@@ -19,8 +19,8 @@ from worker_runtime.groups.reachability import Reachability
 from worker_runtime.groups.torch_groups import ALL_RANKS, Cancellation, Interruptible, TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
-# The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
-# of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
+# The time limit of one collective. Ranks may be minutes apart for good reasons (rank 0 writes a checkpoint), and agents
+# notice lost workers; this limit only makes every wait finite.
 OPERATION_LIMIT = timedelta(minutes=30)
 
 
@@ -28,10 +28,10 @@ OPERATION_LIMIT = timedelta(minutes=30)
 class Group:
     """The connected workers of one generation.
 
-    generation: its number.
-    torch_groups: for collectives, one for each process set.
-    sequencer: where the process listens that orders the collectives.
-    key: by which members and sequencer prove to each other that they belong to the generation.
+    generation: the number of the generation.
+    torch_groups: the torch groups, one for each process set.
+    sequencer: the address and port of the sequencer.
+    key: the generation's key, which members and sequencer prove to each other.
     """
 
     generation: int
@@ -133,7 +133,7 @@ def connect(group: Group, limit: timedelta) -> Link:
     """Connect a member of a generation to its sequencer.
 
     Raises:
-        SequencerError: it was not reached within the limit; the group is closed.
+        SequencerError: the sequencer was unreachable for the limit. The group is closed.
     """
     try:
         link = Link.connect(group.sequencer, group.key, group.generation, group.rank, limit)
@@ -146,5 +146,5 @@ def connect(group: Group, limit: timedelta) -> Link:
 
 
 def _until(deadline_seconds: float) -> timedelta:
-    """What is left of a time limit; never less than gloo needs to connect, which takes a limit of zero for none."""
+    """The rest of a time limit, at least half a second: gloo treats a limit of zero as no limit."""
     return timedelta(seconds=max(0.5, deadline_seconds - time.monotonic()))

@@ -1,8 +1,7 @@
-"""The connection of one rank to the sequencer: questions out, answers in.
+"""The connection of one rank to the sequencer: it sends questions and receives answers.
 
-Sending and receiving are independent of each other, and each is for one thread at a time; which one that is the driver
-decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
-one go: see `messages.py`.
+Sending and receiving are independent. Each is for one thread at a time, which the driver ensures. Questions are queued
+until `flush`, so that a burst of small operations is one message, and is encoded together: see `messages.py`.
 """
 
 import contextlib
@@ -22,58 +21,57 @@ from worker_runtime.errors import SequencerError
 from worker_runtime.rendezvous import Endpoint
 
 _CHUNK_BYTES = 256 * 1024
-_RETRY_SECONDS = 0.02  # between two tries to connect, where the network or its kernel is at a loss
-PATIENCE_SECONDS = 5.0  # to be turned away unheard, and to come again
+_RETRY_SECONDS = 0.02  # between two tries to connect
+PATIENCE_SECONDS = 5.0  # how long to retry after the sequencer closes a connection before the proof
 _TIMEVAL = struct.Struct("@ll")
 
 
 class Link:
-    """A connection that both sides have proved; made by `connect`.
+    """An authenticated connection; created by `connect`.
 
     Args:
-        connection: to the sequencer.
-        rank: of this worker.
+        connection: the socket.
+        rank: this worker's rank.
 
-    rank: this one.
-    queue: what `flush` sends.
+    rank: this worker's rank.
+    queue: the frames and questions for the next `flush`.
     """
 
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:
         self.rank = rank
         self._socket = connection
         self.queue = SendQueue()
-        self._received: list[bytes] = []  # one piece at most, which has not been looked at
-        self._partial = bytearray()  # what has come of a frame that is not complete
-        self._needed = wire.HEADER.size  # how much that must at least become
-        self._limit_seconds = 0.0  # of a blocking receive
+        self._received: list[bytes] = []  # at most one received chunk that is not split yet
+        self._partial = bytearray()  # the received part of an incomplete frame
+        self._needed = wire.HEADER.size  # the number of bytes that it needs before the next split
+        self._limit_seconds = 0.0  # the time limit of a blocking receive
 
     @classmethod
     def connect(cls, endpoint: Endpoint, key: bytes, generation: int, rank: int, limit: timedelta) -> Self:
-        """Connect and prove to each other that both know the generation's key.
+        """Connect, and prove on both sides the knowledge of the generation's key.
 
         Raises:
-            SequencerError: nothing listens there any more, or the listener did not prove within the limit that it
-                knows the key.
+            SequencerError: nothing listens there, or the listener did not prove within the limit that it knows the key.
         """
         return cls(dial(endpoint, key, generation, rank, limit), rank)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
-        """As rank 0: send the sequencer's variables, as the program has set them, before any rank waits."""
+        """Send the sequencer's variables from the program's environment, before any rank waits; for rank 0."""
         self.queue.put(Frame.SETTINGS, wire.encode_settings(environment))
-        with contextlib.suppress(OSError):  # the next use of the connection finds that it is broken
+        with contextlib.suppress(OSError):  # the next use of the connection will report it
             self.flush()
 
     def limit_silence(self, seconds: float) -> None:
-        """Count the connection as broken when the sequencer's host has acknowledged nothing for so long."""
+        """Make the connection break when the sequencer's host has acknowledged nothing for this long."""
         if self._socket.family == socket.AF_UNIX:
-            return  # within one kernel, as between a test and itself
+            return  # tests use a socket pair
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(seconds / 2)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def flush(self) -> None:
-        """Send what was gathered; blocks until the network has taken it.
+        """Send the queue; blocks until the kernel has accepted it.
 
         Raises:
             OSError: the connection is broken.
@@ -83,20 +81,20 @@ class Link:
             self._socket.sendall(data)
 
     def receive(self, wait_seconds: float | None) -> Iterator[tuple[int, memoryview]]:
-        """The frames that have come, or come within the time: type and body; none at all when none came.
+        """Receive frames: their types and bodies; none if none arrives in time.
 
         Args:
-            wait_seconds: for the first byte; None takes only what is there.
+            wait_seconds: how long to wait for the first byte; None does not wait.
 
         Raises:
-            EOFError: the sequencer has ended the connection.
+            EOFError: the sequencer has closed the connection.
             OSError: the connection is broken.
         """
         if wait_seconds is not None:
             self._limit_waiting(wait_seconds)
         flags = socket.MSG_DONTWAIT if wait_seconds is None else 0
         try:
-            if not self._received:  # in one step, so that no exception of a signal's handler loses what has come
+            if not self._received:  # one C call, so that an exception of a signal's handler loses no data
                 self._received.extend(map(self._socket.recv, (_CHUNK_BYTES,), (flags,)))
         except BlockingIOError:
             return iter(())
@@ -106,7 +104,7 @@ class Link:
 
     @property
     def has_received(self) -> bool:
-        """Something has come that was not looked at yet, since an interrupt came between."""
+        """Whether a received chunk is not split yet, because a signal's handler interrupted."""
         return bool(self._received)
 
     def fileno(self) -> int:
@@ -114,16 +112,16 @@ class Link:
         return self._socket.fileno()
 
     def shut_down(self) -> None:
-        """End the connection in both directions once all that was sent has gone out; wakes a blocking `receive`."""
+        """Shut the connection down in both directions, after all sent data; wakes a blocking `receive`."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def leave_to_process(self) -> None:
-        """Have the connection end with this process, and not before."""
+        """Keep the connection open until the end of this process."""
         os.dup(self._socket.fileno())
 
     def close(self) -> None:
-        """Free the descriptor."""
+        """Close the socket."""
         self._socket.close()
 
     def _limit_waiting(self, seconds: float) -> None:
@@ -157,18 +155,17 @@ class Link:
 
 
 def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: timedelta) -> socket.socket:
-    """Connect, and prove to each other that both know the generation's key.
+    """Connect, and prove on both sides the knowledge of the generation's key.
 
     Args:
-        endpoint: where the sequencer listens.
-        key: of the generation.
+        endpoint: the sequencer's address and port.
+        key: the generation's key.
         generation: its number.
-        role: the rank; with `wire.STORE_ROLE` added, of a connection to the store.
+        role: the rank, plus `wire.STORE_ROLE` for a connection to the store.
         limit: how long to try.
 
     Raises:
-        SequencerError: nothing listens there any more, or the listener did not prove within the limit that it knows
-            the key.
+        SequencerError: nothing listens there, or the listener did not prove within the limit that it knows the key.
     """
     deadline = time.monotonic() + limit.total_seconds()
     patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
@@ -181,7 +178,7 @@ def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: time
         except OSError as error:
             if connection is not None:
                 connection.close()
-            # Under a flood of connections the sequencer ends the oldest unheard: that may have hit this rank.
+            # Under a flood of connections the sequencer closes the oldest unproven ones, perhaps this rank's.
             if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
                 failure = SequencerError(endpoint, str(error) or type(error).__name__)
             else:
@@ -196,7 +193,7 @@ def _connect(endpoint: Endpoint, deadline: float) -> socket.socket:
         try:
             return socket.create_connection((endpoint.address, endpoint.port), max(0.1, deadline - time.monotonic()))
         except ConnectionRefusedError:
-            raise  # it has listened, so it is gone, and does not come back: another generation has another one
+            raise  # the sequencer has ended: it listened before, and another generation has another one
         except OSError:
             if time.monotonic() + _RETRY_SECONDS > deadline:
                 raise
@@ -204,11 +201,11 @@ def _connect(endpoint: Endpoint, deadline: float) -> socket.socket:
 
 
 class _EndedError(OSError):
-    """The sequencer has ended the connection before the proof."""
+    """The sequencer has closed the connection before the proof."""
 
 
 def _prove(connection: socket.socket, key: bytes, generation: int, role: int, deadline: float) -> None:
-    """Show that this rank knows the key, and see that the other side does."""
+    """Prove that this rank knows the key, and check the other side's proof."""
     connection.settimeout(max(0.1, deadline - time.monotonic()))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     challenge = receive_exactly(connection, wire.NONCE_BYTES)
@@ -220,11 +217,11 @@ def _prove(connection: socket.socket, key: bytes, generation: int, role: int, de
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """So many bytes; raises OSError where the connection ends before."""
+    """Receive this number of bytes; raises OSError if the connection is closed before."""
     data = b""
     while len(data) < count:
         chunk = connection.recv(count - len(data))
         if not chunk:
-            raise _EndedError("it ended the connection")
+            raise _EndedError("it closed the connection")
         data += chunk
     return data

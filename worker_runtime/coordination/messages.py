@@ -1,12 +1,11 @@
-"""What one rank and the sequencer send each other: operations become questions, and what comes back becomes answers.
+"""The encoding of operations as questions, and of the sequencer's messages as answers.
 
-Both sides count questions, so each question that is counted must be sent. Therefore `SendQueue.ask` checks first that
-an operation can be put into a question. Its values are read only when it is sent, together with those of its
-neighbours; where that fails, a FAIL is sent in its place, from which all ranks learn the error.
+Both sides count questions, so each counted question must be sent. So `SendQueue.ask` first checks that an operation can
+be encoded. Its values are read only when it is sent, together with those of its neighbors. If that fails, a FAIL is
+sent in its place, which reports the error to all ranks.
 
-Small operations that follow each other are packed by one call and unpacked by one. torch takes about a microsecond for
-each call, however little there is to do: of a thousand tensors of 64 bytes, taken one by one, each costs 5 us of calls
-to be sent and received; together 1.2.
+Consecutive small operations are packed and unpacked together. Each call of torch takes about a microsecond: sending and
+receiving a thousand tensors of 64 bytes costs 5 us for each one by one, and 1.2 us together.
 """
 
 import struct
@@ -23,37 +22,37 @@ from worker_runtime.coordination.ordering.questions import Kind, Release, Signat
 from worker_runtime.coordination.wire import Frame, Released, encode_question
 from worker_runtime.errors import UnsendableError
 
-BURST = 256  # questions that are sent before more follow: the sequencer begins with them meanwhile
-NUMBERS = 2**32  # questions are counted up to here, and then from 0 again
-_MAX_COUNT = 0xFFFF  # of a question's sizes, and of the bytes of its name
+BURST = 256  # this many questions are sent without waiting for more, so that the sequencer can start
+NUMBERS = 2**32  # the numbers of questions wrap around here
+_MAX_COUNT = 0xFFFF  # the largest number of a question's sizes, and of the bytes of its name
 
-_Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its name as it travels
+_Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its encoded name
 _Pieces = list[bytes | memoryview]
 
 
 class SendQueue:
-    """The frames and questions that are to be sent, in their order.
+    """The frames and questions to send, in their order.
 
-    asked: how many questions were asked until now.
+    asked: the number of questions so far, modulo NUMBERS.
     """
 
     def __init__(self) -> None:
-        self._signatures: OrderedDict[Signature, int] = OrderedDict()  # the one that was used last at the end
-        self._latest: tuple[Signature | None, int] = (None, -1)  # of them: in a burst most are one object
+        self._signatures: OrderedDict[Signature, int] = OrderedDict()  # the last used one at the end
+        self._latest: tuple[Signature | None, int] = (None, -1)  # the last used one: often the same in a burst
         self._frames: _Pieces = []  # signatures and complete frames
-        self._operations: list[_Gathered] = []  # that were asked for after these
+        self._operations: list[_Gathered] = []  # the operations to send after these
         self.asked = 0
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds so much that the sequencer may begin with it."""
+        """Whether the queue should be sent."""
         return len(self._operations) >= BURST
 
     def ask(self, operation: Operation[object]) -> int:
-        """Add an operation, whose values are read by `take`; answers refer to it by the number that is returned.
+        """Add an operation, whose values `take` reads; return the number by which answers refer to it.
 
         Raises:
-            UnsendableError: no question can be made of it; it was not added.
+            UnsendableError: the operation cannot be encoded. It was not added.
         """
         question = operation.question
         try:
@@ -68,12 +67,12 @@ class SendQueue:
         return number
 
     def put(self, kind: Frame, body: bytes = b"") -> None:
-        """Add another frame; it is sent after the questions that were added before."""
+        """Add another frame, after the present questions."""
         self._encode_questions()
         self._frames.append(wire.encode_frame(kind, body))
 
     def take(self) -> bytes:
-        """All that is to be sent; the queue is empty then."""
+        """Encode and remove the content of the queue."""
         self._encode_questions()
         if not self._frames:
             return b""
@@ -104,17 +103,17 @@ class SendQueue:
                 pieces += (head, piece)
                 length += count
             frames += _close(pieces, length)
-        except BaseException:  # of a signal's handler: what was counted must be sent
+        except BaseException:  # from a signal's handler: counted questions must be sent
             self._operations[:0] = gathered
             raise
         self._frames += frames
 
     def _call_failure(self, error: Exception) -> int:
-        """The signature of the question that goes in the place of an operation whose values cannot be read."""
+        """The signature of the FAIL that replaces an operation whose values cannot be read."""
         return self._call_signature(Signature(Kind.FAIL, note=f"{type(error).__name__}: {error}"))
 
     def _call_signature(self, signature: Signature) -> int:
-        """Its number. A new one is sent to the sequencer, in the place of the oldest one if there are too many."""
+        """The number of a signature. A new one is sent to the sequencer, and replaces the oldest of too many."""
         latest, number = self._latest
         if signature is latest:
             return number
@@ -124,9 +123,9 @@ class SendQueue:
             is_full = len(signatures) >= wire.MAX_SIGNATURES
             known = next(iter(signatures.values())) if is_full else len(signatures)
             frame = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(known, signature))
-            if is_full:  # none that is in the queue: those were used later
+            if is_full:  # the oldest one is not in the queue, whose signatures were used later
                 signatures.popitem(last=False)
-            signatures[signature] = known  # now that it could be encoded
+            signatures[signature] = known  # only after it could be encoded
             self._frames.append(frame)
         else:
             signatures.move_to_end(signature)
@@ -135,16 +134,16 @@ class SendQueue:
 
 
 def _check(name: bytes, sizes: Sequence[int]) -> None:
-    """Make sure that these can be put into a question.
+    """Check that a name and sizes can be encoded.
 
     Raises:
-        ValueError: there is too much of them.
-        struct.error: a size is no integer of 64 bits.
+        ValueError: they are too long.
+        struct.error: a size is not a 64-bit integer.
     """
     if len(name) > _MAX_COUNT:
-        raise ValueError(f"its name has {len(name)} bytes, and {_MAX_COUNT} are possible")
+        raise ValueError(f"its name has {len(name)} bytes; the maximum is {_MAX_COUNT}")
     if len(sizes) > _MAX_COUNT:
-        raise ValueError(f"it has {len(sizes)} tensors or splits, and {_MAX_COUNT} are possible")
+        raise ValueError(f"it has {len(sizes)} tensors or splits; the maximum is {_MAX_COUNT}")
     struct.pack(f"<{len(sizes)}q", *sizes)
 
 
@@ -152,7 +151,7 @@ def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
     """The payload of each operation.
 
     Raises:
-        RuntimeError: there is no memory for them, or tensors were changed that should have been left alone.
+        RuntimeError: out of memory, or a program changed tensors in flight.
     """
     payloads: list[bytes | memoryview] = []
     for batcher, alike in groupby(operations, attrgetter("batcher")):
@@ -165,38 +164,38 @@ def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
 
 
 def _pack(gathered: Sequence[_Gathered]) -> Sequence[bytes | memoryview | Exception]:
-    """The payload of each operation, or why there is none."""
+    """The payload of each operation, or the error of reading it."""
     operations = [operation for operation, _, _ in gathered]
     try:
         return pack(operations)
-    except Exception:  # noqa: BLE001 - whatever it is, it concerns some of them, and not their neighbours
+    except Exception:  # noqa: BLE001 - it concerns some of them only: read each separately
         return [_read_payload(operation) for operation in operations]
 
 
 def _read_payload(operation: Operation[Any]) -> bytes | memoryview | Exception:
     try:
         return operation.payload
-    except Exception as error:  # noqa: BLE001 - all ranks that wait for the operation get it
+    except Exception as error:  # noqa: BLE001 - reported to all ranks that wait for the operation
         return error.with_traceback(None)
 
 
 def _close(pieces: _Pieces, length: int) -> _Pieces:
-    """The frame of some questions; nothing where there are none."""
+    """The frame of some questions; empty if there are none."""
     return [wire.HEADER.pack(length, Frame.ASK), *pieces] if pieces else []
 
 
-# Finishes operations: the results; None where that fails for one of them: then each is finished by itself.
+# Returns the results of operations that are finished together; None if one fails: then each is finished separately.
 Unpack: TypeAlias = Callable[[], Sequence[object] | None]
 
 
 class Answered(NamedTuple):
-    """Operations of this rank were released, one after the other.
+    """Operations of this rank were released.
 
-    handles: of the operations.
-    terms: of each release.
-    payload: what came with all, one after the other.
-    lengths: of what came with each.
-    unpack: finishes all of them together; None where each is to be run by itself.
+    handles: the operations' handles.
+    terms: the release of each.
+    payload: the concatenated payloads.
+    lengths: the length of each payload.
+    unpack: finishes all of them together; None if each must run separately.
     """
 
     handles: Sequence[Handle[Any]]
@@ -207,7 +206,7 @@ class Answered(NamedTuple):
 
     @property
     def payloads(self) -> Iterable[memoryview]:
-        """What came with each."""
+        """The payload of each."""
         if len(self.lengths) == 1:
             return (self.payload,)
         ends = accumulate(self.lengths, initial=0)
@@ -215,13 +214,13 @@ class Answered(NamedTuple):
 
 
 class Neutral(NamedTuple):
-    """An operation was released for which this rank, having joined, did not ask."""
+    """An operation was released that this rank, after `join()`, has not submitted."""
 
     terms: Release
 
 
 class Refused(NamedTuple):
-    """The operation will not run."""
+    """The sequencer has refused an operation."""
 
     handle: Handle[Any]
     reason: str
@@ -229,15 +228,15 @@ class Refused(NamedTuple):
 
 
 class StopNoticed(NamedTuple):
-    """A stop notice has come for the job, before the release of this index."""
+    """The job has received a stop notice, before the release of this index."""
 
     index: int  # type: ignore[assignment]  # it hides the method of tuples
 
 
 class Ended(NamedTuple):
-    """Nothing will be answered any more.
+    """The conversation has ended.
 
-    fault: of the runtime itself, if that is the reason.
+    fault: the bug of the runtime that is the reason, if any.
     """
 
     reason: str
@@ -253,9 +252,9 @@ def split(
     """The answers of one message, in the order of their releases.
 
     Args:
-        released: what has come.
-        handles: of the operations.
-        list_members: gives a set's ranks.
+        released: the message.
+        handles: the operations' handles.
+        list_members: returns the ranks of a set.
     """
     terms = []
     for index, handle in enumerate(handles, released.index):

@@ -1,7 +1,7 @@
-"""A collective of this rank, in which set of ranks it runs, and what becomes of it.
+"""Operations, their process sets, and their handles.
 
-A handle has one state, and the transitions between states that its class names. It calls nothing: the engine moves it
-and waits for it, see `Engine.wait`.
+A handle has one state; its class lists the transitions. It does nothing by itself: the engine changes its state and
+waits for it, see `Engine.wait`.
 """
 
 from abc import ABC, abstractmethod
@@ -21,10 +21,10 @@ ResultT_co = TypeVar("ResultT_co", covariant=True)
 class Members:
     """A process set as its member `rank` sees it.
 
-    number: of the set; 0 is that of all ranks.
-    ranks: its members' ranks in the job, in order.
-    rank: this worker's rank in the job; it is one of them.
-    generation: in which they are those.
+    number: the number of the set; set 0 has all ranks.
+    ranks: the members' ranks in the job, in order.
+    rank: this worker's rank in the job, one of the members.
+    generation: the generation of these ranks.
     """
 
     number: int
@@ -34,7 +34,7 @@ class Members:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of members."""
         return len(self.ranks)
 
     @property
@@ -44,32 +44,31 @@ class Members:
 
 
 class Batcher(ABC):
-    """What operations have in common whose values can be packed together, and unpacked: see `messages.py`.
+    """Packs and unpacks the values of several operations together: see `messages.py`.
 
-    Operations that are alike in this have one and the same batcher, or equal ones.
+    Operations that can be packed together have the same batcher, or equal ones.
     """
 
     @abstractmethod
     def pack(self, operations: Sequence[Any]) -> Sequence[bytes | memoryview]:
-        """The payload of each."""
+        """The payload of each operation."""
 
     @abstractmethod
     def unpack(self, operations: Sequence[Any], payload: memoryview) -> Sequence[object]:
-        """Finish all of them: the result of each, from the payloads of their answers, one after the other."""
+        """Finish all operations: return their results, given the concatenated payloads of their answers."""
 
 
 class Operation(ABC, Generic[ResultT_co]):
     """One collective with its tensors.
 
-    It is asked for with `question`, `sizes` and `payload`; when it is released, `start` is called (unless its data
-    have travelled as payload, or the set has one member), in whatever thread; when its works are done, `finish`, once,
-    by the thread that waits for it.
+    It is submitted with `question`, `sizes` and `payload`. After its release any thread calls `start`, unless its data
+    are a payload or the set has one member. After its works are done, the thread that waits calls `finish`, once.
 
-    among: its set, as it was when the operation was made.
-    question: its set, its name as it travels ("allreduce.loss"), its signature.
-    sizes: what may differ between ranks; see `Release`.
-    batcher: packs and unpacks it together with others; None where that would not be faster.
-    is_of_step: it belongs to an optimizer's step, which is run again as a whole.
+    among: its set, when the operation was created.
+    question: its set, its full name ("allreduce.loss") and its signature.
+    sizes: the numbers that may differ between ranks; see `Release`.
+    batcher: packs and unpacks it together with others; None if that is not faster.
+    is_of_step: it belongs to an optimizer's step, which runs again as a whole.
     """
 
     among: Members
@@ -80,48 +79,48 @@ class Operation(ABC, Generic[ResultT_co]):
 
     @property
     def title(self) -> str:
-        """How messages call it, for example "allreduce 'loss'"."""
+        """Its name in messages, for example "allreduce 'loss'"."""
         return make_title(self.question.name)
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The bytes that travel inside the question, contiguous; empty when the signature says that none do."""
+        """The contiguous bytes that are sent inside the question; empty if the signature has no payload."""
         return b""
 
     def find_obstacle(self, *, is_begun: bool) -> str:
-        """Why it cannot be run again after the loss of a rank, as the end of a sentence; "" when it can.
+        """The reason why it cannot run again after the loss of a rank, as the end of a sentence; "" if it can.
 
         Args:
             is_begun: `start` was called.
         """
         del is_begun
-        return "its result would depend on which ranks are left"
+        return "its result would depend on which ranks survive"
 
     @property
     def needed_rank(self) -> int | None:
-        """The rank of the job without which it makes no sense; None where any ranks will do."""
+        """The rank of the job that it cannot run without; None if any ranks suffice."""
         return None
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
-        """The same operation in the next generation, with the same tensors. Only where `find_obstacle` finds none.
+        """The operation for the next generation, with the same tensors. Call it only if `find_obstacle` returns "".
 
         Args:
-            among: its set as it is then.
-            ranks: of each rank that is left, its new one.
+            among: its set in the next generation.
+            ranks: the new rank of each surviving rank.
         """
         raise NotImplementedError
 
     @abstractmethod
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        """Begin to communicate with the set's members. It may wait for them: all run their releases in one order."""
+        """Start to communicate with the set's members. It may wait for them: all run their releases in one order."""
 
     @abstractmethod
     def finish(self, terms: Release, payload: memoryview) -> ResultT_co:
-        """Make the result, after all works of `start` are done.
+        """Compute the result, after all works of `start` are done.
 
         Args:
-            terms: of the release; in a set of one member, made up from this rank's own question.
-            payload: the answer's, where the data have travelled so; else empty.
+            terms: the release; in a set of one member it is created from this rank's question.
+            payload: the payload of the answer; empty if the signature has none.
         """
 
 
@@ -129,12 +128,12 @@ _NO_PAYLOAD = memoryview(b"")
 
 
 class State(Enum):
-    """Of an operation on this rank."""
+    """The state of an operation on this rank."""
 
-    ASKED = "asked"  # or about to be asked, also again in the next generation
-    RELEASED = "released"  # its communication is under way, or its answer is there
-    SUCCEEDED = "succeeded"  # only its result is to be made
-    FINISHED = "finished"  # its result is there
+    ASKED = "asked"  # submitted, or to be submitted again in the next generation
+    RELEASED = "released"  # it communicates, or its answer has arrived
+    SUCCEEDED = "succeeded"  # its works are done
+    FINISHED = "finished"  # its result is computed
     FAILED = "failed"
 
 
@@ -142,21 +141,21 @@ _ASKED, _RELEASED, _SUCCEEDED, _FINISHED, _FAILED = State
 
 
 class Handle(Generic[ResultT_co]):
-    """A submitted operation. The operation's tensors live at least as long.
+    """A submitted operation. It keeps the operation's tensors alive.
 
         ASKED -> RELEASED -> SUCCEEDED -> FINISHED
         ASKED -> FINISHED    released and finished together with others
-        RELEASED -> ASKED    interrupted by the loss of a rank: another release comes
+        RELEASED -> ASKED    interrupted by the loss of a rank; it will be released again
         ASKED, RELEASED -> FAILED
 
-    Several threads look at a handle. So each transition sets `state` last.
+    Several threads read a handle. So each transition sets `state` last.
 
-    operation: what was submitted; after the loss of a rank, what replaces it.
+    operation: the submitted operation; after the loss of a rank, its replacement.
     state: see above.
-    terms: of its release.
-    works: what it has under way.
-    payload: what came with its release, until its result is made.
-    failure: what waiting for it raises, once it has failed.
+    terms: its release.
+    works: its running works.
+    payload: the payload of its release, until its result is computed.
+    failure: the error that a wait raises, after it has failed.
     """
 
     __slots__ = ("__weakref__", "_result", "failure", "operation", "payload", "state", "terms", "works")
@@ -172,12 +171,12 @@ class Handle(Generic[ResultT_co]):
 
     @property
     def title(self) -> str:
-        """How messages call the operation."""
+        """The operation's name in messages."""
         return self.operation.title
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether no thread waits for it: its call has failed, or its step was interrupted; its name is used again."""
+        """Whether no thread may wait for it, so that its name can be used again: a failed call, or a step's."""
         return self.operation.is_of_step or self.operation.question.signature.kind is Kind.FAIL
 
     @property
@@ -187,27 +186,27 @@ class Handle(Generic[ResultT_co]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the result is there."""
+        """Whether the result is computed."""
         return self.state is _FINISHED
 
     @property
     def is_failed(self) -> bool:
-        """Whether waiting for it raises `failure`."""
+        """Whether a wait raises `failure`."""
         return self.state is _FAILED
 
     def is_done(self) -> bool:
-        """Whether waiting for it would return or raise immediately."""
+        """Whether a wait returns or raises immediately."""
         if self.state is _RELEASED:
             return all(work.is_completed() for work in self.works)
         return self.state is not _ASKED
 
     @property
     def result(self) -> ResultT_co:
-        """What the operation has given; only when it is finished."""
+        """The result, only after it is finished."""
         return self._result
 
     def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
-        """It was released. Where it has failed before, as by `shutdown()`, its works still have to end."""
+        """Note the release, and the started works. If it has failed before (`shutdown()`), its works must still end."""
         if self.state is not _ASKED and self.state is not _FAILED:
             raise self._refuse(_RELEASED)
         self.terms = terms
@@ -217,7 +216,7 @@ class Handle(Generic[ResultT_co]):
             self.state = _RELEASED
 
     def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nothing else gives results
-        """It was released and finished together with others."""
+        """Note that it was released and finished together with others."""
         if self.state is _ASKED:
             self.terms = terms
             self._result = result
@@ -226,7 +225,7 @@ class Handle(Generic[ResultT_co]):
             raise self._refuse(_FINISHED)
 
     def succeed(self) -> None:
-        """Its works have ended well; where that was noted before, nothing changes."""
+        """Note that its works are done; does nothing if that is already noted."""
         if self.state is _RELEASED:
             self.works = ()
             self.state = _SUCCEEDED
@@ -234,7 +233,7 @@ class Handle(Generic[ResultT_co]):
             raise self._refuse(_SUCCEEDED)
 
     def finish(self, result: ResultT_co) -> None:  # type: ignore[misc]  # as above
-        """Its result was made."""
+        """Store the result."""
         if self.state is not _SUCCEEDED:
             raise self._refuse(_FINISHED)
         self._result = result
@@ -242,7 +241,7 @@ class Handle(Generic[ResultT_co]):
         self.state = _FINISHED
 
     def reset(self) -> None:
-        """It was interrupted: what was begun does not count."""
+        """Return to ASKED after an interruption, and drop the works."""
         if self.state is not _RELEASED:
             raise self._refuse(_ASKED)
         self.terms = None
@@ -251,7 +250,7 @@ class Handle(Generic[ResultT_co]):
         self.state = _ASKED
 
     def fail(self, failure: Exception) -> None:
-        """Let waiting for it raise `failure`, unless it has ended: the first end counts."""
+        """Make a wait raise `failure`, unless the operation has already succeeded or failed."""
         if self.state is _ASKED or self.state is _RELEASED:
             self.failure = failure
             self.state = _FAILED
@@ -261,5 +260,5 @@ class Handle(Generic[ResultT_co]):
 
 
 def are_running(handles: Iterable[Handle[object]]) -> bool:
-    """Whether others still need this rank for one of these."""
+    """Whether one of these communicates, so that other ranks still need this one."""
     return any(handle.is_answered and not handle.is_done() for handle in handles)

@@ -1,7 +1,7 @@
-"""The sequencer of a world that another launcher made: a child of rank 0, since there is no agent that could own it.
+"""The sequencer of another launcher's world: a child process of rank 0, since there is no agent.
 
-It ends at the end of its standard input, and with its owner, however that ends, even where another process holds the
-input open. One process serves all generations of its owner, one after the other.
+It exits at the end of its standard input, and when its owner ends, even if another process holds the input open. One
+process serves all generations of its owner, one after the other.
 """
 
 import os
@@ -17,29 +17,29 @@ from worker_runtime.rendezvous import SEQUENCER, Activation, Endpoint, Sequencer
 from worker_runtime.startup import parent_process
 
 _CHUNK_BYTES = 4096
-_END_SECONDS = 2.0  # for a process that was killed, or has closed its output, to be gone
+_END_SECONDS = 2.0  # for a process to exit that was killed, or has closed its output
 _THREADS = {"OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A process, and our ends of its standard input and output."""
+    """A process, and this side's ends of its standard input and output."""
 
     process: subprocess.Popen[bytes]
     orders: int
     output: int
 
-    def let_go(self) -> None:
-        """Close our ends."""
+    def close_pipes(self) -> None:
+        """Close this side's ends."""
         os.close(self.orders)
         os.close(self.output)
 
 
 class SequencerProcess:
-    """Owns at most one child; `close` or the end of this process ends it.
+    """Owns at most one child, which exits after `close` or at the end of this process.
 
     Args:
-        address: where it listens.
+        address: the address on which it listens.
     """
 
     def __init__(self, address: str) -> None:
@@ -49,10 +49,10 @@ class SequencerProcess:
         self._port: int | None = None
 
     def activate(self, generation: int, size: int, key: bytes) -> None:
-        """Have it serve this generation from now on; it is started where none lives. Does not wait for it.
+        """Make the sequencer serve a generation; start it if necessary. Does not wait.
 
         Raises:
-            SequencerStartError: it could not be started, or has just ended.
+            SequencerStartError: it could not be started, or has just exited.
         """
         child = self._child
         if child is None or child.process.poll() is not None:
@@ -61,35 +61,35 @@ class SequencerProcess:
         try:
             os.write(child.orders, Activation(generation, size, key).encode())
         except OSError as error:
-            raise SequencerStartError(f"it takes no orders: {error.strerror}") from None
+            raise SequencerStartError(f"it does not read its input: {error.strerror}") from None
 
     def await_endpoint(self, limit: timedelta) -> Endpoint:
-        """Where it listens, once it does.
+        """Wait until the sequencer listens, and return its address and port.
 
         Raises:
-            SequencerStartError: it was never activated, ended instead, or did not report its port within the limit.
+            SequencerStartError: it was never activated, has exited, or did not report its port within the limit.
         """
         if self._port is None:
             if self._child is None:
-                raise SequencerStartError("none was asked for")
+                raise SequencerStartError("it was never activated")
             self._port = self._read_port(self._child, limit)
         return Endpoint(self._address, self._port)
 
     def close(self) -> None:
-        """End it, if it lives. A later `activate` starts another one."""
+        """Kill the child, if it runs. A later `activate` starts another one."""
         child, self._child, self._port = self._child, None, None
         if child is not None:
-            child.process.kill()  # the members have said goodbye, or notice it by their connections
+            child.process.kill()  # the members have left, or notice it by their connections
             with suppress(subprocess.TimeoutExpired):
                 child.process.wait(_END_SECONDS)
-            child.let_go()
+            child.close_pipes()
 
     def abandon(self) -> None:
-        """After a fork, in the child: let go of the parent's process, which continues."""
+        """Forget the parent's child process in a forked child."""
         child, self._child, self._port = self._child, None, None
         if child is not None:
-            child.let_go()
-            child.process.returncode = 0  # it is no child of this one: Popen must neither wait for it nor miss it
+            child.close_pipes()
+            child.process.returncode = 0  # not a child of this process: Popen must not wait for it or warn of it
 
     def _start(self) -> _Child:
         stdin, orders = os.pipe()
@@ -100,7 +100,7 @@ class SequencerProcess:
                 env={**os.environ, **_THREADS},
                 stdin=stdin,
                 stdout=stdout,
-                start_new_session=True,  # a terminal's Ctrl-C is for the owner
+                start_new_session=True,  # a terminal's Ctrl-C must reach only the owner
             )
         except OSError as error:
             os.close(orders)
@@ -124,11 +124,11 @@ class SequencerProcess:
             for line in lines:
                 if (port := read_port(line)) is not None:
                     return port
-        raise SequencerStartError(f"it did not tell its port within {limit.total_seconds():g} s")
+        raise SequencerStartError(f"it did not report its port within {limit.total_seconds():g} s")
 
 
 def _describe_end(process: subprocess.Popen[bytes]) -> str:
-    """How a process ended that has closed its output."""
+    """A description of the end of a process that has closed its output."""
     try:
         code = process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:

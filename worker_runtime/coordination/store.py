@@ -1,7 +1,7 @@
-"""The generation's store as a member uses it: a store for torch whose keys lie with the sequencer.
+"""The generation's store on the side of a member: a torch store whose keys are in the sequencer.
 
-See `sequencer/store.py`. Each thread that uses it has a connection of its own, so that one that waits for a key holds
-up no other. All of them end as soon as a process group stands: the next group opens others.
+See `sequencer/store.py`. Each thread has a separate connection, so that a thread that waits for a key blocks no other.
+All connections are closed when a process group is formed; the next group opens new ones.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from worker_runtime.rendezvous import Endpoint
 class SequencerStore(Store):
     """Keys and values of the members of one generation; for any thread. Each key is set once.
 
-    Args:
-        endpoint: where the sequencer listens.
-        key: of the generation.
-        generation: its number.
-        rank: of this worker.
-        limit: how long to wait for a key where the caller gives no other limit.
+    All methods raise RuntimeError, like torch's stores, after a time limit, or if the sequencer is lost.
 
-    All methods raise RuntimeError, as torch's stores do, where the sequencer is gone or the time is over.
+    Args:
+        endpoint: the address and port of the sequencer.
+        key: the generation's key.
+        generation: its number.
+        rank: this worker's rank.
+        limit: the default time limit of a wait.
     """
 
     def __init__(self, endpoint: Endpoint, key: bytes, generation: int, rank: int, limit: timedelta) -> None:
@@ -41,8 +41,8 @@ class SequencerStore(Store):
         self._rank = rank
         self._limit = limit
         self._lock = threading.Lock()
-        self._connections: dict[int, socket.socket] = {}  # by the thread that uses it
-        self._awaited: dict[str, bytes] = {}  # values that came while a thread waited for their keys
+        self._connections: dict[int, socket.socket] = {}  # by thread
+        self._awaited: dict[str, bytes] = {}  # values that `wait` has received
         self._is_cancelled = False
 
     def set(self, key: str, value: bytes | str) -> None:
@@ -51,28 +51,28 @@ class SequencerStore(Store):
         self._send(StoreFrame.SET, wire.encode_entry(key, data), self._limit)
 
     def get(self, key: str) -> bytes:
-        """The value of a key, once it is set."""
+        """Wait for a key, and return its value."""
         return self._awaited.pop(key, None) or self._ask(StoreFrame.GET, key.encode(), self._limit)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all these keys are set, for so long in all."""
+        """Wait until all keys are set; the timeout is for all together."""
         deadline = time.monotonic() + (timeout or self._limit).total_seconds()
         for key in keys:
             left = timedelta(seconds=deadline - time.monotonic())
             self._awaited[key] = self._ask(StoreFrame.GET, key.encode(), left)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all these keys are set by now."""
+        """Whether all keys are set."""
         return bool(self._ask(StoreFrame.CHECK, "\0".join(keys).encode(), self._limit))
 
     def compare(
         self, group: str, rank: int, size: int, ends: Sequence[tuple[str, str, int | None]] | None, limit: timedelta
     ) -> tuple[str, list[int]]:
-        """Have this member's connections compared with those of all other members of a group; see `gloo.Compare`."""
+        """Compare this member's connections with those of all other members of a group; see `gloo.Compare`."""
         return wire.decode_comparison(self._ask(StoreFrame.COMPARE, wire.encode_ends(group, rank, size, ends), limit))
 
     def disconnect(self) -> None:
-        """End the connections; calls that wait fail. A later call opens another."""
+        """Close the connections, so that waiting calls fail. A later call opens a new one."""
         with self._lock:
             connections, self._connections = self._connections, {}
         self._awaited.clear()
@@ -82,7 +82,7 @@ class SequencerStore(Store):
             connection.close()
 
     def cancel(self) -> None:
-        """As `disconnect`, for good."""
+        """Like `disconnect`, and later calls fail."""
         self._is_cancelled = True
         self.disconnect()
 
@@ -104,11 +104,11 @@ class SequencerStore(Store):
             connection.settimeout(max(limit.total_seconds(), 0.001))
             connection.sendall(wire.encode_frame(kind, body))
         except (OSError, SequencerError) as error:
-            raise RuntimeError(f"the sequencer's store was not reached: {error}") from None
+            raise RuntimeError(f"cannot reach the sequencer's store: {error}") from None
         return connection
 
     def _find_connection(self, limit: timedelta) -> socket.socket:
-        """That of the present thread."""
+        """The connection of the present thread."""
         thread = threading.get_ident()
         connection = self._connections.get(thread)
         if connection is None:
@@ -119,7 +119,7 @@ class SequencerStore(Store):
                     self._connections[thread] = connection
             if self._is_cancelled:
                 connection.close()
-                raise OSError("it is not wanted any more")
+                raise OSError("it was cancelled")
         return connection
 
     def _forget(self, connection: socket.socket) -> None:

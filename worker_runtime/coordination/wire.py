@@ -1,13 +1,14 @@
-"""What a worker and the sequencer say to each other, in bytes; and how each proves that it knows the generation's key.
+"""The protocol between a worker and the sequencer: the mutual proof of the generation's key, and the frames.
 
 A connection begins with the proof: the sequencer sends NONCE_BYTES random bytes; the worker answers with a greeting
-(`make_greeting`), the sequencer with its own proof. Nothing else is read before. Then both send frames: a length and a
-type, and so many bytes. Questions are frequent and small, so a signature is sent once and called by a number after.
+(`make_greeting`), the sequencer with its own proof. Nothing else is read before. Then both send frames: a length, a
+type, and that many bytes. Questions are frequent and small, so a signature is sent once, and then referred to by a
+number.
 
-A frame of ASK holds any number of questions, one after the other; each connection counts its questions from 0, and a
-frame of RELEASES calls them by that number, those of a burst at once by the first one's. Integers are little-endian.
+An ASK frame has any number of questions. Each connection numbers its questions from 0. A RELEASES frame refers to a
+question by its number, and to a burst by the number of the first. Integers are little-endian.
 
-Long because what is encoded and how it is decoded are to be read side by side.
+Long because encoding and decoding are side by side.
 """
 
 import hashlib
@@ -25,21 +26,21 @@ from worker_runtime.coordination.ordering.questions import Kind, Question, Reduc
 class Farewell(NamedTuple):
     """The body of a LEAVE, END or EXIT.
 
-    reason: why the others cannot continue; "" where they can.
-    how: the rank's process ends: "ended (ValueError: no such luck)"; "" where only `shutdown()` was called.
+    reason: why the other ranks cannot continue; "" if they can.
+    how: how the rank's process ends: "ended (ValueError: no such luck)"; "" if only `shutdown()` was called.
     """
 
     reason: str = ""
     how: str = ""
 
     def encode(self) -> bytes:
-        """Its bytes."""
+        """The body as bytes."""
         text = f"{self.reason}\0{self.how}" if self.how else self.reason
         return text.encode(errors="backslashreplace")
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """The farewell of such a body, also of one that was cut off."""
+        """The farewell of a body, which may be truncated."""
         reason, _, how = body.decode(errors="replace").partition("\0")
         return cls(reason, how)
 
@@ -53,15 +54,15 @@ STALL_VARIABLES = (
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
 )
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-MAX_SIGNATURES = 4096  # of one rank, as their numbers are used again; many more than are asked for at one go
+MAX_SIGNATURES = 4096  # of one rank; numbers are used again. It is much larger than a burst.
 
-HEADER = struct.Struct("<IB")  # how many bytes follow the header, and the frame's type
+HEADER = struct.Struct("<IB")  # the length of the body, and the frame's type
 _GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
 GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
 _QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
-_RELEASES = struct.Struct("<IIQHHq")  # first question, how many, first index, joined members, sizes of each, value
-_TERMS = struct.Struct("<IQHHq")  # the same but for the question
+_RELEASES = struct.Struct("<IIQHHq")  # first question, count, first index, joined members, sizes of each, value
+_TERMS = struct.Struct("<IQHHq")  # the same without the question
 _NUMBER = struct.Struct("<I")
 encode_number = _NUMBER.pack  # the number of a question
 _BLOCKED = struct.Struct("<IB")
@@ -70,34 +71,34 @@ encode_index = _INDEX.pack  # of a release
 
 
 class Frame(IntEnum):
-    """The types of frames; the first ones go to the sequencer, the others come from it."""
+    """The types of frames. The first ones go to the sequencer, the others come from it."""
 
-    SIGNATURE = 1  # a number, and the signature it calls
+    SIGNATURE = 1  # a number, and the signature that it refers to
     ASK = 2  # questions
-    BLOCKED = 3  # the number of a question for which the rank's only thread has waited long (1), or no longer waits (0)
-    LEAVE = 4  # goodbye: a farewell
-    END = 5  # the same, from the end of this connection on, which is that of the process
-    EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
-    DEPARTED = 11  # a rank whose process has ended well, as the rendezvous has reported to the rank that sends this
-    HALT = 6  # nothing more is to be released, and why: sent to all ranks after what was released
-    SETTINGS = 12  # of rank 0, before all else: Horovod's variables, as its program has set them
+    BLOCKED = 3  # the number of a question in which the rank's only thread is blocked (1), or no longer blocked (0)
+    LEAVE = 4  # the rank leaves: a farewell
+    END = 5  # the process ends: a farewell that takes effect at the end of this connection
+    EXIT = 10  # the process ends: like END if its exit code is 0 (see DEPARTED), else it is lost
+    DEPARTED = 11  # a rank whose process has exited with 0, as reported by the rendezvous to the sender
+    HALT = 6  # release nothing more; the reason, which is sent to all ranks after earlier releases
+    SETTINGS = 12  # rank 0's first frame: Horovod's variables of its program
 
-    RELEASES = 16  # of questions of this rank, in the order of their indices
-    NEUTRAL = 17  # one release to a rank that has joined, which did not ask
-    REFUSAL = 18  # the number of a question, and why
-    FAILURE = 19  # why nothing will be released any more
-    STALL = 20  # a warning for people
-    DEADLOCK = 21  # as REFUSAL: every rank waits for another, and all that is pending is refused
-    STOPPING = 23  # a stop notice has come for the job: before the release of this index, after those before it
+    RELEASES = 16  # releases of questions of this rank, in the order of their indices
+    NEUTRAL = 17  # a release to a joined rank, which has not asked
+    REFUSAL = 18  # the number of a refused question, and the reason
+    FAILURE = 19  # the reason why nothing will be released any more
+    STALL = 20  # a warning for the user
+    DEADLOCK = 21  # like REFUSAL: every rank waits for another, and all pending questions are refused
+    STOPPING = 23  # the job has received a stop notice: it takes effect before the release of this index
 
 
 class StoreFrame(IntEnum):
-    """The types of frames on a connection to the generation's store; each but SET is answered by one ANSWER."""
+    """The types of frames on a connection to the generation's store. Each but SET is answered by one ANSWER."""
 
     SET = 32  # a key and its value
-    GET = 33  # a key; answered with its value once that is set
-    CHECK = 34  # keys; answered with something if all are set by now
-    COMPARE = 35  # the connections of one member of a process group; answered once those of all members are known
+    GET = 33  # a key; answered with its value, after it is set
+    CHECK = 34  # keys; answered with a non-empty body if all are set
+    COMPARE = 35  # the connections of one member of a process group; answered when those of all members are known
     ANSWER = 36
 
 
@@ -105,12 +106,12 @@ STORE_ROLE = 1 << 31  # added to the rank in the greeting of a connection to the
 
 
 class ProtocolError(ValueError):
-    """What came does not follow the protocol; says what was expected."""
+    """A message violates the protocol. The error says what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a worker sends first: which rank it is, and the proof."""
+    """A worker's first message: its rank and its proof."""
 
     generation: int
     rank: int
@@ -118,28 +119,28 @@ class Greeting:
     proof: bytes
 
     def is_proven(self, key: bytes, challenge: bytes) -> bool:
-        """Whether it knows the key; the comparison takes as long wherever it fails."""
+        """Whether the worker knows the key; compared in constant time."""
         return hmac.compare_digest(self.proof, _prove(key, b"worker", self, challenge))
 
     def answer(self, key: bytes, challenge: bytes) -> bytes:
-        """The sequencer's own proof."""
+        """The sequencer's proof."""
         return _prove(key, b"sequencer", self, challenge)
 
 
 def make_greeting(key: bytes, generation: int, rank: int, challenge: bytes, nonce: bytes) -> tuple[bytes, bytes]:
-    """The greeting's bytes, and the proof that the sequencer is to answer."""
+    """The greeting's bytes, and the sequencer's expected proof."""
     greeting = Greeting(generation, rank, nonce, b"")
     proof = _prove(key, b"worker", greeting, challenge)
     return _GREETING.pack(generation, rank, nonce, proof), greeting.answer(key, challenge)
 
 
 def read_greeting(data: bytes) -> Greeting:
-    """A greeting of GREETING_BYTES bytes."""
+    """Decode a greeting of GREETING_BYTES bytes."""
     return Greeting(*_GREETING.unpack(data))
 
 
 def encode_frame(kind: Frame | StoreFrame, body: bytes = b"") -> bytes:
-    """A whole frame."""
+    """A complete frame."""
     return HEADER.pack(len(body), kind) + body
 
 
@@ -153,7 +154,7 @@ def decode_entry(body: bytes) -> tuple[str, bytes]:
     """The key and the value of a SET.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the body is malformed.
     """
     if len(body) < _NUMBER.size or len(body) < (end := _NUMBER.size + _NUMBER.unpack_from(body)[0]):
         raise ProtocolError("a SET needs a key")
@@ -164,11 +165,11 @@ def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str,
     """The body of a COMPARE.
 
     Args:
-        group: a name for the process group, which its members use once.
-        rank: of this member in the group.
-        size: how many members it has.
-        ends: of each connection: this end's address and port, the other end's, and how many bytes the other end has
-            sent where it has come to the group's listener (None: it has not); None: not known.
+        group: a unique name of the process group.
+        rank: this member's rank in the group.
+        size: the number of members.
+        ends: for each connection this end's address and port, the other end's, and the number of bytes that the other
+            end has sent if it has connected to the group's listener (else None). None if they are unknown.
     """
     return json.dumps([group, rank, size, ends]).encode()
 
@@ -177,7 +178,7 @@ def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | 
     """The group, the member's rank in it, the group's size and the member's connections; see `encode_ends`.
 
     Raises:
-        ProtocolError: the body holds something else.
+        ProtocolError: the body is malformed.
     """
     try:
         group, rank, size, ends = json.loads(body)
@@ -197,14 +198,14 @@ def encode_comparison(fault: str, matched: Sequence[int]) -> bytes:
     """The answer to a COMPARE.
 
     Args:
-        fault: a sentence on a connection that leads to no member, alike for all; "" where there is none.
-        matched: which of the connections that were sent lead to a member, by their places in the list.
+        fault: a message about a connection that leads to no member, the same for all members; "" if there is none.
+        matched: the indices of the member's connections that lead to a member.
     """
     return json.dumps([fault, matched]).encode()
 
 
 def decode_comparison(body: bytes) -> tuple[str, list[int]]:
-    """See `encode_comparison`; the sequencer is known to be the job's."""
+    """See `encode_comparison`; the sequencer is trusted."""
     fault, matched = json.loads(body)
     return fault, matched
 
@@ -215,12 +216,12 @@ def decode_index(body: memoryview) -> int:
 
 
 def encode_settings(environment: Mapping[str, str]) -> bytes:
-    """The body of a SETTINGS: those variables that are for the sequencer."""
+    """The body of a SETTINGS: the variables for the sequencer."""
     return json.dumps({name: environment[name] for name in STALL_VARIABLES if name in environment}).encode()
 
 
 def decode_settings(body: memoryview) -> dict[str, str]:
-    """Variables and their values."""
+    """The variables of a SETTINGS and their values."""
     try:
         return {name: str(value) for name, value in json.loads(bytes(body)).items()}
     except (ValueError, AttributeError, RecursionError) as error:
@@ -233,7 +234,7 @@ def encode_signature(number: int, signature: Signature) -> bytes:
 
 
 def decode_signature(body: memoryview) -> tuple[int, Signature]:
-    """A number and the signature it calls."""
+    """The number and the signature of a SIGNATURE."""
     try:
         return _NUMBER.unpack_from(body)[0], _make_signature(json.loads(bytes(body[_NUMBER.size :])))
     except (struct.error, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
@@ -249,13 +250,13 @@ def encode_question(
     *,
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
-    """One question, to be followed by its payload."""
+    """One question; its payload must follow."""
     head = _QUESTION.pack(signature, process_set, len(name), len(sizes), payload_bytes, *factors)
     return head + name + struct.pack(f"<{len(sizes)}q", *sizes) if sizes else head + name
 
 
-# One question as it arrives: its head, sizes and payload. A bare tuple, since there may be a thousand in one message;
-# and the head is still in bytes, since most have come before: `decode_head` is for those that have not.
+# One received question: its head, sizes and payload. A plain tuple, since a message may have a thousand. The head stays
+# in bytes, since most heads are known; `decode_head` decodes the others.
 Asked = tuple[bytes, tuple[int, ...], bytes]
 
 
@@ -278,25 +279,25 @@ def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
 
 
 def decode_head(head: bytes) -> tuple[int, int, str, tuple[float, float]]:
-    """What a question's head says: its signature's number on this connection, its set, its name and its factors."""
+    """The content of a question's head: its signature's number on this connection, its set, name and factors."""
     signature, process_set, _, _, _, before, after = _QUESTION.unpack_from(head)
     try:
         return signature, process_set, head[_QUESTION.size :].decode(), (before, after)
     except UnicodeDecodeError:
-        raise ProtocolError(f"{head[_QUESTION.size :]!r} is no name") from None
+        raise ProtocolError(f"{head[_QUESTION.size :]!r} is not a name") from None
 
 
 def encode_releases(number: int, first: Release, payloads: Sequence[bytes]) -> bytes:
-    """Releases of consecutive questions, by the first one's number on this connection; see `encode_terms`."""
+    """Releases of consecutive questions; `number` is that of the first on this connection; see `encode_terms`."""
     return encode_number(number) + encode_terms(first, payloads)
 
 
 def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
-    """What follows the number of the first question, and is the same for all members.
+    """The part of RELEASES after the number of the first question, which is the same for all members.
 
     Args:
-        first: release; the others have the indices that follow, and are equal in all else.
-        payloads: of each, at least one.
+        first: the first release; the others have the following indices, and are otherwise equal.
+        payloads: the payload of each release, at least one.
     """
     sizes, joined, count = first.sizes, first.joined, len(payloads)
     each = len(sizes[0]) if sizes else 0
@@ -310,12 +311,12 @@ def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
 
 
 class Released(NamedTuple):
-    """Releases as they arrive, of consecutive questions and indices; but for these, all is the same for each.
+    """Received releases of consecutive questions and indices, otherwise equal.
 
-    number: of the first question, counted on this connection.
-    index: of the first release.
-    lengths: how many bytes of payload each has.
-    payload: one after the other.
+    number: the number of the first question on this connection.
+    index: the index of the first release.
+    lengths: the length of each payload in bytes.
+    payload: the concatenated payloads.
     """
 
     number: int
@@ -328,16 +329,16 @@ class Released(NamedTuple):
 
     @property
     def numbers(self) -> range:
-        """Of the questions."""
+        """The numbers of the questions."""
         return range(self.number, self.number + len(self.lengths))
 
 
 def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> Iterator[Released]:
-    """The releases of a RELEASES; their payloads are views of `body`.
+    """The releases of a RELEASES. Their payloads are views of `body`.
 
     Args:
-        body: of the frame.
-        count_members: gives, for a question's number, how many members its set has.
+        body: the frame's body.
+        count_members: returns the number of members of the set of a question, by its number.
     """
     offset, end = 0, len(body)
     while offset < end:
@@ -367,7 +368,7 @@ def encode_neutral(release: Release) -> bytes:
 
 
 def decode_neutral(body: memoryview) -> Release:
-    """A release to a rank that did not ask."""
+    """The release of a NEUTRAL."""
     fields = json.loads(bytes(body))
     question = fields["question"]
     return Release(
@@ -391,7 +392,7 @@ def encode_numbered(number: int, text: str = "") -> bytes:
 
 
 def decode_numbered(body: memoryview) -> tuple[int, str]:
-    """A question's number and a text."""
+    """The question's number and the text of a REFUSAL or a DEADLOCK."""
     if len(body) < _NUMBER.size:
         raise ProtocolError("a question's number and a text were expected")
     return _NUMBER.unpack_from(body)[0], str(body[_NUMBER.size :], "utf-8", "replace")
@@ -410,7 +411,7 @@ def encode_blocked(number: int, *, is_blocked: bool) -> bytes:
 
 
 def decode_blocked(body: memoryview) -> tuple[int, bool]:
-    """A question's number, and whether its rank is blocked in it."""
+    """The question's number of a BLOCKED, and whether the rank is blocked in it."""
     if len(body) != _BLOCKED.size:
         raise ProtocolError("a question's number and a truth value were expected")
     number, is_blocked = _BLOCKED.unpack(body)

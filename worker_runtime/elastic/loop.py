@@ -146,7 +146,7 @@ def run(
     Returns:
         A function of the same arguments, with the return value of `func`.
     """
-    return run_through(func, RUNTIME.enter_anew)
+    return run_through(func, RUNTIME.rejoin)
 
 
 def _synchronize(state: State) -> None:

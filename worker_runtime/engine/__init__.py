@@ -1,10 +1,10 @@
 """An operation from its submission to its result.
 
-In come operations, from any thread of the program. Out come handles, and from these results or errors. The engine asks
-the sequencer for each operation, runs what is released on the groups of its `generation`, and after the loss of a rank
-does what its loss policy says (`losses`): it fails what is pending, or `succession` runs it again in the next
+Any thread of the program submits operations to the engine, and gets handles, which give results or errors. The engine
+submits each operation to the sequencer, and runs released ones on the groups of its `generation`. After the loss of a
+rank its loss policy (`losses`) decides: pending operations fail, or `succession` runs them again in the next
 generation.
 
-Threads: none of its own. Operations are started in the thread that drives the connection, see `coordination`; their
-results are made in the thread that waits. `succession` is called by the thread that recovers, see `membership`.
+Threads: the engine starts none. The thread that drives the connection starts operations, see `coordination`. The
+thread that waits computes the result. The recovery thread calls `succession`, see `membership`.
 """

@@ -1,12 +1,12 @@
-"""Where every collective passes: submitted here, run in the one order of the generation, awaited through a handle.
+"""The engine: it submits collectives to the sequencer, runs them in the released order, and waits for their results.
 
-A rank asks the sequencer for what it has ready, in whatever order, and runs what is released in the order of the
-releases; nothing else touches the group. Alone in its set, a rank runs its operations immediately and asks nobody.
+A rank submits operations in any order, and runs them in the order of the sequencer's releases. Nothing else uses the
+torch group. A rank that is alone in a set runs its operations immediately.
 
-What belongs to one generation stands in `generation.py`. What happens at the loss of a rank is the loss policy's: the
-engine fails, or waits until `Succession` has brought it into the next generation.
+`generation.py` has the state of one generation. After the loss of a rank the loss policy decides: the engine fails, or
+waits until `Succession` has moved it to the next generation.
 
-Long because all that an operation goes through is to be read in one place.
+Long because the whole life of an operation is in one place.
 """
 
 import math
@@ -52,25 +52,25 @@ from worker_runtime.rendezvous import limit_silence
 
 ResultT = TypeVar("ResultT")
 
-# Makes the error of an operation, by its title, that will not run in any generation.
+# Creates the error of an operation that will run in no generation, from its title.
 MakeError = Callable[[str], Exception]
 
-_CAUSE_SECONDS = 0.3  # how long a rank on which something failed waits to hear from the sequencer that a rank was lost
-_LEASE_SECONDS = 30.0  # of a host, where no launcher of ours has said another
-_AFTER_LEASE_SECONDS = 1.0  # a host that nobody reaches is for the rendezvous to find, which knows more of it
-_LOOK_SECONDS = 0.5  # between two looks of a waiting thread: at the hosts, or for the next generation
-_INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and then gloo forgets one
-_ENDING_SECONDS = 10.0  # for the recovery to suspend, which may have to wait for a GPU
+_CAUSE_SECONDS = 0.3  # how long a rank waits after a failure for the sequencer to name a lost rank
+_LEASE_SECONDS = 30.0  # the lease of a host, without hvdrun
+_AFTER_LEASE_SECONDS = 1.0  # longer than the lease: the rendezvous should be the first to report a silent host
+_LOOK_SECONDS = 0.5  # between two checks of a waiting thread: of the hosts, or for the next generation
+_INTERRUPT_SECONDS = 0.3  # how long to wait for interrupted works: gloo occasionally never completes one
+_ENDING_SECONDS = 10.0  # how long to wait for the recovery to suspend, which may wait for a GPU
 
 
 class Calls(threading.local):
-    """Of each thread, what it has asked for.
+    """The submissions of each thread.
 
     Args:
-        askers: where each thread that has any enters its identifier.
+        askers: the set to which each thread adds its identifier.
 
-    asked: how many operations.
-    unnamed: the set and name of the operation without a name that was counted last.
+    asked: the number of submitted operations.
+    unnamed: the set and the name of the last operation to which the engine gave a name.
     """
 
     def __init__(self, askers: set[int]) -> None:
@@ -80,33 +80,33 @@ class Calls(threading.local):
 
 
 class Engine:
-    """Runs the operations of a job; its methods may be called from any thread.
+    """Runs the operations of a job. All methods may be called from any thread.
 
     Args:
-        group: of the generation; None in a world of one.
-        link: to the sequencer; None in a world of one.
-        loss: what is done about the loss of a rank.
-        lease_seconds: how long a host may be silent before it is lost.
-        number: of the generation, also in a world of one.
+        group: the group of the generation; None in a world of one.
+        link: the connection to the sequencer; None in a world of one.
+        loss: the loss policy.
+        lease_seconds: how long a host may be silent before it counts as lost.
+        number: the number of the generation.
 
-    rank, size: of this worker, and of the job.
-    generation: in which it runs them.
-    key: of its first generation, with which members prove to each other what they send; empty in a world of one.
-    handle_table: the numbers under which programs know their asynchronous operations.
-    askers: the program's threads that have ever asked, by their identifiers.
-    calls: what the present thread has asked for.
-    steps: how far the ranks have trained together.
-    is_elastic: operations are run again after a loss, and gradients are kept until their step is committed.
+    rank, size: this worker's rank, and the size of the job.
+    generation: the number of the present generation.
+    key: the key of the first generation, which signs Python objects; empty in a world of one.
+    handle_table: the program's asynchronous handles.
+    askers: the identifiers of the program's threads that have submitted operations.
+    calls: the submissions of the present thread.
+    steps: the steps that the ranks have completed.
+    is_elastic: operations run again after a loss, and gradients are kept until their step is committed.
 
     For `Succession`, which changes them under the lock of `in_flight`:
 
     current: the generation, which may not be connected yet.
-    in_flight: the operations that somebody still waits for.
-    ending: is held while a generation is ended: the program may close while the recovery suspends.
-    is_suspended: what is submitted waits for the next generation.
+    in_flight: the operations in flight.
+    ending: held while a generation is closed: the program may close the engine while the recovery suspends it.
+    is_suspended: submitted operations wait for the next generation.
     is_closed: `close` was called.
-    moved: of the last change of the generation: the new rank of each rank that is left, by its former one.
-    retry: the loss policy, where operations are run again.
+    moved: the new rank of each surviving rank by its former rank, in the last change of the generation.
+    retry: the loss policy of an elastic job; None in a static one.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class Engine:
         self.calls = Calls(self.askers)
         self.moved: Mapping[int, int] = {}
         self.is_suspended = self.is_closed = self._is_forked = False
-        self._make_error: MakeError | None = None  # set when nothing will run any more
-        self._look_at = 0.0  # when the thread that waits for gloo looks again whether all hosts are reached
+        self._make_error: MakeError | None = None  # set when no operation can run any more
+        self._look_at = 0.0  # the time of the next check whether all hosts are reachable
         self.current = Generation(group.generation, group.rank, group.size) if group else Generation(number)
         self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number
         self.steps = Steps(self.rank, self.size)
@@ -146,63 +146,63 @@ class Engine:
         loss: LossPolicy = Fail(),  # noqa: B008 - as above
         lease_seconds: float = _LEASE_SECONDS,
     ) -> Self:
-        """The engine of a group that has been formed; it owns the group.
+        """Create the engine of a formed group, which it then owns.
 
         Args:
-            group: of the generation; None in a world of one.
+            group: the group of the generation; None in a world of one.
             limit: how long to try to reach the sequencer.
             loss: see the class.
             lease_seconds: see the class.
 
         Raises:
-            SequencerError: the sequencer was not reached; the group is closed.
+            SequencerError: the sequencer is unreachable. The group is closed.
         """
         return cls(group, connect(group, limit) if group else None, loss, lease_seconds)
 
     def connect_current(self, group: Group, link: Link) -> None:
-        """The members of the present generation are connected: its operations can run."""
+        """Give the present generation its connections, so that operations can run."""
         generation = self.current
         generation.connect(group, link, partial(self._carry_out, generation), self.askers, self._silence_seconds)
 
     @property
     def process_sets(self) -> ProcessSets:
-        """The process sets that all ranks know."""
+        """The registered process sets."""
         return self.current.sets
 
     @property
     def has_failed(self) -> bool:
-        """Nothing is answered any more: a member has ended, or its connection."""
+        """Whether the present generation has failed: a member or the sequencer is lost."""
         return self.current.failure is not None
 
     def begin_again(self) -> None:
-        """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
+        """Note that the elastic function restarts in this generation, and may add its process sets again."""
         with self.in_flight.lock:
             self.current.sets.supersede()
 
     def find_members(self, process_set: int, title: str) -> Members:
-        """The set as this rank sees it; see `ProcessSets.find`.
+        """The members of a set as this rank sees it; see `ProcessSets.find`.
 
         Raises:
-            ValueError: there is no such set, or this rank is not in it.
+            ValueError: the set does not exist, or this rank is not in it.
             HorovodInternalError: `shutdown()` was called, or the set has lost a member.
         """
         self._check_open()
         return self.current.sets.find(process_set, title)
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
-        """The name under which an operation travels: "allreduce.loss"; see `Names`."""
+        """The full name of an operation: "allreduce.loss"; see `Names`."""
         made = self._names.make(kind, name, process_set)
         if name is None:
             self.calls.unnamed = process_set, made
         return made
 
     def fail(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool = False) -> None:
-        """This rank's call of a name has failed before it could ask: the others are refused theirs, and told why.
+        """Make the other ranks' operation of this name fail, because this rank's call failed before it was submitted.
 
-        It counts as the rank's use of the name. It is not waited for; the rank's next use of the name waits for it.
+        This counts as this rank's operation of the name. It is not awaited here; the next one of the name waits for it.
         """
         reason = f"{type(error).__name__}: {error}"
-        with suppress(HorovodInternalError, ValueError):  # else nobody waits: no such set, no member, or all is over
+        with suppress(HorovodInternalError, ValueError):  # in these cases no rank waits for the operation
             failed = Failed(self.current.sets.find(process_set, name), name, reason, is_of_step=is_of_step)
             with self.in_flight.lock:
                 earlier = self.in_flight.handles.get((process_set, name))
@@ -214,7 +214,7 @@ class Engine:
 
     @contextmanager
     def preparing(self, process_set: int, name: str) -> Iterator[None]:
-        """While what is to be asked for is made: where that fails, the other ranks are told so."""
+        """A context for the preparation of an operation: its error is also reported to the other ranks."""
         try:
             yield
         except BaseException as error:
@@ -224,16 +224,16 @@ class Engine:
     def submit(
         self, operation: Operation[ResultT], *, at_once: bool = False, is_awaited: bool = False
     ) -> Handle[ResultT]:
-        """Ask for an operation; it runs when all members of its set have asked for it.
+        """Submit an operation; it runs when all members of its set have submitted it.
 
         Args:
-            operation: with its tensors, which must be left alone until its handle was waited for.
-            at_once: ask now, and not with the operations that follow.
-            is_awaited: the caller waits for it right away, so that no other thread need be woken for it.
+            operation: the operation. Its tensors must not be changed before the handle was awaited.
+            at_once: send the request immediately, and not together with the next operations.
+            is_awaited: the caller waits for it next, so that the background thread need not wake.
 
         Raises:
-            ValueError: an operation of this name is in flight in its set, or it cannot be sent.
-            HorovodInternalError: it cannot run any more.
+            ValueError: an operation of this name is in flight in its set, or it cannot be encoded.
+            HorovodInternalError: the engine is closed or has failed.
         """
         question = operation.question
         key = question.process_set, question.name
@@ -266,20 +266,20 @@ class Engine:
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:
-        """Ask for an operation and wait for its result; raises what `submit` and `wait` raise."""
+        """Submit an operation and wait for its result; raises the errors of `submit` and `wait`."""
         return self.wait(self.submit(operation, is_awaited=True))
 
     def wait(self, handle: Handle[ResultT]) -> ResultT:
-        """Wait for an operation and return its result; may be repeated, by one thread at a time.
+        """Wait for an operation and return its result. Several calls are allowed, but not at the same time.
 
         Raises:
-            HorovodInternalError: the ranks did not agree on it, it failed, or `shutdown()` came first.
+            HorovodInternalError: the ranks submitted different operations; it failed; or `shutdown()` interrupted it.
         """
         try:
             while True:
                 if not handle.is_answered:
                     self.await_answer(handle)
-                if handle.is_finished:  # earlier, or by the answer itself
+                if handle.is_finished:  # by an earlier wait, or by the answer itself
                     return handle.result
                 terms, works = handle.terms, handle.works
                 if works and terms is not None and not handle.is_failed:
@@ -294,7 +294,7 @@ class Engine:
                     result = handle.operation.finish(terms, handle.payload)
                     handle.finish(result)
                     return result
-                # else a rank was lost, and the operation is run again with the others
+                # else a rank was lost, and the operation runs again with the other ranks
         except IllegalTransitionError as error:
             driver = self.current.driver
             if driver is not None:
@@ -302,14 +302,14 @@ class Engine:
             raise
 
     def await_answer(self, handle: Handle[Any]) -> None:
-        """Wait until an operation is released or refused: then it is under way, or has failed."""
+        """Wait until an operation is released or refused."""
         while not handle.is_answered:
             generation = self.current
             if generation.driver is None or not generation.driver.await_answer(handle):
                 self._await_generation(generation, handle)
 
     def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
-        """One generation answers nothing more: wait for the next one, or fail."""
+        """Wait for the next generation after one has failed; in a static job fail the operation."""
         with self.in_flight.changed:
             if not handle.is_answered and (self.is_closed or not self.is_elastic):
                 handle.fail(self._explain_end(handle.title))
@@ -317,19 +317,19 @@ class Engine:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
 
     def note_step(self, process_set: int, index: int) -> None:
-        """A step of a set is complete on this rank.
+        """Note that this rank has completed a step of a set.
 
         Args:
-            process_set: its number.
-            index: of the step's last release, the same on all ranks; what came before it was told before.
+            process_set: the number of the set.
+            index: the index of the step's last release, the same on all ranks. A stop notice before it counts.
         """
         self.steps.note_step(process_set, is_stopping=index >= self.current.stops_from)
 
     def ask_for_notice(self) -> bool:
-        """Whether a rank has heard of a stop notice for the job; all ranks ask at the same places.
+        """Whether any rank has received a stop notice for the job; a collective.
 
         Raises:
-            HorovodInternalError: a rank has gone.
+            HorovodInternalError: a rank was lost.
         """
         everyone = self.find_members(GLOBAL_SET, "stopping")
         knows = self.steps.is_stopping or self.current.stops_from < math.inf
@@ -338,7 +338,7 @@ class Engine:
         return bool(found.item())
 
     def commit(self, among: Members) -> None:
-        """Wait until all members have come to the end of their step. Alone in the set, there is nobody to wait for.
+        """Wait until all members of a set have completed their step. A single member does not wait.
 
         Raises:
             HorovodInternalError: a rank was lost.
@@ -350,17 +350,16 @@ class Engine:
                 self.steps.note_commit(among.number, among.ranks)
 
     def progress(self) -> None:
-        """Run what has been released meanwhile, without waiting."""
+        """Run operations that have been released, without waiting."""
         driver = self.current.driver
         if driver is not None:
             driver.progress()
 
     def listen(self) -> None:
-        """Hear what the sequencer has to say, without waiting. For those who wait for gloo.
+        """Process the sequencer's answers without waiting; called while a thread waits for gloo.
 
         Raises:
-            RuntimeError: the generation has failed, and gloo still has not ended what it was interrupted in. Where that
-                will be run again, it is given up soon.
+            RuntimeError: the generation has failed, and gloo has not completed its interrupted work in time.
         """
         generation = self.current
         if generation.driver is not None:
@@ -377,30 +376,34 @@ class Engine:
         if address:
             self._give_up(
                 generation,
-                f"rank {self.rank} does not reach {address} any more, which has acknowledged nothing for "
+                f"rank {self.rank} cannot reach {address}, which has acknowledged nothing for "
                 f"{self._silence_seconds:.3g} s",
             )
 
     def renew(self, operation: Operation[ResultT]) -> Operation[ResultT]:
-        """The operation for the present generation; raises HorovodInternalError where it cannot be made."""
+        """The operation for the present generation.
+
+        Raises:
+            HorovodInternalError: it cannot run in the present generation.
+        """
         if operation.is_of_step:
             raise StepRevokedError
         among = self.current.sets.find(operation.among.number, operation.title)
         try:
             return operation.renew(among, self.moved)
         except (NotImplementedError, KeyError, ValueError):
-            cause = "it was made for ranks of which some are lost"
+            cause = "some of its ranks are lost"
             raise OperationFailedError(operation.title, self.rank, cause) from None
 
     def fail_all(self, make_error: MakeError) -> None:
-        """Nothing will run any more: what is pending fails, and so does whatever is submitted later."""
+        """Fail all pending operations, and all that are submitted later."""
         with self.in_flight.changed:
             self._make_error = make_error
             self.in_flight.fail_pending(make_error)
             self.in_flight.changed.notify_all()
 
     def run_alone(self, handle: Handle[Any]) -> None:
-        """Run an operation in whose set this rank is the only member. The caller holds the lock."""
+        """Run an operation of a set that has only this rank. The caller holds the lock."""
         operation = handle.operation
         question = operation.question
         sets = self.current.sets
@@ -413,11 +416,12 @@ class Engine:
         handle.begin(terms, (), memoryview(operation.payload if question.signature.payload_dtype else b""))
 
     def close(self, *, end: str = "") -> None:
-        """End the group; what is still pending fails here and there.
+        """Close the engine and its group. Pending operations fail on all ranks.
 
-        end: how the process ends, of which the others hear then: "ended (exit code 3)"; "" where it does not.
+        Args:
+            end: how the process ends, for the other ranks: "ended (exit code 3)"; "" where it does not end.
         """
-        # A signal's handler may come here in a thread for whose lock the recovery waits: then both end the generation.
+        # A signal's handler may run this in a thread for whose lock the recovery waits: then both close the generation.
         is_alone = self.ending.acquire(timeout=_ENDING_SECONDS)
         try:
             self._close(end)
@@ -431,8 +435,8 @@ class Engine:
         with self.in_flight.lock:
             self.is_closed = True
         generation = self.current
-        aborted = f"it {end or 'called shutdown()'} while operations were under way"
-        # In a job that outlives its workers one that ends with an error is lost, as one that is killed: see `Frame`.
+        aborted = f"it {end or 'called shutdown()'} while operations were running"
+        # In an elastic job a worker that exits with an error counts as lost, like one that is killed: see `Frame`.
         last_goodbye = Frame.EXIT if self.is_elastic else Frame.END
         generation.leave(
             lambda: Farewell(aborted if are_running(self.in_flight) else "", end),
@@ -446,17 +450,17 @@ class Engine:
                 handle.fail(ShutDownError(handle.title, self.rank))
         if generation.close([handle.works for handle in handles]):
             for handle in handles:
-                self._let_go(handle)
+                self._drop_works(handle)
 
-    def _let_go(self, handle: Handle[Any]) -> None:
-        """Drop the works of an operation that has ended, with its failure kept: they hold the group's connections."""
+    def _drop_works(self, handle: Handle[Any]) -> None:
+        """Drop the works of a completed operation, which hold the group's connections; keep its error."""
         error = await_works(handle.works)
         if error is not None:
             handle.fail(OperationFailedError(handle.title, self.rank, describe_cause(error)))
         handle.works = ()
 
     def abandon(self) -> None:
-        """In a forked child: forget the group, whose threads and connections belong to the parent."""
+        """Forget the group in a forked child: its threads and connections belong to the parent."""
         self.is_closed = self._is_forked = True
         self.in_flight.renew_lock()
         for handle in self.in_flight:
@@ -464,7 +468,7 @@ class Engine:
             handle.fail(ForkedError(self.rank))
         self.current.abandon()
 
-    # What the sequencer answers, in the thread that hears it.
+    # The sequencer's answers, in the thread that drives the connection.
 
     def _carry_out(self, generation: Generation, answer: Answer) -> None:
         match answer:
@@ -500,15 +504,15 @@ class Engine:
             with self.in_flight.lock:
                 if not generation.is_over:
                     handle.begin(terms, works, payload)
-        except BaseException:  # of a signal's handler, before the handle had what was begun
+        except BaseException:  # from a signal's handler, before the handle has the started works
             generation.is_unsure = True
             raise
 
     def _finish_together(
         self, generation: Generation, answer: Answered, unpack: Callable[[], Sequence[object] | None]
     ) -> bool:
-        """Finish operations that were released together; False where each is to be run by itself."""
-        with self.in_flight.lock:  # in one: results that were written in place, and then do not count, would be lost
+        """Finish operations that were released together; return False if each must be run separately."""
+        with self.in_flight.lock:  # held throughout: a suspension in between would lose results written in place
             if generation.is_over:
                 return True
             results = unpack()
@@ -520,7 +524,7 @@ class Engine:
         return True
 
     def _take_part(self, generation: Generation, terms: Release) -> None:
-        """Take part in an operation for which this rank, having joined, did not ask."""
+        """Take part in an operation that this rank, after `join()`, has not submitted."""
         generation.seen = terms.index
         self._note_release(terms)
         joining = [handle.operation for handle in self.in_flight if isinstance(handle.operation, Join)]
@@ -530,52 +534,52 @@ class Engine:
             self._give_up(generation, f"a joined rank could not take part in {name}: {cause}")
 
     def _note_release(self, terms: Release) -> None:
-        """Something is run: what is counted may have to be counted on, or anew."""
+        """Update the counts of names, steps and commit rounds for a released operation."""
         kind = terms.question.signature.kind
         if kind is Kind.JOIN:
             self._names.count_join()
-            self.note_step(terms.question.process_set, terms.index)  # those that had joined have missed the last ones
+            self.note_step(terms.question.process_set, terms.index)  # joined ranks have missed the last steps
         elif kind is Kind.REMOVE_SET:
             self._names.forget(terms.sizes[0][0])
         elif kind is Kind.COMMIT:
             self.steps.rounds[terms.question.process_set] += 1
 
     def _refuse(self, generation: Generation, answer: Refused) -> None:
-        """The operation will not run, and its name is free. The caller holds the lock."""
+        """Fail a refused operation, and free its name. The caller holds the lock."""
         handle, driver = answer.handle, generation.driver
         operation = handle.operation
         if isinstance(operation, Failed) and operation.followers and not answer.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
             following: Handle[Any] = Handle(follower)
-            self.in_flight.put(following)  # in its place: in between the name is not free for another thread
+            self.in_flight.put(following)  # in its place, so that no other thread can use the name in between
             driver.ask(following, at_once=True, is_awaited=False)
         else:
             self.in_flight.forget(handle)
         handle.fail(DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason))
 
     def _give_up(self, generation: Generation, reason: str, fault: Exception | None = None) -> None:
-        """Nothing will be answered any more in this generation: what runs is interrupted."""
+        """Note that a generation has failed, and interrupt its running operations."""
         with self.in_flight.lock:
             generation.note_failure(reason)
         if self.retry is None:
             self.in_flight.fail_pending(lambda title: OperationFailedError(title, self.rank, reason))
         elif fault is None:
-            self.retry.tell_trouble(generation.number, reason)
+            self.retry.report_failure(generation.number, reason)
         else:
             self.fail_all(lambda _: fault)
         generation.interrupt()
 
-    # What becomes of an operation.
+    # Failures and admission of operations.
 
     def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
-        """The communication of an operation has failed: it fails, or waits for what becomes of the generation."""
+        """Handle a failed communication: fail the operation, or in an elastic job wait for the recovery."""
         generation = self.current
         if self.retry is None:
             handle.fail(OperationFailedError(handle.title, self.rank, self._spread_failure(generation, handle, error)))
             return
         cause = describe_cause(error)
-        self.retry.tell_trouble(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
+        self.retry.report_failure(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
         with self.in_flight.changed:
             while handle.state is State.RELEASED and handle.terms is terms and not self.is_closed:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
@@ -583,23 +587,23 @@ class Engine:
                 handle.fail(self._explain_end(handle.title))
 
     def _spread_failure(self, generation: Generation, handle: Handle[Any], error: RuntimeError) -> str:
-        """Tell the peers by closing the connections, since a failure does not spread by itself; the cause."""
+        """Close the connections, since a failure does not spread to the peers by itself; return the cause."""
         generation.interrupt()
         generation.keep(handle.works)
         driver = generation.driver
         if driver is not None:
-            driver.await_end(_CAUSE_SECONDS)  # the sequencer names the rank that was lost, if it is that
+            driver.await_end(_CAUSE_SECONDS)  # if a rank was lost, the sequencer names it
         find_cause = self._loss.find_cause if isinstance(self._loss, Fail) else lambda: None
         cause = generation.failure or find_cause() or describe_cause(error)
         if generation.failure is None:
             if driver is not None:
-                # a peer without a connection to this rank, or with one that gloo forgets, hears of it too
+                # for peers that have no connection to this rank, or one that gloo does not close
                 driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
             self._give_up(generation, cause)
         return cause
 
     def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
-        """The operation as it can run now; raises where it cannot. The caller holds the lock."""
+        """The operation for the present generation; raises an error if it cannot run. The caller holds the lock."""
         if self._make_error is not None:
             raise self._make_error(operation.title)
         if not self.is_elastic:
@@ -607,14 +611,14 @@ class Engine:
                 raise OperationFailedError(operation.title, self.rank, self.current.failure)
             return operation
         former, among = operation.among, self.current.sets.find(operation.among.number, operation.title)
-        # What was made before the generation changed comes after; only a step must know even where nobody was lost.
+        # An operation of an earlier generation is renewed. A step's is, even if its set has lost no rank.
         is_present = former.generation == among.generation if operation.is_of_step else former.ranks == among.ranks
         return operation if is_present else self.renew(operation)
 
     def _make_way(self, earlier: Handle[Any]) -> bool:
-        """Whether an operation of the same name may be asked for; the one that waits for this one may do so later.
+        """Whether another operation of this name may be submitted: the earlier one is done.
 
-        What was interrupted is run again, and so is in the way still.
+        An interrupted operation runs again, and so is not done.
         """
         if not earlier.is_done() or earlier.terms is None or not self.is_elastic or earlier.is_failed:
             return earlier.is_done()

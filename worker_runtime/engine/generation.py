@@ -1,7 +1,7 @@
-"""One generation as this rank goes through it: its process sets, its torch groups, its connection to the sequencer.
+"""The state of one generation on this rank: its process sets, its torch groups, its connection to the sequencer.
 
-In a job that outlives its workers the engine goes from one generation to the next, and so does what is pending. What
-belongs to one generation alone stands here.
+In an elastic job the engine moves from one generation to the next, and takes pending operations with it. This module
+has the state that stays behind.
 """
 
 import math
@@ -21,30 +21,30 @@ from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.groups.torch_groups import TorchGroups, Work, await_works, end_before
 
-# An interrupted operation raises within milliseconds; now and then gloo forgets one, and then waiting on is useless.
+# An interrupted operation raises within milliseconds; occasionally gloo never completes one.
 INTERRUPT_LIMIT_SECONDS = 0.2
 _OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
 class Generation:
-    """For any thread; `start` and `take_part` are called by the one that drives, one release after the other.
+    """A generation. Any thread may use it; only the driving thread calls `start` and `take_part`, in release order.
 
-    Its members may not be connected yet: see `connect`.
+    Its members are connected by `connect`.
 
     Args:
-        number: 0 in a world of one.
-        rank: of this worker.
-        size: of the generation.
+        number: the number of the generation; 0 in a world of one.
+        rank: this worker's rank.
+        size: the size of the generation.
 
     number, rank, size: these.
     sets: the process sets.
-    driver: None where there is nobody to talk to, or not yet.
-    seen: the highest index of a release that was heard of; -1 for none.
-    failure: why nothing is answered any more; None while something is.
-    failed_at: when that was noticed (`time.monotonic()`).
-    stops_from: the index of the first release that comes after a stop notice for the job; infinite while there is none.
-    is_over: what is still released is not run any more.
-    is_unsure: something was begun of which nothing is known.
+    driver: the conversation with the sequencer; None in a world of one, or before `connect`.
+    seen: the high watermark: the highest index of a received release; -1 for none.
+    failure: the reason why the generation has failed; None while it works.
+    failed_at: the time of the failure (`time.monotonic()`).
+    stops_from: the index of the first release after a stop notice for the job; infinite without a notice.
+    is_over: later releases are ignored.
+    is_unsure: a work was interrupted while it started, so that its state is unknown.
     """
 
     def __init__(self, number: int = 0, rank: int = 0, size: int = 1) -> None:
@@ -62,7 +62,7 @@ class Generation:
         self._groups: TorchGroups | None = None
         self._has_left = False
         self._neutral: list[Sequence[Work]] = []
-        self._loose: list[Sequence[Work]] = []  # of operations that have failed
+        self._loose: list[Sequence[Work]] = []  # works of failed operations
 
     def connect(
         self,
@@ -72,12 +72,12 @@ class Generation:
         askers: Collection[int],
         silence_seconds: float,
     ) -> None:
-        """The members are connected: from now on operations can run. In a world of one they always can.
+        """Take the group and the connection of the generation, so that operations can run.
 
         Args:
-            group: of the generation, which this owns from now on.
-            link: to its sequencer; the same.
-            carry_out: what the sequencer answers.
+            group: the group, which the generation then owns.
+            link: the connection to the sequencer, which it owns too.
+            carry_out: processes an answer of the sequencer.
             askers: see `Driver`.
             silence_seconds: how long the sequencer's host may acknowledge nothing.
         """
@@ -86,7 +86,7 @@ class Generation:
         self.driver = Driver(link, self.sets.list_ranks, carry_out, askers)
 
     def start(self, operation: Operation[object], terms: Release) -> Sequence[Work] | RuntimeError:
-        """Begin to communicate; the error when that cannot be begun, without the frames that hold the group."""
+        """Start an operation's communication; return its works, or the error without its traceback's frames."""
         groups = self._groups
         question = terms.question
         try:
@@ -98,19 +98,19 @@ class Generation:
         except RuntimeError as error:
             self.is_unsure = True
             return error.with_traceback(None)
-        except BaseException:  # an exception of a signal's handler
+        except BaseException:  # from a signal's handler
             self.is_unsure = True
             raise
 
     def take_part(self, terms: Release, device: torch.device | None = None) -> RuntimeError | None:
-        """Start an operation for which this rank, having joined, did not ask; what was wrong.
+        """Start an operation that this rank, after `join()`, has not submitted; return the error, if any.
 
         Args:
-            terms: of the release.
-            device: for operations on CUDA: the thread that drives may have another current one than the program.
+            terms: the release.
+            device: the device for operations on CUDA: the driving thread may have another current device.
         """
         if terms.question.signature.payload_dtype:
-            return None  # nobody communicates: the others would not come to connect a group
+            return None  # the sequencer has combined the payloads: no rank communicates
         self._neutral = [works for works in self._neutral if not all(work.is_completed() for work in works)]
         neutral = make_neutral(terms, self.rank, device if terms.question.signature.device != "cpu" else None)
         try:
@@ -118,13 +118,13 @@ class Generation:
             if isinstance(works, RuntimeError):
                 return works
             self._neutral.append(works)
-        except BaseException:  # of a signal's handler, before anybody had what was begun
+        except BaseException:  # from a signal's handler, before the works were stored
             self.is_unsure = True
             raise
         return None
 
     def change_sets(self, terms: Release) -> None:
-        """Every rank makes and removes process sets at the same place in the order."""
+        """Add or remove a process set, at the same place in the order on every rank."""
         match terms.question.signature.kind:
             case Kind.ADD_SET:
                 self.sets.add(terms.value, terms.sizes[0], terms.index)
@@ -135,36 +135,36 @@ class Generation:
                 self.sets.remove(number)
 
     def note_failure(self, reason: str) -> None:
-        """Nothing will be answered any more. The first reason is the cause of all that follow."""
+        """Store the reason of the failure; the first one is the cause of all others."""
         if self.failure is None:
             self.failed_at = time.monotonic()
             self.failure = reason
 
     def keep(self, works: Sequence[Work]) -> None:
-        """Nobody waits for these any more, since one of them has failed; the others may be under way still."""
+        """Keep the works of a failed operation until `close`: some of them may still be running."""
         self._loose.append(works)
 
     def interrupt(self) -> bool:
-        """Make what runs raise immediately, here and in the peers; whether that has succeeded: see `Interruptible`."""
+        """Abort the running works, here and on the peers; return whether that succeeded: see `Interruptible`."""
         groups = self._groups
         return groups is None or groups.interrupt()
 
     def find_silent(self, limit_seconds: float) -> str:
-        """The address of a peer whose host has acknowledged nothing for so long; "" for none."""
+        """The address of a peer whose host has acknowledged nothing for this long; "" for none."""
         groups = self._groups
         return "" if groups is None else groups.find_silent(limit_seconds)
 
     def leave(self, find_farewell: Callable[[], Farewell] = Farewell, kind: Frame = Frame.LEAVE) -> None:
-        """Say goodbye to the sequencer, unless that was done; see `Driver.leave`."""
+        """Send the farewell to the sequencer, once; see `Driver.leave`."""
         if self.driver is not None and not self._has_left:
             self._has_left = True
             self.driver.leave(find_farewell, kind)
 
     def close(self, running: Iterable[Sequence[Work]] = ()) -> bool:
-        """Leave, and end the groups; False where something that runs does not end, and they had to be abandoned.
+        """Leave, and close the groups; return False if a work does not complete and the groups were abandoned.
 
         Args:
-            running: what was started and has not been waited for.
+            running: works that were started and not awaited.
         """
         self.leave()
         groups, self._groups = self._groups, None
@@ -173,17 +173,17 @@ class Generation:
         deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
         begun = (*running, *self._neutral, *self._loose)
         if self.is_unsure or not _end_all(begun, deadline_seconds):
-            groups.abandon()  # to destroy them would be to wait for what gloo has forgotten
+            groups.abandon()  # destroying them would wait for works that gloo never completes
             return False
         for works in self._neutral:
-            await_works(works)  # their failures are nobody's
+            await_works(works)  # their errors concern no operation of this rank
         self._neutral.clear()
         self._loose.clear()
         groups.close()
         return True
 
     def abandon(self) -> None:
-        """In a forked child: threads and connections belong to the parent."""
+        """Abandon the groups in a forked child: threads and connections belong to the parent."""
         if self.driver is not None:
             self.driver.abandon()
         groups, self._groups = self._groups, None
@@ -192,5 +192,5 @@ class Generation:
 
 
 def _end_all(begun: Iterable[Sequence[Work]], deadline_seconds: float) -> bool:
-    """Give each its chance, also after one has not ended."""
+    """Wait for each list of works, also after one has not completed; return whether all have."""
     return all([end_before(works, deadline_seconds) for works in begun])  # noqa: C419 - see above

@@ -1,6 +1,6 @@
-"""Asynchronous operations as numbers: what the framework packages hand to programs, as Horovod does.
+"""The handles of asynchronous operations as programs see them: integers, as in Horovod.
 
-A table belongs to one generation: `shutdown()` and `init()` begin a new one, whose numbers start at 1 again.
+After `shutdown()` and `init()` a new table starts, with handles from 1 again.
 """
 
 import itertools
@@ -11,12 +11,12 @@ from worker_runtime.coordination.operation import Handle
 
 
 class HandleTable:
-    """The operations that were submitted asynchronously and not synchronised yet; for any thread.
+    """The asynchronous operations that are not synchronized yet. Any thread may use it.
 
-    A handle that is never synchronised keeps its tensors alive as long as the table.
+    A handle that is never synchronized keeps its tensors alive as long as the table lives.
 
     Args:
-        wait: for an operation.
+        wait: waits for an operation, and returns its result.
     """
 
     def __init__(self, wait: Callable[[Handle[Any]], Any]) -> None:
@@ -31,33 +31,33 @@ class HandleTable:
         return iter(tuple(self._entries))
 
     def add(self, handle: Handle[Any], convert: Callable[[Any], Any] | None = None) -> int:
-        """Give a submitted operation its number.
+        """Add a submitted operation, and return its number.
 
         Args:
-            handle: of the operation.
-            convert: makes of the operation's result what `synchronize` returns; None where that is the same.
+            handle: the operation's handle.
+            convert: turns the operation's result into the return value of `synchronize`; None where it is the same.
         """
         number = next(self._numbers)
         self._entries[number] = handle, convert
         return number
 
     def poll(self, number: int) -> bool:
-        """Whether `synchronize` would return, or raise, at once.
+        """Whether `synchronize` returns or raises without waiting.
 
         Raises:
-            ValueError: there is no such handle, or it was synchronised before.
+            ValueError: the handle does not exist, or is already synchronized.
         """
         handle, _ = self._find(number)
         return handle.is_done()
 
     def synchronize(self, number: int) -> Any:  # noqa: ANN401 - what the operation gives
-        """Wait for an operation and return its result; the number is gone afterwards, however it ends.
+        """Wait for an operation, return its result, and remove the handle, also after an error.
 
-        A wait that was interrupted (KeyboardInterrupt) may be repeated.
+        After an interrupted wait (KeyboardInterrupt) the handle remains.
 
         Raises:
-            ValueError: there is no such handle, or it was synchronised before.
-            HorovodInternalError: the operation did not complete.
+            ValueError: the handle does not exist, or is already synchronized.
+            HorovodInternalError: the operation failed.
         """
         handle, convert = self._find(number)
         try:

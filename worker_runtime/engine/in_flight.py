@@ -1,7 +1,4 @@
-"""The operations that somebody still waits for; they belong to the process, and outlive generations.
-
-Beside them stands how far the ranks have trained together, as this rank knows it.
-"""
+"""The operations in flight, which survive changes of the generation; and the steps that the ranks have completed."""
 
 import threading
 from collections import Counter
@@ -12,24 +9,24 @@ from worker_runtime.collectives.agreements import Commit
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
-from worker_runtime.engine.losses import Retry, is_made_anew
+from worker_runtime.engine.losses import Retry, runs_with_step
 from worker_runtime.groups.torch_groups import Work, end_before
 
 
 class Steps:
-    """Of one engine.
+    """The steps that the ranks of an engine have completed, as this rank knows them.
 
     Args:
-        rank: of this worker.
-        size: of the job.
+        rank: this worker's rank.
+        size: the size of the job.
 
-    original_rank: this worker's rank when the engine was made.
-    original_ranks: the ranks that the present members had when the engine was made, by their present ranks.
-    committed: how many steps all ranks have committed, and the original ranks of those that took part in the last one.
-        It counts the steps of the last rank that is left, too, which waits for no other rank.
-    rounds: the commit rounds that were completed, by set.
+    original_rank: this worker's rank when the engine was created.
+    original_ranks: the present members' ranks when the engine was created, in the order of their present ranks.
+    committed: the number of steps that all ranks have committed, and the original ranks that took part in the last one.
+        It includes the steps of a single surviving rank.
+    rounds: the number of completed commit rounds of each set.
     has_stepped: all ranks have completed a step.
-    is_stopping: a stop notice for the job had come when the last of these was released; the same on all ranks.
+    is_stopping: the last step was released after a stop notice for the job; the same on all ranks.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -40,32 +37,32 @@ class Steps:
         self.has_stepped = self.is_stopping = False
 
     def note_step(self, process_set: int, *, is_stopping: bool) -> None:
-        """A step of a set is complete on this rank.
+        """Note that this rank has completed a step of a set.
 
         Args:
-            process_set: its number.
-            is_stopping: a stop notice for the job had come before the step's last release.
+            process_set: the number of the set.
+            is_stopping: the step's last release came after a stop notice for the job.
         """
         if process_set == GLOBAL_SET:
             self.has_stepped = True
             self.is_stopping |= is_stopping
 
     def note_commit(self, process_set: int, ranks: Sequence[int]) -> None:
-        """All ranks of the job, or of one of its sets, have committed a step; by the ranks of the generation."""
+        """Note that these ranks, all members of a set, have committed a step."""
         if process_set == GLOBAL_SET:
             self.committed = self.committed[0] + 1, tuple(self.original_ranks[rank] for rank in ranks)
 
 
 class InFlight:
-    """Handles by set and name, from their submission until their result is used.
+    """The handles in flight, from their submission until their result is used.
 
     Args:
-        steps: of the engine.
-        retry: the loss policy, where operations are run again.
+        steps: the engine's steps.
+        retry: the loss policy of an elastic job; else None.
 
-    handles: to be looked up.
-    lock: under which an operation becomes done, and one generation follows another.
-    changed: is notified when a handle or the generation may have changed.
+    handles: the handles by set and name.
+    lock: held when an operation completes, and when the generation changes.
+    changed: notified when a handle or the generation may have changed.
     """
 
     def __init__(self, steps: Steps, retry: Retry | None) -> None:
@@ -75,20 +72,20 @@ class InFlight:
         self.renew_lock()
 
     def renew_lock(self) -> None:
-        """In a forked child: another thread of the parent may have held it."""
-        self.lock = threading.RLock()  # a signal's handler may call shutdown(), and nothing else
+        """Create a new lock, also in a forked child: another thread of the parent may have held the earlier one."""
+        self.lock = threading.RLock()  # reentrant, since a signal's handler may call shutdown()
         self.changed = threading.Condition(self.lock)
 
     def __iter__(self) -> Iterator[Handle[Any]]:
         return iter(list(self.handles.values()))
 
     def put(self, handle: Handle[Any]) -> None:
-        """It was submitted."""
+        """Add a submitted handle."""
         question = handle.operation.question
         self.handles[question.process_set, question.name] = handle
 
     def forget(self, handle: Handle[Any]) -> bool:
-        """Its result is used, or it has failed: its name is free. Whether nobody has told so before."""
+        """Remove a handle and free its name; return whether it was there."""
         question = handle.operation.question
         key = question.process_set, question.name
         if self.handles.get(key) is not handle:
@@ -97,18 +94,18 @@ class InFlight:
         return True
 
     def take_all(self) -> list[Handle[Any]]:
-        """All of them; none is left."""
+        """Remove and return all handles."""
         handles, self.handles = list(self.handles.values()), {}
         return handles
 
     def fail_pending(self, make_error: Callable[[str], Exception]) -> None:
-        """What is not answered yet fails, with the error that is made of its title."""
+        """Fail all unanswered operations with the error that `make_error` creates from the title."""
         for handle in self:
             if not handle.is_answered:
                 handle.fail(make_error(handle.title))
 
     def settle(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:
-        """Its works have ended well; whether its result will be used: False where it was interrupted before."""
+        """Note that the works of a handle have completed; return False if it was interrupted before."""
         with self.lock:
             if handle.terms is not terms:
                 return False
@@ -117,7 +114,7 @@ class InFlight:
         return True
 
     def succeed(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:
-        """Whether a released operation has ended well: then it is done, though nobody has waited for it yet.
+        """Note a released operation as done if its works have completed; return whether they have.
 
         The caller holds the lock.
         """
@@ -128,22 +125,22 @@ class InFlight:
         return True
 
     def note_end(self, handle: Handle[Any], terms: Release, generation: Generation) -> None:
-        """It has ended well, unless that was noted before. The caller holds the lock."""
+        """Note that an operation is done, once. The caller holds the lock."""
         if not self.forget(handle) or self._retry is None:
             return
         operation = handle.operation
-        if is_made_anew(operation):
+        if runs_with_step(operation):
             return
         is_stopping = terms.index >= generation.stops_from
         if isinstance(operation, Commit):
             self._steps.note_commit(terms.question.process_set, terms.members)
             self._steps.note_step(terms.question.process_set, is_stopping=is_stopping)
-        if terms.index >= 0:  # else this rank is alone, and nobody else waits for it
+        if terms.index >= 0:  # else this rank is alone in the set
             self._retry.remember(operation, terms, handle.payload, is_stopping=is_stopping)
 
 
 def _have_succeeded(works: Sequence[Work]) -> bool:
-    """Whether all of them have ended well; those that end soon are waited for."""
+    """Whether all works have completed without an error; waits briefly for works that are about to."""
     try:
         return end_before(works, 0.0) and all(work.wait() for work in works)
     except RuntimeError:

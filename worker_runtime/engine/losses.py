@@ -1,4 +1,4 @@
-"""What an engine does about the loss of a rank: its operations fail, or they are run again in the next generation."""
+"""The loss policy of an engine: after the loss of a rank its operations fail, or run again in the next generation."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,63 +11,63 @@ from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Question, Release
 from worker_runtime.rendezvous import CompletedOperation
 
-# Of so many operations that were done last a report tells. Survivors are never further apart than the sequencer's loss
-# lets them be: the releases that one has read from its socket, and another has not.
+# A report lists this many of the last completed operations. Survivors differ at most by the releases that one has read
+# from its socket and another has not.
 _REMEMBERED = 256
-_TOLD = 32  # so many of them are told with the sequencer's answer, so that others, who have not got it, can continue
-_TOLD_BYTES = 1024  # if the answer is no longer than that, as that of a loss or an accuracy
-STOPPING = b"s"  # what is told as the answer to a commit round before which a stop notice had come
+_ANSWERED = 32  # of these, the last ones are reported with the sequencer's answer, for survivors that did not get it
+_ANSWER_BYTES = 1024  # longer answers are not reported; that of a loss or an accuracy is shorter
+STOPPING = b"s"  # the reported answer of a commit round that came after a stop notice
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The job ends with its first loss, and what is pending fails.
+    """The job ends with the first loss, and pending operations fail.
 
-    find_cause: is asked after a failure whether a better reason is known than gloo's.
+    find_cause: returns a better reason of a failure than gloo's, if one is known.
     """
 
     find_cause: Callable[[], str | None] = lambda: None
 
 
 class Retry:
-    """What is pending waits for the next generation, and runs again there: see `Succession`.
+    """Pending operations wait for the next generation, and run again there: see `Succession`.
 
     Args:
-        tell_trouble: is told, in a sentence, of a generation that cannot go on; any thread may call it, repeatedly.
+        report_failure: called with the number of a failed generation and the reason; from any thread, repeatedly.
 
-    floor: the index of a release; all operations below it may have been forgotten.
+    floor: the low watermark: completed operations with a smaller release index may have been forgotten.
     """
 
-    def __init__(self, tell_trouble: Callable[[int, str], None]) -> None:
-        self.tell_trouble = tell_trouble
+    def __init__(self, report_failure: Callable[[int, str], None]) -> None:
+        self.report_failure = report_failure
         self.floor = 0
-        self._completed: deque[tuple[Release, int, bytes]] = deque()  # of a commit round its number; what is told
+        self._completed: deque[tuple[Release, int, bytes]] = deque()  # with the commit round (or 0), and the answer
 
     def remember(self, operation: Operation[Any], terms: Release, payload: memoryview, *, is_stopping: bool) -> None:
-        """An operation is done on this rank; others may not know that yet.
+        """Remember a completed operation for the report; other ranks may not have completed it.
 
         Args:
-            operation: which.
-            terms: of its release.
-            payload: what came with it.
-            is_stopping: a stop notice for the job had come before the release.
+            operation: the operation.
+            terms: its release.
+            payload: the payload of the release.
+            is_stopping: the release came after a stop notice for the job.
         """
         number = operation.number if isinstance(operation, Commit) else 0
-        told = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
-        self._completed.append((terms, number, STOPPING if number and is_stopping else told))
+        answer = bytes(payload) if payload.nbytes <= _ANSWER_BYTES else b""
+        self._completed.append((terms, number, STOPPING if number and is_stopping else answer))
         if len(self._completed) > _REMEMBERED:
             forgotten, _, _ = self._completed.popleft()
             self.floor = max(self.floor, forgotten.index + 1)
 
     def list_completed(self) -> Iterator[CompletedOperation]:
-        """For the report."""
-        untold = len(self._completed) - _TOLD
-        for place, (terms, number, told) in enumerate(self._completed):
-            answer = told if number else encode_answer(terms, told) if place >= untold else b""
+        """The completed operations for the report."""
+        unanswered = len(self._completed) - _ANSWERED
+        for place, (terms, number, payload) in enumerate(self._completed):
+            answer = payload if number else encode_answer(terms, payload) if place >= unanswered else b""
             yield CompletedOperation(terms.members, terms.question.name, terms.index, number, answer)
 
     def forget(self) -> None:
-        """Another generation begins."""
+        """Forget all operations, at the start of another generation."""
         self._completed.clear()
         self.floor = 0
 
@@ -76,18 +76,18 @@ LossPolicy: TypeAlias = Fail | Retry
 
 
 def encode_answer(terms: Release, payload: bytes) -> bytes:
-    """What makes the result of an operation whose data have travelled as payload; b"" where none have."""
+    """The sequencer's answer to an operation with a payload, from which its result can be computed; else b""."""
     return wire.encode_releases(0, terms, (payload,)) if payload else b""
 
 
 def decode_answer(answer: bytes, question: Question, members: tuple[int, ...]) -> tuple[Release, memoryview]:
-    """What to finish an operation with that others have done, and its payload; b"" is the answer to a barrier."""
+    """The release and the payload to finish an operation that other ranks have completed; b"" answers a barrier."""
     if not answer:
         return Release(-1, question, members), memoryview(b"")
     released = next(wire.decode_releases(memoryview(answer), lambda _: len(members)))
     return Release(-1, question, members, released.joined, released.sizes, released.value), released.payload
 
 
-def is_made_anew(operation: Operation[Any]) -> bool:
-    """Whether whoever waits for it runs more than it again: then nobody else need know of it."""
+def runs_with_step(operation: Operation[Any]) -> bool:
+    """Whether the operation runs again only as part of its optimizer's step, so that it is not reported."""
     return operation.is_of_step and not isinstance(operation, Commit)

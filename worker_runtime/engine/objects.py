@@ -1,7 +1,7 @@
-"""Python objects between workers: cloudpickle makes the bytes, a collective carries them.
+"""Python objects between workers: pickled by cloudpickle, and sent by a collective.
 
-Whoever can unpickle something for a worker can run what he likes in it, so each object carries a proof (an HMAC) that
-somebody who has the generation's key has sent it under this name; nothing is unpickled without.
+Unpickling can execute any code. So each object carries an HMAC of the generation's key over its name, sender and bytes,
+and is unpickled only if the HMAC is right.
 """
 
 import hashlib
@@ -35,24 +35,24 @@ def broadcast_object(
     kind: str = "broadcast_object",
     note: str = "",
 ) -> Any:  # noqa: ANN401 - any object
-    """The root's object on every rank of a set: itself on the root, a copy elsewhere.
+    """The root's object on every rank of a set: the object itself on the root, a copy elsewhere.
 
-    The root's bytes, and no others', are gathered, so that one operation tells their number too.
+    It is an allgather in which only the root has rows, so that one operation sends the number of bytes too.
 
     Args:
-        engine: of the generation.
-        value: the object; counts on the root alone.
+        engine: the engine.
+        value: the object; ignored on other ranks than the root.
         root: the root's rank in the job.
-        name: by which the ranks' calls find each other; without one, calls are counted.
+        name: the program's name; without one, calls are numbered.
         process_set: the set's number.
-        kind: the function that the program calls, for messages.
-        note: what else all ranks must have alike.
+        kind: the name of the function that the program calls.
+        note: a description that must be the same on all ranks.
 
     Raises:
         ValueError: the set is unknown, or this rank or the root is not in it.
-        HorovodInternalError: the ranks do not have the same root and note, the operation failed, what came was not sent
-            by the root, or the root could not pickle it.
-        Exception: on the root, what pickling has raised.
+        HorovodInternalError: the ranks have different roots or notes; the operation failed; the object has a wrong
+            HMAC; or the root cannot pickle it.
+        Exception: on the root, the error of pickling.
     """
     among = engine.find_members(process_set, kind)
     root = read_root(kind, root, among.ranks)
@@ -74,19 +74,19 @@ def allgather_object(
     name: str | None = None,
     process_set: int = GLOBAL_SET,
 ) -> list[Any]:
-    """The objects of all ranks of a set, in rank order; also this rank's own is a copy.
+    """Copies of the objects of all ranks of a set, in rank order.
 
     Args:
-        engine: of the generation.
+        engine: the engine.
         value: this rank's object.
-        name: by which the ranks' calls find each other; without one, calls are counted.
+        name: the program's name; without one, calls are numbered.
         process_set: the set's number.
 
     Raises:
         ValueError: the set is unknown, or this rank is not in it.
-        HorovodInternalError: the operation failed, something that came was not sent by a worker of the job, or a rank
-            could not pickle its object.
-        Exception: on that rank, what pickling has raised.
+        HorovodInternalError: the operation failed; an object has a wrong HMAC; or another rank cannot pickle its
+            object.
+        Exception: the error of pickling this rank's object.
     """
     among = engine.find_members(process_set, "allgather_object")
     title = engine.make_name("allgather_object", name, process_set)
@@ -99,13 +99,13 @@ def allgather_object(
 
 
 class _Unpicklable(NamedTuple):
-    """Travels in the place of an object that could not be pickled: the others wait for something."""
+    """Sent in place of an object that cannot be pickled, because the other ranks wait for an object."""
 
     cause: str
 
 
 class _RootRows(Allgather):
-    """Gathers the rows of one rank: then it does not matter who else is left."""
+    """An allgather in which only the root has rows; it can run again with any survivors that include the root."""
 
     def __init__(self, data: torch.Tensor, root: int, among: Members, name: str, note: str) -> None:
         super().__init__((data,), among, name, note=f"root rank {root}{', ' * bool(note)}{note}")
@@ -115,11 +115,11 @@ class _RootRows(Allgather):
 
     @property
     def needed_rank(self) -> int:
-        """The one that has rows."""
+        """The root."""
         return self._root
 
     def find_obstacle(self, *, is_begun: bool) -> str:
-        """None: see `Operation`."""
+        """Return "": see `Operation`."""
         del is_begun
         return ""
 
@@ -129,7 +129,7 @@ class _RootRows(Allgather):
 
 
 def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
-    """The proof and the pickled object, as one row of bytes; with an error, that row tells the others of it."""
+    """The HMAC and the pickled object as a tensor of bytes; after an error of pickling, the error in its place."""
     stream = io.BytesIO()
     stream.write(bytes(_PROOF_BYTES))
     try:
@@ -147,14 +147,14 @@ def _unpack(engine: Engine, title: str, data: torch.Tensor, rank: int) -> Any:  
     proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
     if not hmac.compare_digest(proof, _prove(engine.key, title, rank, pickled)):
         raise ForgedObjectError(title, rank)
-    value = pickle.loads(pickled)  # noqa: S301 - a worker of this job has sent it, which was proved
+    value = pickle.loads(pickled)  # noqa: S301 - its HMAC proves that a worker of this job has sent it
     if isinstance(value, _Unpicklable):
         raise UnpicklableError(make_title(title), rank, value.cause)
     return value
 
 
 def _prove(key: bytes, title: str, rank: int, pickled: memoryview) -> bytes:
-    """What only somebody with the key can make of these bytes, this name and this sender."""
+    """The HMAC of an object's name, sender and bytes."""
     proof = hmac.new(key, f"{title} of rank {rank}\0".encode(), hashlib.sha256)
     proof.update(pickled)
     return proof.digest()

@@ -1,12 +1,11 @@
-"""What all ranks of a generation know alike: its process sets, and the names under which operations travel.
+"""The process sets of a generation, and the names of operations; both are the same on all ranks.
 
-Sets change only by releases, so that every rank sees each change at the same place in the order of operations; and from
-one generation to the next.
+Sets change only by releases, so that every rank sees each change at the same place in the order of operations, and by a
+change of the generation.
 
-Operations to which the program gives no name are counted. The ranks' n-th calls of a kind in a set belong together. So
-what is counted must be the same on all members: each kind and set is counted by itself, since ranks use different sets;
-anew after each join, since a rank that has joined early has counted less than the others; and anew in a set whose
-number another one had before, with other members.
+Operations without a name from the program are numbered: the ranks' n-th calls of a kind in a set are matched. So the
+counts must be the same on all members. Each kind and set has its own count. All counts restart after each join, since a
+rank that joined early has made fewer calls. The counts of a set restart when its number gets another set.
 """
 
 import threading
@@ -18,27 +17,27 @@ from worker_runtime.errors import SetLostError, WrongArgumentError
 
 
 class ProcessSets:
-    """Numbers and their ranks; the set 0 has all ranks."""
+    """The process sets by number. Set 0 has all ranks."""
 
     def __init__(self, rank: int, size: int, generation: int = 0) -> None:
         self._rank = rank
         self._generation = generation
         self._members = {GLOBAL_SET: Members(GLOBAL_SET, tuple(range(size)), rank, generation)}
         self._marks: dict[int, object] = {}
-        self._lost: dict[int, tuple[int, ...]] = {}  # members of the former generations, by their ranks there
+        self._lost: dict[int, tuple[int, ...]] = {}  # lost members by their former ranks
         self._superseded: set[int] = set()
-        self._versions = {GLOBAL_SET: -1}  # the index of the release that made it; numbers are used again
+        self._versions = {GLOBAL_SET: -1}  # the index of the release that added it; numbers are used again
 
     def find(self, number: int, title: str) -> Members:
-        """The set as this rank sees it.
+        """The members of a set as this rank sees it.
 
         Args:
-            number: of the set.
-            title: of the operation that is to run in it, for the messages, which are Horovod's.
+            number: the number of the set.
+            title: the operation, for the messages, which are Horovod's.
 
         Raises:
-            ValueError: there is no such set, or this rank is not in it.
-            SetLostError: it has lost a member since it was made.
+            ValueError: the set does not exist, or this rank is not in it.
+            SetLostError: the set has lost a member.
         """
         members = self._members.get(number)
         if number in self._lost:
@@ -50,48 +49,48 @@ class ProcessSets:
         return members
 
     def look_up(self, number: int) -> Members | None:
-        """A set, of which this rank need not be a member; None where there is none."""
+        """The members of a set, also if this rank is not one; None if the set does not exist."""
         return self._members.get(number)
 
     def count(self, number: int) -> int:
-        """How many members a set has."""
+        """The number of members of a set."""
         return len(self._members[number].ranks)
 
     def list_ranks(self, number: int) -> tuple[int, ...]:
-        """A set's ranks, whether this rank is among them or not; raises KeyError where there is no such set."""
+        """The ranks of a set, also if this rank is not one; raises KeyError if the set does not exist."""
         return self._members[number].ranks
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Of all sets."""
+        """The numbers of all sets."""
         return tuple(sorted(self._members))
 
     def version(self, number: int) -> int:
-        """Tells sets apart that had the same number one after the other."""
+        """A value that distinguishes sets that had the same number one after the other."""
         return self._versions[number]
 
     def find_mark(self, number: int) -> object:
-        """Tells a set apart from others that have had its number, through all generations; None where there is none."""
+        """An object that distinguishes a set from others of its number through all generations; None for no set."""
         return self._marks.get(number)
 
     def is_current(self, number: int) -> bool:
-        """Whether no other set may have the same ranks: it has all its members, and was not superseded."""
+        """Whether a second set of the same ranks is a duplicate: the set has all members, and is not superseded."""
         return number not in self._lost and number not in self._superseded
 
     def supersede(self) -> None:
-        """An elastic function begins again in place: it makes its sets again, beside those that there are."""
+        """Allow duplicates of all present sets, because an elastic function restarts and adds its sets again."""
         self._superseded.update(self._marks)
 
     def list_lost(self, number: int) -> tuple[int, ...]:
-        """The members that a set has lost since it was made, by their former ranks."""
+        """The members that a set has lost, by their former ranks."""
         return self._lost.get(number, ())
 
     def move_from(self, former: "ProcessSets", ranks: Mapping[int, int]) -> None:
-        """Have the sets of the generation before, of those members that are left.
+        """Take over the sets of the former generation with their surviving members.
 
         Args:
-            former: that generation's.
-            ranks: of each rank that is left, its new one.
+            former: the sets of the former generation.
+            ranks: the new rank of each surviving rank.
         """
         for number in former.numbers:
             if not former.is_current(number):
@@ -105,11 +104,11 @@ class ProcessSets:
                     self._lost[number] = tuple(sorted(lost))
 
     def find_free(self) -> int:
-        """The least number that no set has."""
+        """The smallest unused number."""
         return next(number for number in range(1, len(self._members) + 1) if number not in self._members)
 
     def add(self, number: int, ranks: tuple[int, ...], version: int) -> None:
-        """A set was made; or one of the generation before was made known in this one."""
+        """Add a new set, or register one of the former generation."""
         if number not in self._members or not self.count(number):
             self._marks[number] = object()
             self._lost.pop(number, None)
@@ -117,7 +116,7 @@ class ProcessSets:
         self._put(number, ranks, version)
 
     def remove(self, number: int) -> None:
-        """A set is gone."""
+        """Remove a set."""
         del self._members[number], self._versions[number], self._marks[number]
         self._lost.pop(number, None)
         self._superseded.discard(number)
@@ -128,22 +127,22 @@ class ProcessSets:
 
 
 _LONG = 8000  # characters; in UTF-8 each has up to four bytes
-_MAX_BYTES = 4 * _LONG  # a question and whatever is derived from its name have room for twice as many
+_MAX_BYTES = 4 * _LONG  # a request, with suffixes of the name, has room for twice as many
 
 
 class Names:
-    """Counts unnamed operations; for any thread."""
+    """Names operations, and numbers unnamed ones. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[tuple[int, str], int] = {}  # by set and kind
-        self._joins = 0  # that have been completed
+        self._joins = 0  # the number of completed joins
 
     def make(self, kind: str, name: str | None, process_set: int) -> str:
-        """The name of the next operation: "allreduce.loss", or "allreduce.noname.3".
+        """The full name of the next operation: "allreduce.loss", or "allreduce.noname.3".
 
         Raises:
-            WrongArgumentError: the name is no text, or cannot travel.
+            WrongArgumentError: the name is not a str, or cannot be encoded.
         """
         if name is not None:
             if not isinstance(name, str):
@@ -157,13 +156,13 @@ class Names:
             return f"{kind}.noname.{f'{self._joins}.' if self._joins else ''}{count}"
 
     def count_join(self) -> None:
-        """All ranks have joined."""
+        """Restart all counts after a completed join."""
         with self._lock:
             self._joins += 1
             self._counts.clear()
 
     def forget(self, process_set: int) -> None:
-        """The set is gone."""
+        """Drop the counts of a removed set."""
         with self._lock:
             self._counts = {key: count for key, count in self._counts.items() if key[0] != process_set}
 
@@ -172,6 +171,6 @@ def _check(kind: str, name: str) -> None:
     try:
         count = len(name.encode())
     except UnicodeEncodeError as error:
-        raise WrongArgumentError(f"{kind}: name is {name[:40]!r}, which is no text that can travel: {error}") from None
+        raise WrongArgumentError(f"{kind}: name is {name[:40]!r}, which cannot be encoded in UTF-8: {error}") from None
     if count > _MAX_BYTES:
-        raise WrongArgumentError(f"{kind}: name begins with {name[:40]!r} and has {count} bytes; give a shorter one")
+        raise WrongArgumentError(f"{kind}: name starts with {name[:40]!r} and has {count} bytes; give a shorter one")

@@ -1,12 +1,11 @@
-"""Brings an engine from one generation into the next: it is suspended, adopts the next generation, and is resumed.
+"""Moves an engine from one generation to the next: suspend, adopt, resume.
 
-Between the two nothing raises and nothing returns: a thread that waits goes on waiting, and what is submitted waits as
-well. When the engine is resumed, each pending operation is run again with the ranks that are left, but for those of an
-optimizer's step, which is run again as a whole by its reducer (`StepRevokedError`), and for rounds that are known to be
-done.
+In between, threads that wait continue to wait, and submitted operations wait too. `resume` runs each pending operation
+again with the surviving ranks, with two exceptions: the operations of an optimizer's step raise StepRevokedError, and
+the reducer runs the whole step again; commit rounds that the recovery decision calls done are not repeated.
 
-What makes this right is the snapshot: it is taken under the lock under which every operation becomes done, after the
-sequencer has said that nothing more is released, and nothing of the old generation becomes done after it.
+The snapshot makes this correct. It is taken under the lock that every completion holds, after the sequencer has
+reported that it releases nothing more. No operation of the old generation completes after it.
 """
 
 from collections.abc import Mapping
@@ -19,39 +18,39 @@ from worker_runtime.coordination.operation import Handle, State
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
-from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, is_made_anew
+from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, runs_with_step
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
 from worker_runtime.rendezvous import JoinReason, PendingOperation, Report, Verdict
 
-_HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone
+_HALT_SECONDS = 0.3  # how long to wait for the sequencer's last answer: it may itself be lost
 
 
 class Succession:
-    """Of the generations of one engine; for the thread that recovers, but for the two notes.
+    """Moves one engine between generations. For the recovery thread; the two `note_` methods are for any thread.
 
     Args:
-        engine: whose operations are run again.
+        engine: the engine.
         retry: its loss policy.
     """
 
     def __init__(self, engine: Engine, retry: Retry) -> None:
         self.engine = engine
         self._retry = retry
-        self._indices: dict[Handle[Any], int] = {}  # of operations that had been released when they were interrupted
+        self._indices: dict[Handle[Any], int] = {}  # the release indices of interrupted operations
         self._reported: set[Handle[Any]] = set()
-        self._departed: set[tuple[int, int]] = set()  # generations, and ranks in them
-        self._interrupted = 0  # the newest generation that is known to have been
+        self._departed: set[tuple[int, int]] = set()  # (generation, rank) of members that have exited with 0
+        self._interrupted = 0  # the newest generation that was interrupted
 
     def suspend(self, reason: str) -> None:
-        """Stop all that is under way, here and in the peers; what is pending waits from now on. May be repeated.
+        """Abort all running operations, here and on the peers; pending operations wait. May be repeated.
 
-        `disconnect` has to follow, but later: it takes longer than the others have to wait for the report.
+        Call `disconnect` afterwards, but only after the report is sent: it takes time.
 
         Args:
-            reason: why, for the peers.
+            reason: the reason, for the peers.
 
         Raises:
-            StuckError: what is under way cannot be stopped.
+            StuckError: a running operation cannot be aborted.
         """
         engine = self.engine
         with engine.ending:
@@ -71,17 +70,17 @@ class Succession:
                 engine.in_flight.changed.notify_all()
 
     def disconnect(self) -> None:
-        """Wait for the end of what was suspended, and end its connections: nothing more is written by it."""
+        """Close the suspended generation, after which its operations write to no tensor."""
         with self.engine.ending:
             if self.engine.is_suspended:
                 self.engine.current.close()
 
     def report(self) -> Report:
-        """What is pending, as of one that would go on where it stands; only while suspended."""
+        """The report of a worker that can continue: its pending and completed operations. Only while suspended."""
         engine = self.engine
         with engine.in_flight.lock:
             self._reported = {handle for handle in engine.in_flight if not handle.is_answered}
-            pending = [self._describe(handle) for handle in self._reported if not is_made_anew(handle.operation)]
+            pending = [self._describe(handle) for handle in self._reported if not runs_with_step(handle.operation)]
             return Report(
                 JoinReason.CONTINUE,
                 pending=tuple(pending),
@@ -91,13 +90,13 @@ class Succession:
             )
 
     def adopt(self, number: int, rank: int, size: int, verdict: Verdict) -> None:
-        """Belong to the next generation, whose members are not connected yet; what its verdict calls done is done.
+        """Enter the next generation, which is not connected yet. Complete the operations that its verdict calls done.
 
         Args:
-            number: of the generation.
-            rank: of this worker in it.
-            size: of the generation.
-            verdict: RETRY.
+            number: the number of the generation.
+            rank: this worker's rank in it.
+            size: the size of the generation.
+            verdict: the recovery decision, which is RETRY.
         """
         engine, generation = self.engine, Generation(number, rank, size)
         self.disconnect()
@@ -116,23 +115,23 @@ class Succession:
             engine.in_flight.changed.notify_all()
 
     def resume(self, group: Group | None, link: Link | None) -> None:
-        """Go on in the generation that was adopted.
+        """Connect the adopted generation, and run the pending operations again.
 
         Args:
-            group: of it, which the engine owns from now on; None in a world of one.
-            link: to its sequencer; the same.
+            group: the group, which the engine then owns; None in a world of one.
+            link: the connection to the sequencer, which it owns too.
 
         Raises:
-            HorovodInternalError: it has failed before all process sets were known in it; still suspended.
+            HorovodInternalError: the generation failed while its process sets were registered. Still suspended.
         """
         engine = self.engine
         generation = engine.current
         if group is not None and link is not None:
             engine.connect_current(group, link)
-            self._tell_early_news(generation)
+            self._send_early_notes(generation)
             self._announce_sets(generation)
         with engine.in_flight.changed:
-            if engine.is_closed:  # meanwhile: what was made since then is nobody's
+            if engine.is_closed:  # meanwhile
                 generation.close()
                 return
             engine.is_suspended = False
@@ -147,23 +146,23 @@ class Succession:
                     engine.in_flight.changed.notify_all()
 
     def note_departed(self, number: int, rank: int) -> None:
-        """A member has ended well: the sequencer refuses what needs it. For any thread, also while this is resumed.
+        """Note that a member has exited with 0, so that the sequencer refuses operations that need it. For any thread.
 
         Args:
-            number: of the generation.
-            rank: of the member in it.
+            number: the number of the generation.
+            rank: the member's rank in it.
         """
         self._departed.add((number, rank))
         generation = self.engine.current
         if generation.number == number and generation.driver is not None:
-            generation.driver.tell_departed(rank)
+            generation.driver.report_departed(rank)
 
     def note_interrupted(self, number: int, reason: str) -> None:
-        """A generation was interrupted: while this is resumed in it, it must not wait for who is lost. For any thread.
+        """Note that a generation was interrupted, so that `resume` does not wait for lost ranks. For any thread.
 
         Args:
-            number: of the generation.
-            reason: why, for the peers.
+            number: the number of the generation.
+            reason: the reason, for the peers.
         """
         self._interrupted = max(self._interrupted, number)
         generation = self.engine.current
@@ -171,7 +170,7 @@ class Succession:
             generation.driver.halt(reason, 0.0)
 
     def _take_stock(self) -> None:
-        """Decide for each operation in flight whether it is done; the caller holds the lock."""
+        """Decide for each operation in flight whether it is done. The caller holds the lock."""
         engine = self.engine
         for handle in engine.in_flight:
             terms = handle.terms
@@ -195,8 +194,8 @@ class Succession:
             obstacle=operation.find_obstacle(is_begun=index is not None),
         )
 
-    def _tell_early_news(self, generation: Generation) -> None:
-        """What was heard of others' ends before the generation was connected; what is heard later is told then.
+    def _send_early_notes(self, generation: Generation) -> None:
+        """Send the notes of members' exits that came before the generation was connected.
 
         Raises:
             OperationFailedError: the generation was interrupted.
@@ -208,9 +207,9 @@ class Succession:
                 self.note_departed(number, rank)
 
     def _announce_sets(self, generation: Generation) -> None:
-        """Make the process sets known to the sequencer of their generation, under the numbers that they have.
+        """Register the process sets with the sequencer of the new generation, under their present numbers.
 
-        Also those that have lost members, which no other is to be taken for; but not those of which nobody is left.
+        Sets that have lost members are registered too, so that no other set gets their numbers; empty sets are not.
         """
         for number in generation.sets.numbers:
             if number == GLOBAL_SET or generation.driver is None or not generation.sets.count(number):
@@ -224,12 +223,12 @@ class Succession:
                 raise OperationFailedError(operation.title, generation.rank, generation.failure or "it was refused")
 
     def _carry_over(self, handle: Handle[Any], former: tuple[int, ...], done: Mapping[tuple[Any, ...], bytes]) -> None:
-        """What becomes of a pending operation. The caller holds the lock.
+        """Complete, renew or fail a pending operation. The caller holds the lock.
 
         Args:
-            handle: of the operation.
-            former: the ranks of its set by their former numbers.
-            done: what the verdict calls done, by ranks, number, name: the sequencer's answer, where it had one.
+            handle: the operation's handle.
+            former: the former ranks of its set.
+            done: the sequencer's answers to the operations that the verdict calls done, by (ranks, round, name).
         """
         engine = self.engine
         self._indices.pop(handle, None)

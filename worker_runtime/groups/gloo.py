@@ -1,16 +1,15 @@
-"""Makes torch's gloo groups: which address they listen on, and which of this process' connections are theirs.
+"""Creates torch's gloo groups, chooses their address, and finds their connections.
 
-gloo offers no way to wake a pending operation and does not show its sockets. `shutdown(2)` on a connected socket makes
-the operation raise within milliseconds; the sockets are those that appear while the group is formed.
+gloo cannot abort a pending operation, and does not expose its sockets. `shutdown(2)` on a connected socket makes the
+operation raise within milliseconds. The group's sockets are those that appear while it is formed.
 
-Nor does gloo notice that a peer's host is cut off from this one: the kernel sends again for a quarter of an hour before
-it gives up. But it knows, and shows (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
-was sent has been acknowledged. A peer that is busy, stopped or slow acknowledges all the same: its kernel does.
+gloo does not notice that a peer's host is cut off: the kernel retransmits for a quarter of an hour before it gives up.
+But TCP_INFO (see tcp(7) and Linux's `struct tcp_info`) has the time since the last acknowledgement. The kernel of a
+peer that is busy, stopped or slow still acknowledges.
 
-Once a group's pairs stand, its listening sockets take no more connections. gloo ends the process when accepting fails,
-and offers no way to stop listening. A filter of packets on the socket drops all that comes from then on, in the kernel.
-It stays on the copies that forked children hold, which closing would not reach. Connections that exist have their own
-sockets and are not touched.
+After a group is connected, its listening socket must accept nothing. gloo ends the process when accepting fails, and
+cannot stop listening. So a packet filter on the socket drops all later packets in the kernel, also for the copies of
+the socket in forked children. Existing connections have other sockets, and are unaffected.
 """
 
 import contextlib
@@ -28,16 +27,16 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store  # t
 
 from worker_runtime.groups.torch_groups import TorchGroup
 
-# Of `struct tcp_info`: segments that are not acknowledged, and the milliseconds since the last acknowledgement.
+# Fields of `struct tcp_info`: unacknowledged segments, and the milliseconds since the last acknowledgement.
 _UNACKNOWLEDGED = struct.Struct("@24xI28xI")
-_RECEIVED = struct.Struct("@128xQ")  # of the same: the bytes that have come
+_RECEIVED = struct.Struct("@128xQ")  # the number of received bytes
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
 def list_sockets() -> Mapping[str, int]:
-    """All sockets of this process: the kernel's name for each, and one descriptor of it."""
+    """All sockets of this process: the kernel's name of each, and one descriptor."""
     found: dict[str, int] = {}
     for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
         with contextlib.suppress(OSError):  # closed between listing and reading
@@ -51,10 +50,9 @@ def list_sockets() -> Mapping[str, int]:
 class Connection:
     """A TCP connection of this process.
 
-    name: the kernel's name for its socket.
-    own, other: address and port of this end, and of the other one.
-    received: how many bytes have come from the other end, where it has come to the listener that was asked for; else
-        None.
+    name: the kernel's name of its socket.
+    own, other: the address and port of this end, and of the other end.
+    received: the number of bytes received, if the other end has connected to the given listener; else None.
     """
 
     name: str
@@ -64,7 +62,7 @@ class Connection:
 
 
 def list_connections(earlier: Mapping[str, int], listener_port: int) -> list[Connection]:
-    """The TCP connections opened since `earlier` was listed: those of a group, and any other thread's."""
+    """The TCP connections opened since `earlier` was listed, of a group or of other threads."""
     new = {name: number for name, number in list_sockets().items() if name not in earlier}
     found = (_find_connection(name, number, listener_port) for name, number in new.items())
     return [connection for connection in found if connection is not None]
@@ -72,24 +70,24 @@ def list_connections(earlier: Mapping[str, int], listener_port: int) -> list[Con
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """The connected sockets of one group, by the kernel's name, since descriptor numbers are reused."""
+    """The connected sockets of one group, by the kernel's names, since descriptor numbers are reused."""
 
     _names: frozenset[str]
 
     @classmethod
     def of(cls, connections: Iterable[Connection]) -> Self:
-        """Those."""
+        """The sockets of these connections."""
         return cls(frozenset(connection.name for connection in connections))
 
     def shut_down(self) -> bool:
-        """End those that still exist; safe to repeat."""
+        """Shut down the sockets that still exist; may be repeated."""
         for name, number in list_sockets().items():
             if name in self._names:
                 _shut_down(name, number)
         return True
 
     def find_silent(self, limit_seconds: float) -> str:
-        """The address of a peer whose host has acknowledged nothing for so long, of what was sent; "" for none."""
+        """The address of a peer whose host has not acknowledged sent data for this long; "" for none."""
         for name, number in list_sockets().items():
             if name in self._names and (address := _find_silent(name, number, limit_seconds)):
                 return address
@@ -97,7 +95,7 @@ class Connections:
 
 
 def duplicate(name: str, number: int) -> socket.socket | None:
-    """A descriptor of our own for the socket `name`, or None if `number` has come to mean something else."""
+    """A duplicate of the socket `name`; None if the descriptor `number` is now another one."""
     try:
         own = os.dup(number)
     except OSError:
@@ -112,7 +110,7 @@ def duplicate(name: str, number: int) -> socket.socket | None:
 
 
 def _find_connection(name: str, number: int, listener_port: int) -> Connection | None:
-    """None for any other socket, such as one that listens."""
+    """The TCP connection of a descriptor; None for any other socket, such as a listening one."""
     copy = duplicate(name, number)
     if copy is None:
         return None
@@ -130,12 +128,12 @@ def _find_connection(name: str, number: int, listener_port: int) -> Connection |
 
 
 def _read_received(information: bytes) -> int:
-    """As many bytes as possible where the kernel does not know."""
+    """The number of received bytes; a large number if the kernel does not report it."""
     return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
 
 
 def _describe(end: tuple[Any, ...]) -> str:
-    """Address and port of one end of a connection; alike at both ends, whether they see IPv4 or IPv6 addresses."""
+    """The address and port of one end of a connection, in the same form at both ends for IPv4 and IPv6."""
     address, port = str(end[0]).removeprefix("::ffff:").partition("%")[0], end[1]
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
@@ -166,9 +164,9 @@ _PROGRAM = "@HP"  # Linux's `struct sock_fprog`: how many instructions, and wher
 
 
 def find_listener(earlier: Mapping[str, int]) -> socket.socket | None:
-    """A descriptor of our own for the TCP socket that listens since `earlier` was listed.
+    """A duplicate of the only TCP socket that listens since `earlier` was listed.
 
-    None unless there is exactly one: another thread has opened one meanwhile, which must not be touched.
+    None unless there is exactly one: another thread may have opened a listener.
     """
     found: list[socket.socket] = []
     for name, number in list_sockets().items():
@@ -185,7 +183,7 @@ def find_listener(earlier: Mapping[str, int]) -> socket.socket | None:
 
 
 def silence(listener: socket.socket) -> None:
-    """Have it answer no packet any more; without filters in the kernel it continues to listen."""
+    """Make a listener drop all packets; without packet filters in the kernel this does nothing."""
     code = ctypes.create_string_buffer(_DROP, len(_DROP))
     program = struct.pack(_PROGRAM, 1, ctypes.addressof(code))
     with contextlib.suppress(OSError):
@@ -193,17 +191,17 @@ def silence(listener: socket.socket) -> None:
 
 
 _GLOO: Any = ProcessGroupGloo  # typed incompletely
-_TRIES = 10  # each listens on another port, for some milliseconds: an unknown peer has to find it
+_TRIES = 10  # each listens on another port for some milliseconds, which an unknown peer must find
 
 
 class UnknownPeerError(RuntimeError):
     """An unknown peer may be connected to a member of the group."""
 
 
-# Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
-# size, this worker's connections (None: not known), of each the address and port of this end and of the other, and how
-# many bytes that has sent where it has come to the group's listener, and how long to wait for the others. It returns a
-# sentence on one of an unknown peer, alike on all members, or "", and which of this worker's lead to a member.
+# Compares the connections of all members of a group. Its arguments: a name of the group, this worker's rank in it, its
+# size, this worker's connections (None if unknown; see `wire.encode_ends`), and the time limit. It returns a message
+# about a connection of an unknown peer, the same on all members, or "", and the indices of this worker's connections
+# that lead to a member.
 Compare: TypeAlias = Callable[
     [str, int, int, Sequence[tuple[str, str, int | None]] | None, timedelta], tuple[str, Sequence[int]]
 ]
@@ -211,12 +209,12 @@ Compare: TypeAlias = Callable[
 
 @dataclass(frozen=True, slots=True)
 class Gloo:
-    """How the groups of one generation are made.
+    """Creates the gloo groups of one generation.
 
-    store: in which the members find each other.
-    compare: checks that a group's connections lead to its members alone: gloo itself authenticates no peer.
-    address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
-    operation_limit: the time limit of each collective, once a group is formed.
+    store: the store in which the members meet.
+    compare: checks that a group's connections lead only to its members, since gloo authenticates no peer.
+    address: the address or host name of this worker for the other members; nothing listens elsewhere.
+    operation_limit: the time limit of each collective.
     """
 
     store: Store
@@ -228,10 +226,10 @@ class Gloo:
         """Connect to the other members; see `torch_groups.MakeGroup`. All have connected when it returns.
 
         Raises:
-            UnknownPeerError: an unknown peer is connected to one of them, each time.
-            RuntimeError: they could not connect within the limit.
+            UnknownPeerError: an unknown peer is connected to a member, in each try.
+            RuntimeError: the members could not connect within the limit.
         """
-        del device  # tensors of any device travel through the CPU
+        del device  # gloo sends tensors of any device through the CPU
         fault = ""
         for attempt in range(_TRIES):
             name = f"{prefix}/{attempt}"
@@ -239,12 +237,12 @@ class Gloo:
             options = self._make_options(limit)
             with find_listener(present) or contextlib.nullcontext() as listener:
                 group: TorchGroup = _GLOO(PrefixStore(name, self.store), rank, size, options)
-                group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
+                group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch has no public way
                 found = None if listener is None else list_connections(present, listener.getsockname()[1])
                 ends = None if found is None else [(each.own, each.other, each.received) for each in found]
                 fault, matched = self.compare(name, rank, size, ends, limit)
                 if listener is not None and not fault:
-                    silence(listener)  # not before: where an unknown peer has a member's place, that member still calls
+                    silence(listener)  # not before: a member whose place an unknown peer has still connects
             known = found or []
             own = [known[index] for index in matched]
             if not fault:
@@ -254,12 +252,12 @@ class Gloo:
         raise UnknownPeerError(fault)
 
     def _make_options(self, limit: timedelta) -> object:
-        """With a device that listens on the address."""
-        options = _GLOO._Options()  # noqa: SLF001 - torch's only way to choose the device
+        """Options with a device that listens on the address."""
+        options = _GLOO._Options()  # noqa: SLF001 - torch has no public way
         options._timeout = limit  # noqa: SLF001 - the same
-        try:  # all connect now, TORCH_GLOO_LAZY_INIT or not: later nothing listens
+        try:  # all connect now, whatever TORCH_GLOO_LAZY_INIT is: later nothing listens
             device = _GLOO.create_device(hostname=self.address, lazy_init=False)
-        except TypeError:  # an older torch, which knows no other way
+        except TypeError:  # an older torch without lazy_init
             device = _GLOO.create_device(hostname=self.address)
         options._devices = [device]  # noqa: SLF001 - the same
         return options

@@ -1,9 +1,9 @@
-"""The torch process groups of one generation: one for each process set, made when it is first needed.
+"""The torch process groups of one generation: one for each process set, created when it is first needed.
 
-A released operation needs a group. All members run their releases in one order, so all members make their groups at the
-same place. Making groups one after the other also shows which connections belong to which: see `gloo.Connections`.
+A released operation needs a group. All members run their releases in one order, so all create their groups at the same
+place. Creating one group at a time also shows which connections belong to it: see `gloo.Connections`.
 
-What runs in a group is a `Work`. The functions at the end wait for works, end waits, and say what a failure means.
+A communication in a group is a `Work`. The functions at the end wait for works, and describe their errors.
 """
 
 import contextlib
@@ -19,30 +19,30 @@ import torch
 import torch.distributed as dist
 
 ALL_RANKS = -1  # the version of the set of all ranks
-CONNECT_LIMIT = timedelta(minutes=1)  # the members of a process set come here one right after the other
+CONNECT_LIMIT = timedelta(minutes=1)  # the members of a process set connect at nearly the same time
 
 
 class Work(Protocol):
-    """One piece of communication under way (torch's Work)."""
+    """A running communication (torch's Work)."""
 
     def wait(self, timeout: timedelta = ...) -> bool:
-        """Wait for its end; raises RuntimeError when it failed or did not end within `timeout`."""
+        """Wait until it completes; raises RuntimeError if it fails, or does not complete within `timeout`."""
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has completed or failed."""
 
 
 class TorchGroup(Protocol):
-    """What is used of torch's ProcessGroupGloo, whose methods torch leaves untyped."""
+    """The used methods of torch's ProcessGroupGloo, which torch leaves untyped."""
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
-        """Combine in place."""
+        """Reduce in place."""
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
         """Overwrite with the root's values."""
 
     def allgather(self, output_tensors: list[torch.Tensor], input_tensor: torch.Tensor) -> Work:
-        """Collect tensors of one shape."""
+        """Gather tensors of one shape."""
 
     def alltoall_base(
         self,
@@ -51,7 +51,7 @@ class TorchGroup(Protocol):
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
     ) -> Work:
-        """Give each rank some rows, and get some from each."""
+        """Send some rows to each rank, and receive rows from each."""
 
     def shutdown(self) -> None:
         """Stop its threads."""
@@ -61,30 +61,30 @@ class TorchGroup(Protocol):
 
 
 class Interruptible(Protocol):
-    """How a group's pending collectives are made to raise: by the connections of gloo, or what others have."""
+    """Aborts the pending collectives of a group: the connections of gloo, or the abort of another backend."""
 
     def shut_down(self) -> bool:
-        """Make them raise, soon and for good; safe to repeat, from any thread.
+        """Make pending and later collectives raise. May be repeated, from any thread.
 
         Returns:
-            Whether that has succeeded: else nothing but the end of the process ends them.
+            Whether that succeeded; otherwise only the end of the process ends them.
         """
 
     def find_silent(self, limit_seconds: float) -> str:
-        """The address of a peer whose host has acknowledged nothing for so long, of what was sent; "" for none."""
+        """The address of a peer whose host has not acknowledged sent data for this long; "" for none."""
 
 
-# Makes a group. Its arguments: a prefix for the store's keys, this worker's rank in the group, the group's size, the
-# kind of device whose tensors it moves ("cpu" or "cuda"), and how long to wait for the others.
+# Creates a group. Its arguments: a prefix for the store's keys, this worker's rank in the group, the group's size, the
+# device type of its tensors ("cpu" or "cuda"), and the time limit.
 MakeGroup: TypeAlias = Callable[[str, int, int, str, timedelta], tuple[TorchGroup, Interruptible]]
 
 
 class TorchGroups:
-    """Makes, keeps and ends them.
+    """Creates, keeps and closes the groups.
 
     Args:
-        rank: of this worker in the job.
-        make: makes one with the other members; raises RuntimeError where they cannot connect.
+        rank: this worker's rank in the job.
+        make: creates a group with the other members; raises RuntimeError if they cannot connect.
     """
 
     def __init__(self, rank: int, make: MakeGroup) -> None:
@@ -97,11 +97,11 @@ class TorchGroups:
     def find(
         self, version: int, ranks: tuple[int, ...], device: str = "cpu", limit: timedelta = CONNECT_LIMIT
     ) -> TorchGroup:
-        """The group of a process set, for tensors on a kind of device; connects to the members the first time.
+        """The group of a process set for tensors of a device type; connects to the members the first time.
 
         Args:
-            version: of the set; see `ProcessSets.version`.
-            ranks: of its members in the job.
+            version: the set's version; see `ProcessSets.version`.
+            ranks: its members' ranks in the job.
             device: "cpu" or "cuda".
             limit: how long to wait for the other members.
 
@@ -119,27 +119,27 @@ class TorchGroups:
         return found[0]
 
     def end(self, version: int) -> None:
-        """The process set is gone; nothing runs in it any more."""
+        """Close the groups of a removed process set, in which nothing runs."""
         with self._lock:
             ended = [self._groups.pop(key) for key in list(self._groups) if key[0] == version]
         for torch_group, _ in ended:
             torch_group.shutdown()
 
     def interrupt(self) -> bool:
-        """Make pending collectives raise immediately, here and in the peers, by ending the connections between them.
+        """Abort pending collectives, here and on the peers, by shutting down the connections.
 
         Returns:
-            Whether that has succeeded; see `Interruptible`.
+            Whether that succeeded; see `Interruptible`.
         """
         return all([connections.shut_down() for _, connections in list(self._groups.values())])  # noqa: C419 - of each
 
     def find_silent(self, limit_seconds: float) -> str:
-        """The address of a peer whose host has acknowledged nothing for so long; "" for none."""
+        """The address of a peer whose host has acknowledged nothing for this long; "" for none."""
         found = (connections.find_silent(limit_seconds) for _, connections in list(self._groups.values()))
         return next(filter(None, found), "")
 
     def close(self) -> None:
-        """End connections, threads and descriptors. No collective may be pending."""
+        """Close connections, threads and descriptors. No collective may be pending."""
         with self._lock:
             self._is_closed = True
             groups, self._groups = self._groups, {}
@@ -147,9 +147,9 @@ class TorchGroups:
             torch_group.shutdown()
 
     def abandon(self) -> None:
-        """Never destroy the groups: a destructor would wait for threads that do not end, or are a parent's.
+        """Leak the groups: a destructor would wait for threads that never end, or belong to the parent process.
 
-        That is a leak on purpose, in a process that is about to end or to be replaced.
+        This process is about to end or to be replaced.
         """
         self._is_closed = True
         for torch_group, _ in self._groups.values():
@@ -158,13 +158,13 @@ class TorchGroups:
         self._groups = {}
 
 
-# Waiting in slices lets Python run signal handlers; measured, it costs nothing.
+# Waiting in slices lets Python run signal handlers; by measurement it costs nothing.
 _SLICE = timedelta(milliseconds=20)
 _PAUSE_SECONDS = 0.001
 
 
 class FailedWork:
-    """What could not even be begun: it has ended, and to wait for it raises why."""
+    """A work that could not start: it is completed, and a wait raises the error."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
@@ -175,17 +175,17 @@ class FailedWork:
         raise self._error
 
     def is_completed(self) -> bool:
-        """It never ran."""
+        """Return True."""
         return True
 
 
 def await_works(works: Sequence[Work], listen: Callable[[], None] = lambda: None) -> RuntimeError | None:
-    """Wait for all of them; the first one's failure, without its traceback.
+    """Wait for all works; return the first error, without its traceback.
 
-    `listen` is called now and then meanwhile: only the sequencer may know that a rank is lost.
+    `listen` is called repeatedly meanwhile: the sequencer may know that a rank is lost.
 
-    The frames of a traceback would hold a work, and that its group's device, for as long as the error is kept:
-    its destructor then joins a thread, which in a forked child does not exist (torch crashes there).
+    The traceback's frames would keep a work, and with it the group's device, alive as long as the error. The device's
+    destructor joins a thread, which does not exist in a forked child (torch crashes there).
     """
     try:
         for work in works:
@@ -196,10 +196,10 @@ def await_works(works: Sequence[Work], listen: Callable[[], None] = lambda: None
 
 
 def await_work(work: Work, listen: Callable[[], None] = lambda: None) -> None:
-    """Wait for a piece of communication to its own time limit, open to signals; `listen` is called now and then.
+    """Wait for a work up to its own time limit; signals can interrupt, and `listen` is called repeatedly.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the work failed.
     """
     while True:
         try:
@@ -210,31 +210,31 @@ def await_work(work: Work, listen: Callable[[], None] = lambda: None) -> None:
                 continue  # the slice is over, not the operation
         else:
             return
-        work.wait()  # raises the true failure; or nothing, if it completed just after the slice
+        work.wait()  # raises the work's own error, or nothing if it completed just after the slice
         return
 
 
 def end_before(works: Sequence[Work], deadline_seconds: float) -> bool:
-    """Whether all of them have ended by then (`time.monotonic()`), well or not."""
+    """Wait until all works have completed or failed, up to a deadline of `time.monotonic()`; whether they did."""
     for work in works:
         while not work.is_completed():
             if time.monotonic() > deadline_seconds:
                 return False
-            with contextlib.suppress(RuntimeError):  # failed or not yet: is_completed() knows
-                work.wait(_SLICE)  # never less: gloo counts milliseconds, and takes 0 for no limit at all
-                time.sleep(_PAUSE_SECONDS)  # for works that let a stream wait, and not this thread
+            with contextlib.suppress(RuntimeError):  # failed or not completed: is_completed() tells
+                work.wait(_SLICE)  # not less: gloo counts milliseconds, and treats 0 as no limit
+                time.sleep(_PAUSE_SECONDS)  # for works whose wait blocks a stream, and not this thread
     return True
 
 
 def describe_cause(error: RuntimeError) -> str:
-    """The message of gloo without its source position and its general advice."""
+    """The message of gloo without its source position and general advice."""
     text = re.sub(r"^\[[^\]]*\.cc:\d+\]\s*", "", str(error))
     text = text.partition(" This is typically caused")[0].strip().rstrip(".!")
     return text or type(error).__name__
 
 
 class Cancellation:
-    """Of one undertaking; safe to use from any thread."""
+    """Cancels one attempt, from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -242,7 +242,7 @@ class Cancellation:
         self._is_cancelled = False
 
     def cover(self, end: Callable[[], None]) -> None:
-        """From now on `cancel` calls this too, now where it was called before; it may be called repeatedly."""
+        """Register a function that `cancel` calls, perhaps repeatedly; call it now if already cancelled."""
         with self._lock:
             self._ends.append(end)
             is_cancelled = self._is_cancelled

@@ -1,11 +1,11 @@
-"""A store of torch's own, for backends that use one from their own threads, as NCCL and UCC do.
+"""A torch TCPStore, for backends that use a store from their own threads: NCCL and UCC.
 
-Rank 0 of a group opens it on a free port of its address and shows the others where it is. It answers every peer that
-reaches that port. It is never used again: restarted workers that read a former group's keys would meet dead addresses.
+Rank 0 of a group opens it on a free port of its address, and publishes the port. It answers every peer that reaches the
+port. Each group has a new one: restarted workers would read the dead addresses of a former group.
 
-torch looks up, for its log alone, the name of the address of every connection to a TCPStore. Where no name server knows
-it, each worker warns that "the hostname of the client socket cannot be retrieved", from threads of torch's own; and
-where the name server loses questions, each costs the resolver's patience: 5 s, twice.
+torch looks up the host name of every connection to a TCPStore, only for its log. Without a name, each worker warns that
+"the hostname of the client socket cannot be retrieved", from torch's threads. If a name server drops requests, each
+lookup waits for the resolver's timeout: 5 s, twice.
 """
 
 import ctypes
@@ -22,26 +22,26 @@ from torch._C._distributed_c10d import Store, TCPStore  # torch.distributed has 
 _LIBRARY = Path(torch.__file__).parent / "lib" / "libc10.so"
 _LEVEL = "FLAGS_caffe2_log_level"  # what TORCH_CPP_LOG_LEVEL sets
 _WARNING, _ERROR = 1, 2
-_PATIENCE_SECONDS = 1  # the least that glibc knows
+_PATIENCE_SECONDS = 1  # glibc's minimum
 _QUESTIONS = 3
 _INITIALIZED = 1  # RES_INIT
 
-# Opens the store of a group, given a name for the group, this worker's rank in it, and how long to wait for rank 0.
+# Opens the store of a group, given a name of the group, this worker's rank in it, and the time limit.
 OpenStore: TypeAlias = Callable[[str, int, timedelta], Store]
 
 
 def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: timedelta) -> Store:
-    """The store of a group's members.
+    """Open the store of a group's members.
 
     Args:
-        meeting: where rank 0 writes its address.
-        address: on which the others reach this worker.
-        name: of the group, used once.
-        rank: of this worker in the group.
-        limit: how long to wait for it.
+        meeting: the store in which rank 0 publishes its address.
+        address: this worker's address for the others.
+        name: a unique name of the group.
+        rank: this worker's rank in the group.
+        limit: the time limit.
 
     Raises:
-        RuntimeError: it was not reached in time.
+        RuntimeError: the store was unreachable for the time limit.
         OSError: rank 0 cannot listen on its address.
     """
     if rank:
@@ -49,8 +49,8 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
         port, _, address = meeting.get(name).decode().partition(" ")
         with brief_lookups(), without_warnings():
             return TCPStore(address, int(port), is_master=False, wait_for_workers=False, timeout=limit)
-    # torch would listen on all interfaces, so it is given a socket that is bound already. No other process can take the
-    # port between bind and listen, since the socket is never closed in between.
+    # torch would listen on all interfaces, so it gets a bound socket. No other process can take the port between bind
+    # and listen, since the socket stays open.
     family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as listener:
         listener.bind(where)
@@ -71,7 +71,7 @@ def open_torch_store(meeting: Store, address: str, name: str, rank: int, limit: 
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Within it, torch's C++ logs errors alone, unless the user has asked for more than warnings."""
+    """A context in which torch's C++ logs only errors, unless the user has set another level than the default."""
     level = _find_level()
     if level is None or level.value != _WARNING:
         yield
@@ -84,7 +84,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def _find_level() -> ctypes.c_int | None:
-    """The level of torch's log in this process; None where this build keeps it elsewhere."""
+    """The variable with torch's log level; None if this build of torch does not have it there."""
     try:
         return ctypes.c_int.in_dll(ctypes.CDLL(str(_LIBRARY)), _LEVEL)
     except (OSError, ValueError):
@@ -92,16 +92,16 @@ def _find_level() -> ctypes.c_int | None:
 
 
 class _State(ctypes.Structure):
-    """The beginning of glibc's `struct __res_state`, which is a part of its ABI."""
+    """The first fields of glibc's `struct __res_state`, which is part of its ABI."""
 
     _fields_ = (("retrans", ctypes.c_int), ("retry", ctypes.c_int), ("options", ctypes.c_ulong))
 
 
 @contextmanager
 def brief_lookups() -> Iterator[None]:
-    """Within it, this thread asks a name server again after a second, three times at least; a lower setting stays.
+    """A context in which this thread repeats DNS requests after at most a second, at least three times.
 
-    The patience is a setting of each thread's own in glibc (`resolver(3)`: retrans and retry), or in none, as in musl.
+    In glibc these are settings of each thread (`resolver(3)`: retrans and retry); musl has none.
     """
     state = _find_resolver()
     if state is None:
@@ -116,7 +116,7 @@ def brief_lookups() -> Iterator[None]:
 
 
 def _find_resolver() -> _State | None:
-    """This thread's; None where there is no such thing."""
+    """The resolver state of this thread; None without glibc."""
     library = ctypes.CDLL(None)
     try:
         initialize, find = library.__res_init, library.__res_state  # noqa: SLF001 - glibc's, by their names

@@ -1,18 +1,16 @@
-"""A worker and its agent: the worker ends with its agent, and the two report stops and failures to each other.
+"""A worker and its agent: the worker exits with its agent, and both report stop notices and failures.
 
-When the agent has gone, nothing reaches the worker any more. As a rule the guardian ends the workers of an agent that
-was killed. Where both are killed, workers would wait for each other for ever, and hold what the next job needs. So a
-thread waits for the agent's end; the kernel knows the process behind the agent's socket. An open connection would be
-one more thing that forked children hold. The thread belongs to the process, and not to what `init()` makes: a worker
-that hangs after `shutdown()` is to end as well.
+Usually the watchdog kills the workers of a killed agent. If both are killed, workers would wait for each other forever,
+and keep the resources that the next job needs. So a thread waits for the end of the agent's process, whose pid the
+kernel knows from the agent's socket. (An open connection would be inherited by forked children.) The thread lives as
+long as the process, so that a worker that hangs after `shutdown()` exits too.
 
-A stop notice that comes to a worker is its host's: the worker passes the signal on to its agent, and decides nothing.
-The sequencer reports a notice for the job to all ranks at the same place. A rank that is alone has no sequencer, and
-looks for the file that its agent has made.
+A stop notice for a worker is meant for its host: the worker forwards the signal to its agent. The sequencer reports a
+notice for the job to all ranks at the same place. A single rank has no sequencer, and checks for the agent's file.
 
-A worker whose program has failed reports that to the agent immediately: to end its process may take seconds. The others
-continue without it, or are ended, from that moment on. A worker that has heard of the end of another before reports
-nothing: that end is the cause, and may become known later than this one.
+A worker whose program has failed reports that to the agent immediately, since its exit may take seconds. The other
+workers then continue without it, or are stopped. A worker reports nothing if it already knows of another worker's
+failure: that one is the cause, and may be reported later.
 """
 
 import contextlib
@@ -38,16 +36,16 @@ if TYPE_CHECKING:
 
 
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
-_RETRY_SECONDS = 0.1  # an agent listens a little later than it starts its first workers
+_RETRY_SECONDS = 0.1  # an agent starts its first workers shortly before it listens
 _STDERR = 2
 _EXIT_CODE = 75
 
 
 class AgentWatch:
-    """Ends this process with the agent that has started it, from the first call to that on.
+    """Ends this process when its agent has ended, from the first `connect` on.
 
     Args:
-        connect: makes a client for such calls.
+        connect: creates a client of the rendezvous.
     """
 
     def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"]) -> None:
@@ -55,7 +53,7 @@ class AgentWatch:
         self._thread: threading.Thread | None = None
 
     def connect(self, bootstrap: Bootstrap) -> "WorkerClient":
-        """A client of the rendezvous for this worker."""
+        """Create a client of the rendezvous, and start to watch the agent."""
         if self._thread is None:
             self._thread = threading.Thread(target=watch, args=(bootstrap,), name="hvd-agent-watch", daemon=True)
             self._thread.start()
@@ -63,17 +61,17 @@ class AgentWatch:
 
 
 def watch(bootstrap: Bootstrap) -> None:
-    """Wait until the agent has gone, and end this process then; returns where the agent cannot be watched.
+    """Wait until the agent has ended, then end this process. Returns if the agent cannot be watched.
 
-    An agent that is never heard of was killed before it listened; it has as long for that as the job has to start.
+    An agent that does not listen within the job's start timeout counts as killed.
     """
     agent = find_listener(bootstrap.socket, bootstrap.start_timeout_seconds)
     if agent is None:
-        reason = f"nobody has listened at {bootstrap.socket} for {bootstrap.start_timeout_seconds:g} s"
-        end(f"the worker {bootstrap.worker} ends, since it has no agent: {reason}")
+        reason = f"no process has listened at {bootstrap.socket} for {bootstrap.start_timeout_seconds:g} s"
+        end(f"the worker {bootstrap.worker} exits, since it has no agent: {reason}")
     if agent == 0:
         return
-    has_ended = f"the worker {bootstrap.worker} ends, since its agent (process {agent}) has ended"
+    has_ended = f"the worker {bootstrap.worker} exits, since its agent (process {agent}) has ended"
     try:
         session = os.getsid(agent)
     except ProcessLookupError:
@@ -83,7 +81,7 @@ def watch(bootstrap: Bootstrap) -> None:
 
 
 def find_listener(path: Path, patience_seconds: float) -> int | None:
-    """Which process listens at a Unix socket; 0 for one that is hidden from here, None where none does in time."""
+    """The process that listens at a Unix socket; 0 if it is in another PID namespace, None if none listens in time."""
     deadline = time.monotonic() + patience_seconds
     while True:
         with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(OSError):
@@ -96,14 +94,16 @@ def find_listener(path: Path, patience_seconds: float) -> int | None:
 
 
 def end(sentence: str, *, with_group: bool = False) -> NoReturn:
-    """Print why, if standard error is still read, and end without delay.
+    """Print a message, unless standard error blocks, and end this process immediately.
 
-    with_group: with all of the process group, in which a shell may wait for this worker before its next command.
+    Args:
+        sentence: the message.
+        with_group: kill the whole process group, in which a shell may be waiting to run its next command.
     """
     hearing = select.poll()
     hearing.register(_STDERR, select.POLLOUT)
     with contextlib.suppress(OSError):
-        if any(event & select.POLLOUT for _, event in hearing.poll(0)):  # else one could wait for ever
+        if any(event & select.POLLOUT for _, event in hearing.poll(0)):  # else the write could block forever
             os.write(_STDERR, f"hvdrun: {sentence}.\n".encode())
     if with_group:
         os.killpg(0, signal.SIGKILL)
@@ -111,28 +111,28 @@ def end(sentence: str, *, with_group: bool = False) -> NoReturn:
 
 
 class StopNotice:
-    """Of one process."""
+    """The stop notice, as this process knows it."""
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._has_handler = False
 
     def prepare(self, job: Bootstrap | None) -> None:
-        """This process is a worker of that job; None for no job.
+        """Prepare for notices of a job; None for no job.
 
-        A program that has a handler of SIGUSR2, or ignores it, keeps that; and so does one that sets it later.
+        This sets a handler of SIGUSR2, unless the program has set one, or ignores the signal.
         """
         self._file = None if job is None else name_stop_file(job.socket)
         is_main = threading.current_thread() is threading.main_thread()
         if job is None or self._has_handler or not is_main or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
             return
         agent = find_listener(job.socket, 0.0)
-        if agent:  # else it is hidden from here
+        if agent:  # else it is in another PID namespace
             signal.signal(signal.SIGUSR2, partial(_pass_on, agent, read_start(agent)))
             self._has_handler = True
 
     def has_come(self) -> bool:
-        """A notice has come for the job, as far as this host knows."""
+        """Whether a notice for the job has reached this host."""
         return self._file is not None and self._file.exists()
 
 
@@ -143,13 +143,13 @@ def _pass_on(agent: int, started: bytes, *_: object) -> None:
 
 
 class FailureNotice:
-    """Of one process.
+    """Reports the failure of this process's program to the agent.
 
     Args:
-        connect: makes a client.
-        follows_another: whether another worker's end was reported to this one.
+        connect: creates a client of the rendezvous.
+        follows_another: returns whether this worker knows of another worker's failure.
 
-    returncode: with which the program has failed; None where it has not, or that is not known.
+    returncode: the exit code of the failed program; None if it has not failed, or the code is unknown.
     """
 
     def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"], follows_another: Callable[[], bool]) -> None:
@@ -160,19 +160,19 @@ class FailureNotice:
         self._exit_code: ExitCode | None = None
 
     def prepare(self, job: Bootstrap | None) -> None:
-        """This process is a worker of that job, and reports its failure from now on; None for no job."""
+        """Report the failure of this process to the agent of a job; None for no job."""
         self._job = job
         if job is not None and self._exit_code is None:
             self._exit_code = ExitCode()
-            # Before any function of atexit, since those of the program may take long.
-            with suppress(RuntimeError):  # where the program joins in one of these
-                threading._register_atexit(self._tell)  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else is called before
+            # Before all atexit functions, since those of the program may take long.
+            with suppress(RuntimeError):  # raised if `init()` runs in an atexit function
+                threading._register_atexit(self._report)  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else runs before
 
-    def _tell(self) -> None:
-        """The program has ended."""
+    def _report(self) -> None:
+        """Report the failure, if the program has failed."""
         self.returncode = None if self._exit_code is None else self._exit_code.find_failure()
         if self.returncode is None or self._job is None or self._follows_another():
             return
-        # Where the agent has gone, or does not answer in time, it sees the end of the process or nothing.
+        # An agent that does not answer sees the exit of the process.
         with closing(self._connect(self._job)) as client, suppress(RendezvousError):
             client.fail(self.returncode)

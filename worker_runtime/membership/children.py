@@ -1,13 +1,12 @@
-"""What a worker leaves to the processes that it starts: a mark that names the member of the job, and a folder.
+"""The inheritance of a worker's child processes: a mark that names the member of the job, and a folder for sockets.
 
-The processes inherit the variables by which the worker has joined, and would join in its place: the member would lose
-the connections of a job that continues without it. The mark shows them that this process is the member.
+Child processes inherit the variables by which the worker has joined, and could join in its place: the worker would then
+lose its connections. The mark tells them which process is the member.
 
-`multiprocessing` makes a folder for sockets as soon as processes hand each other descriptors, as the workers of a
-`DataLoader` do, and removes it when they end in good order. A process that is killed removes nothing, and workers are
-killed in every job that is interrupted. So the folder lies in that of the agent's socket, which goes with the job. What
-children inherit, whichever way they are started, is private to `multiprocessing`; TMPDIR, the only other way, would
-move the program's own files as well.
+`multiprocessing` creates a folder for sockets when processes send each other descriptors, as the workers of a
+`DataLoader` do, and removes it at a regular exit. A killed process removes nothing, and every interrupted job kills
+workers. So the folder is below that of the agent's socket, which is removed with the job. Its path is set in a private
+variable of `multiprocessing` that all children inherit; TMPDIR would also move the program's own files.
 """
 
 import contextlib
@@ -18,25 +17,25 @@ from pathlib import Path
 
 from worker_runtime.errors import MemberElsewhereError
 
-_MARK = "HVD_MEMBER"  # the member's process and rank, and as whom it has joined
+_MARK = "HVD_MEMBER"  # the member's process, rank and identity
 
 
 def set_mark(environment: MutableMapping[str, str], identity: str, rank: int) -> None:
-    """This process has joined.
+    """Mark this process as the member of the job.
 
     Args:
-        environment: what processes inherit that this one starts.
-        identity: as whom it has joined.
+        environment: the environment that child processes inherit.
+        identity: the job and the worker that this process has joined as.
         rank: its rank.
     """
     environment[_MARK] = f"{os.getpid()} {rank} {identity}"
 
 
 def check_mark(environment: Mapping[str, str], identity: str) -> None:
-    """Make sure that no process above this one is the member of this identity.
+    """Check that no ancestor of this process is the member of this identity.
 
     Raises:
-        MemberElsewhereError: one is, and has not left.
+        MemberElsewhereError: an ancestor is the member, and has not left.
     """
     pid, _, rest = environment.get(_MARK, "").partition(" ")
     rank, _, marked = rest.partition(" ")
@@ -45,23 +44,23 @@ def check_mark(environment: Mapping[str, str], identity: str) -> None:
 
 
 def remove_mark(environment: MutableMapping[str, str]) -> None:
-    """This process has left; another one's mark stays."""
+    """Remove the mark of this process; that of another process stays."""
     if environment.get(_MARK, "").partition(" ")[0] == str(os.getpid()):
         del environment[_MARK]
 
 
-_KEY = "tempdir"  # what `multiprocessing.util.get_temp_dir()` reads
-_NAME_BYTES = len("/listener-") + 8  # as `multiprocessing.connection` names its sockets
-_PATH_BYTES = 107  # of a Unix socket's path, at most
+_KEY = "tempdir"  # the key that `multiprocessing.util.get_temp_dir()` reads
+_NAME_BYTES = len("/listener-") + 8  # of the sockets of `multiprocessing.connection`
+_PATH_BYTES = 107  # the longest path of a Unix socket
 
 
 def place_below(folder: Path | None) -> None:
-    """Have multiprocessing keep its sockets below the folder, in one of this process and its children.
+    """Make multiprocessing keep the sockets of this process and its children below a folder.
 
-    Nothing is changed where it has a place already, or where a socket's path would be too long.
+    Changes nothing if multiprocessing already has a folder, or if a socket's path would be too long.
 
     Args:
-        folder: the job's on this host; None where there is none.
+        folder: the job's folder on this host; None for no folder.
     """
     if folder is None:
         return

@@ -1,11 +1,11 @@
-"""A job of another launcher: its members find each other over a store, and then form a group as any other members.
+"""A job of another launcher: its members meet in a store, and then form a group like any other members.
 
-The store is torch's own (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes
-as soon as the group stands. Either only says where the sequencer is and what the generation's key is, so that a second
-`init()` works in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
-open to every peer that can reach it.
+The store is torch's (MASTER_ADDR, MASTER_PORT). Without one, members on one host use files, which rank 0 removes after
+the group is formed. The store has only the sequencer's address and the generation's key, so that a second `init()`
+works in the same way. The files are readable by their user only. torch's store, with the key, is open to every process
+that can reach its port.
 
-There is no agent here that could own a sequencer, so rank 0 has one as its child, for all generations.
+Without an agent, rank 0 owns the sequencer as its child, for all generations.
 """
 
 import contextlib
@@ -33,26 +33,26 @@ from worker_runtime.rendezvous import Assignment, Endpoint, Membership, Sequence
 
 LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.02
-_NONE = "none: "  # before a sentence, where there is no sequencer
+_NONE = "none: "  # before the reason, if there is no sequencer
 
 
 class Store(Protocol):
-    """Where rank 0 writes what all members read; address is where they reach this host."""
+    """A store that rank 0 writes and all members read. address: this host's address, for the other members."""
 
     address: str
 
     def set(self, name: str, text: str) -> None:
-        """As rank 0: keep a text under this name."""
+        """Store a text under a name; for rank 0."""
 
     def get(self, name: str) -> str:
-        """Wait for the text of this name; raises when it does not come."""
+        """Wait for the text of a name; raises MeetingError after the time limit."""
 
     def clear(self) -> None:
-        """As rank 0: remove what was set; all have read it."""
+        """Remove all texts, after all members have read them; for rank 0."""
 
 
 class TorchStore:
-    """The store that torch's own rendezvous finds; its address is where this host is reached from there."""
+    """torch's store, found by torch's rendezvous."""
 
     def __init__(self, world: World, master: Master, limit: timedelta) -> None:
         self._world = world
@@ -76,11 +76,11 @@ class TorchStore:
             raise MeetingError(self._world.launcher, str(self._master), str(error)) from None
 
     def clear(self) -> None:
-        """Nothing is to be removed: the store is the launcher's."""
+        """Do nothing: the store belongs to the launcher."""
 
 
 class FileStore:
-    """Files of this user's on the one host of all members."""
+    """Files of this user, where all members are on one host."""
 
     address = LOOPBACK
 
@@ -103,10 +103,12 @@ class FileStore:
         deadline = time.monotonic() + self._limit.total_seconds()
         while time.monotonic() < deadline:
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_uid == os.getuid():  # another user's file leads to another user's store
+                if path.stat().st_uid == os.getuid():  # ignore another user's file
                     return path.read_text(encoding="utf-8")
             time.sleep(_POLL_SECONDS)
-        raise MeetingError(self._world.launcher, str(path), f"rank 0 did not come in {self._limit.total_seconds():g} s")
+        raise MeetingError(
+            self._world.launcher, str(path), f"rank 0 did not start within {self._limit.total_seconds():g} s"
+        )
 
     def clear(self) -> None:
         """See `Store`."""
@@ -118,9 +120,9 @@ class FileStore:
 
 
 class ForeignJob:
-    """What the members of one world exchange before they have a group; kept for a second `init()`.
+    """The exchange of the members of one world before they have a group; kept for a second `init()`.
 
-    On rank 0 it owns the world's sequencer; `close` it when the process leaves for good.
+    On rank 0 it owns the sequencer; `close` it at the end of the process.
     """
 
     def __init__(self, world: World, store: Store, limit: timedelta) -> None:
@@ -131,14 +133,14 @@ class ForeignJob:
 
     @property
     def address(self) -> str:
-        """Where the other members reach this host."""
+        """The address on which the other members reach this host."""
         return self._store.address
 
     def share_key(self, generation: int) -> bytes:
-        """The generation's key; rank 0 makes it, and has the sequencer serve the generation.
+        """The generation's key. Rank 0 creates it, and starts the sequencer for the generation.
 
         Raises:
-            MeetingError: rank 0 did not come in time.
+            MeetingError: rank 0 did not start in time.
             SequencerStartError: the sequencer could not be started.
         """
         if self._world.rank != 0:
@@ -152,8 +154,8 @@ class ForeignJob:
         """Wait until rank 0's sequencer listens.
 
         Raises:
-            MeetingError: rank 0 did not come in time.
-            SequencerStartError: there will be none.
+            MeetingError: rank 0 did not start in time.
+            SequencerStartError: the sequencer could not be started.
         """
         name = f"{generation}/sequencer"
         if self._world.rank != 0:
@@ -171,24 +173,24 @@ class ForeignJob:
         return endpoint
 
     def end(self) -> None:
-        """The group stands: what led to it is not needed any more."""
+        """Clear the store, after the group is formed."""
         if self._world.rank == 0:
             self._store.clear()
 
     def close(self) -> None:
-        """End the sequencer; a later `share_key` starts another."""
+        """Stop the sequencer; a later `share_key` starts another."""
         self._sequencer.close()
 
     def abandon(self) -> None:
-        """After a fork, in the child: let go of the parent's sequencer."""
+        """Abandon the parent's sequencer in a forked child."""
         self._sequencer.abandon()
 
 
 def open_job(world: World, limit: timedelta) -> ForeignJob:
-    """The job that the members of a world form.
+    """The job of a world, connected to its store.
 
     Raises:
-        MeetingError: its store was not reached in time.
+        MeetingError: the store was unreachable for the time limit.
     """
     store: Store
     match world.store:
@@ -202,11 +204,11 @@ def open_job(world: World, limit: timedelta) -> ForeignJob:
 def join_job(
     world: World, job: ForeignJob, generation: int, limit: timedelta, choice: Choice = GLOO_ALONE
 ) -> tuple[Assignment, Engine]:
-    """Form a group with all members, and find the numbers that depend on which members share a host.
+    """Form a group with all members, and compute the local and cross ranks from their host names.
 
     Raises:
-        MeetingError, GroupFormationError: the members did not come, or could not connect, in time.
-        SequencerStartError: there is no sequencer.
+        MeetingError, GroupFormationError: the members did not start, or could not connect, in time.
+        SequencerStartError: the sequencer could not be started.
     """
     unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
     membership = Membership(generation, unknown, job.share_key(generation))
@@ -218,7 +220,7 @@ def join_job(
 
 
 def find_own_address(master: Master) -> str:
-    """The address from which the way to the master leads: what the members near it can reach."""
+    """The local address of the route to the master, which the other members can probably reach."""
     family, _, _, _, where = socket.getaddrinfo(master.address, master.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)  # sends nothing

@@ -1,7 +1,7 @@
-"""One try to become a member of a generation and to connect to the others, in a thread that can be given up.
+"""A formation: one attempt to join a generation and connect to its members, in a thread that can be abandoned.
 
-gloo cannot stop connecting on request, so the program must be able to continue without it: an abandoned
-formation ends by itself, within its limit, and closes what it may still open.
+gloo cannot stop connecting on request, so the program must be able to continue without it: an abandoned formation ends
+within its time limit, and closes its connections.
 """
 
 import threading
@@ -20,13 +20,13 @@ from worker_runtime.rendezvous import Interrupt, Membership, OfferResize, Rendez
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
-# The members are alive and come here one right after the other, whatever their programs do meanwhile.
+# The members are alive, and connect at nearly the same time, independent of their programs.
 CONNECT_LIMIT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationFailed:
-    """This worker has noticed that the generation cannot continue."""
+    """This worker has noticed that a generation has failed."""
 
     generation: int
     reason: str
@@ -34,7 +34,7 @@ class GenerationFailed:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The next generation was published."""
+    """The formation has joined the next generation."""
 
     formation: "Formation"
     membership: Membership
@@ -42,14 +42,14 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Its members are connected."""
+    """The members of the formation's generation are connected."""
 
     formation: "Formation"
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It came to nothing; nor will another, if that is final."""
+    """The formation failed. is_final: another attempt is useless."""
 
     formation: "Formation"
     error: Exception
@@ -66,17 +66,17 @@ Event: TypeAlias = GenerationFailed | Interrupt | OfferResize | FormationEvent |
 
 
 class Formation:
-    """Begins with `start()`; reports each step, in its thread, until it was abandoned.
+    """One attempt. After `start()` its thread reports each event, unless the formation was abandoned.
 
-    thread: ends soon when the formation is over.
+    thread: the thread of the formation.
 
     Args:
-        client: of the rendezvous; others may use it meanwhile.
-        address: on which the other members reach this worker.
-        choice: through which backends tensors travel.
-        after: the last generation that this worker was a member of.
-        report: of this worker's state.
-        on_event: is called with each step.
+        client: a client of the rendezvous, which other threads may use too.
+        address: the address on which the other members reach this worker.
+        choice: the backends.
+        after: the last generation of which this worker was a member.
+        report: the report of this worker's state.
+        on_event: called with each event, in the formation's thread.
     """
 
     def __init__(  # noqa: PLR0917 - each is needed once, in one place
@@ -102,17 +102,17 @@ class Formation:
         self.thread = threading.Thread(target=self._run, name="hvd-formation", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def release(self) -> tuple[Group | None, Link | None]:
-        """What was formed, which the caller owns from now on; nothing in a world of one."""
+        """Hand over the group and the connection to the caller; Nones in a world of one."""
         with self._lock:
             formed, self._formed = self._formed, None
         return formed or (None, None)
 
     def abandon(self) -> None:
-        """It is not waited for any more: what it has opened, or opens still, is closed."""
+        """Cancel the attempt, and close its present and later connections. Does not wait."""
         with self._lock:
             self._is_abandoned = True
         self._cancellation.cancel()
@@ -137,7 +137,7 @@ class Formation:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
             self._report(Failed(self, failure, is_final))
-        except BaseException as error:  # a fault of ours: nothing may wait for this thread
+        except BaseException as error:  # a bug: report it, so that no thread waits for this one
             fault = InitializationError(f"this worker cannot connect ({error!r})")
             self._report(Failed(self, fault, is_final=True))
             raise
@@ -149,7 +149,7 @@ class Formation:
                 self._close_formed()
 
     def _report(self, event: FormationEvent) -> bool:
-        """Report a step, unless this was abandoned; whether it did."""
+        """Report an event, unless the formation was abandoned; return whether it was reported."""
         with self._lock:
             if self._is_abandoned:
                 return False

@@ -1,10 +1,9 @@
-"""Other launchers: what their environment variables say of this process, and which store its members share.
+"""Other launchers: this process's rank, size and store by their environment variables.
 
-A script that says `hvd.init()` runs under torchrun, mpirun and srun as well; it never silently trains alone there.
+A script that calls `hvd.init()` also runs under torchrun, mpirun and srun; it never silently trains alone there.
 
-Where the program uses mpi4py, MPI's world is the job's own, or the worker is refused. Horovod that is built with MPI
-has initialized it by the end of `init()`, and programs count on that. Here MPI carries nothing. But the processes that
-mpirun has started are a world to MPI, too; to those of other launchers each is alone.
+If the program uses mpi4py, `init()` initializes MPI, as programs expect of a Horovod with MPI, and raises an error
+unless the MPI world is the job. hvdrun does not communicate over MPI.
 """
 
 import atexit
@@ -19,25 +18,25 @@ from typing import Any
 from worker_runtime.errors import ForeignRankError, ForeignWorldError, MpiWorldError
 from worker_runtime.rendezvous import Assignment, Bootstrap
 
-# Slurm numbers its own steps (the batch script, an interactive shell, ...) from here up: no srun started those.
+# Slurm gives its own steps (the batch script, an interactive shell, ...) numbers from here up: srun did not start them.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
-# The variables of each launcher: a process' rank, and the size of its world. The first pair that is set counts.
+# The variables of each launcher: the rank and the size of its world. The first pair that is set counts.
 _LAUNCHERS = (
     ("torchrun", "RANK", "WORLD_SIZE"),
     ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpirun", "PMI_RANK", "PMI_SIZE"),
     ("mpirun", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-    ("srun", "SLURM_PROCID", "SLURM_NTASKS"),  # where the one before is not set
+    ("srun", "SLURM_PROCID", "SLURM_NTASKS"),  # if SLURM_STEP_NUM_TASKS is not set
     ("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The members share torch's store at this address, as MASTER_ADDR and MASTER_PORT say."""
+    """The address of the members' torch store: MASTER_ADDR and MASTER_PORT."""
 
     address: str
     port: int
@@ -48,17 +47,17 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class OneHost:
-    """All members are on one host and share files there, named after their launcher's own name for the job."""
+    """All members are on one host, and share files. job: the launcher's name of the job."""
 
     job: str
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One process' place among those that another launcher has started.
+    """The rank and size of a process that another launcher has started.
 
-    launcher: which one, as its users call it.
-    store: where the members exchange what they must know before they have a group.
+    launcher: the launcher's command.
+    store: the store in which the members meet.
     """
 
     launcher: str
@@ -68,11 +67,11 @@ class World:
 
 
 def find_world(environment: Mapping[str, str]) -> World | None:
-    """The world of several that another launcher has put this process into; None when there is none.
+    """The world of several processes to which another launcher has added this one; None if there is none.
 
     Raises:
-        ForeignWorldError: there is one, but its variables do not say how its members can find each other.
-        ForeignRankError: there is one, and by its variables this process cannot be in it.
+        ForeignWorldError: the launcher's variables have no address where the members can meet.
+        ForeignRankError: the variables give a rank that is not less than the size.
     """
     if "RANK" not in environment and (size := _read(environment, "WORLD_SIZE") or 0) > 1:
         raise ForeignWorldError("torchrun (WORLD_SIZE is set, RANK is not)", size)
@@ -98,14 +97,14 @@ def _read(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def _is_of_srun(environment: Mapping[str, str], size_name: str) -> bool:
-    """Whether srun has started this process, and says in this variable how many it has started."""
+    """Whether srun has started this process, with the number of processes in this variable."""
     step = _read(environment, "SLURM_STEP_ID")
     own = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
     return step is not None and step < _FIRST_SPECIAL_STEP and size_name == own
 
 
 def _name_job(environment: Mapping[str, str], rank_name: str, size: int) -> str | None:
-    """The launcher's own name for the job, where all members are on one host."""
+    """The launcher's name of the job, if all members are on one host; else None."""
     if rank_name.startswith("OMPI") and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == str(size):
         return environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid")
     if rank_name.startswith("SLURM"):
@@ -121,19 +120,19 @@ _PACKAGE, _MODULE = "mpi4py", "mpi4py.MPI"
 def join_mpi_world(
     environment: Mapping[str, str], numbers: Assignment, leave: Callable[[], None], *, loads: bool = False
 ) -> ModuleType | None:
-    """Initialize MPI where the program has loaded mpi4py and mpirun has made the world.
+    """Initialize MPI if the program has imported mpi4py and mpirun has started it.
 
     Args:
-        environment: of this process.
-        numbers: of this worker in the job.
-        leave: is called before MPI is finalized, which waits for the other processes.
-        loads: load mpi4py where mpirun has made the world.
+        environment: the environment of this process.
+        numbers: this worker's ranks in the job.
+        leave: called before MPI is finalized, which waits for the other processes.
+        loads: import mpi4py if mpirun has started the program.
 
     Returns:
-        mpi4py's MPI, whose world is the job; None where it is not used.
+        The module mpi4py.MPI, whose world is the job; None if the program does not use it.
 
     Raises:
-        MpiWorldError: it has another world.
+        MpiWorldError: the MPI world is not the job.
     """
     is_of_mpi = _is_of_mpi(environment)
     mpi: Any = _load() if is_of_mpi and (loads or _PACKAGE in sys.modules) else sys.modules.get(_MODULE)
@@ -154,7 +153,7 @@ def join_mpi_world(
 
 
 def _is_of_mpi(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher that speaks with MPI has made the world."""
+    """Whether a launcher that supports MPI has started this process."""
     world = None if Bootstrap.read(environment) else find_world(environment)
     return world is not None and (
         world.launcher == "mpirun" or (world.launcher == "srun" and "PMIX_RANK" in environment)
@@ -167,12 +166,12 @@ def _load() -> ModuleType | None:
     except (
         ImportError,
         RuntimeError,
-    ):  # there is none, or no library of MPI; a program that uses it gets its own error
+    ):  # mpi4py or the MPI library is missing; a program that imports it gets that error itself
         return None
 
 
 def _finalize(mpi: Any, leave: Callable[[], None], pid: int) -> None:  # noqa: ANN401 - an optional package's module
-    """At the end of the process; after an exception mpirun is to end the others, and does so where this is left out."""
+    """Finalize MPI at the end of the process; not after an exception, so that mpirun ends the other processes."""
     if os.getpid() == pid and not mpi.Is_finalized() and not hasattr(sys, "last_type"):
         leave()
         mpi.Finalize()

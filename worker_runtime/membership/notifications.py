@@ -1,22 +1,22 @@
-"""Listeners for hosts that have come or gone, under the name that elastic programs of Horovod know."""
+"""Notifications of added and removed hosts, with Horovod's names."""
 
 import threading
 from typing import Protocol
 
-# What has happened, as bits; the numbers are Horovod's.
+# Bits with Horovod's values.
 HOSTS_REMOVED = 1
 HOSTS_ADDED = 2
 
 
 class Listener(Protocol):
-    """Usually an elastic state."""
+    """Receives notifications; usually an elastic state."""
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Hosts have come or gone; called from any thread."""
+        """Called from any thread after hosts were added or removed."""
 
 
 class NotificationManager:
-    """Passes news about hosts on; a process has one, the runtime's."""
+    """Passes notifications to listeners. A process has one, that of the runtime."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,16 +24,16 @@ class NotificationManager:
         self._newest: tuple[float, int] | None = None
 
     def init(self) -> None:
-        """Horovod's way to start listening; the runtime hears by itself."""
+        """Do nothing; in Horovod it starts to listen, which the runtime does by itself."""
 
     def register_listener(self, listener: Listener) -> None:
-        """Notify this one, too, from now on; once, however often it is registered."""
+        """Add a listener, unless it is already registered."""
         with self._lock:
             if not any(known is listener for known in self._listeners):
                 self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Notify it no more; one that is not registered is no error."""
+        """Remove a listener, if it is registered."""
         with self._lock:
             self._listeners = [known for known in self._listeners if known is not listener]
 
@@ -41,8 +41,8 @@ class NotificationManager:
         """Notify all listeners.
 
         Args:
-            timestamp: when; later ones are greater.
-            update_res: what has happened, HOSTS_REMOVED, HOSTS_ADDED, or both; 0 when the last notification is undone.
+            timestamp: orders the notifications; later ones have greater timestamps.
+            update_res: HOSTS_REMOVED, HOSTS_ADDED, or their bitwise or; 0 withdraws the last notification.
         """
         with self._lock:
             self._newest = timestamp, update_res
@@ -56,7 +56,7 @@ class NotificationManager:
             self._newest = None
 
     def repeat_to(self, listener: Listener) -> None:
-        """Repeat the last notification to one, unless it is forgotten: the listener may have thrown it away unread."""
+        """Repeat the last notification to a listener that may have dropped it, unless it is forgotten."""
         with self._lock:
             newest = self._newest
         if newest is not None:

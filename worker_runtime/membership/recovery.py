@@ -1,17 +1,17 @@
-"""What a worker does between the loss of a member and the next generation, whatever its program is doing meanwhile.
+"""Recovery: the way of an elastic worker from the loss of a member to the next generation.
 
-A thread in the background hears that the generation was interrupted, or of trouble that this worker has noticed by
-itself. It suspends the engine, reports what is pending to the rendezvous, and waits for the next generation and its
-verdict, the same for all:
+The recovery thread receives the notice that the generation was interrupted, or a failure that this worker has noticed
+itself. It suspends the engine, reports the pending operations to the rendezvous, and waits for the next generation and
+its verdict (the recovery decision), which is the same for all survivors:
 
-- RETRY: what is pending runs again with the ranks that are left, and the program notices nothing.
-- RESTORE, RESIZE: what is pending raises. Under `elastic.run` the function begins again: the program comes back here
-  (`enter`) and takes the generation, whose members are being connected in the meantime.
+- RETRY: pending operations run again with the surviving ranks. The program notices nothing.
+- RESTORE, RESIZE: pending operations raise. Under `elastic.run` the function restarts: the program calls `enter`, and
+  takes the generation, whose members connect meanwhile.
 
-Each try is a `Formation`. What is lost while it is under way makes it worthless, and another begins: pending operations
-and kept gradients belong to the process, and outlive any number of tries.
+Each attempt is a `Formation`. A loss during an attempt ends it, and another one starts. Pending operations and kept
+gradients belong to the process, and survive any number of attempts.
 
-Long because the thread that recovers and the program that comes for a generation share one state under one lock.
+Long because the recovery thread and the program share one state under one lock.
 """
 
 import ctypes
@@ -62,23 +62,23 @@ if TYPE_CHECKING:
 # The times of its messages at the level DEBUG show how long each part of a recovery takes (benchmarks/recovery.py).
 _LOG = logging.getLogger("hvd.recovery")
 
-_JOIN_SECONDS = 5.0  # for a thread of ours to end
-_LOOK_SECONDS = 0.5  # between two looks while a generation is awaited; the thread is woken, so this is a second chance
+_JOIN_SECONDS = 5.0  # for a thread of this module to end
+_LOOK_SECONDS = 0.5  # between two checks while a generation is awaited; usually the thread is woken before
 
 
-Entered = tuple[Assignment, Engine, Verdict]  # a generation as the program enters it
+Entered = tuple[Assignment, Engine, Verdict]  # the generation that the program enters
 
 
 class Recovery:
     """Keeps this worker a member of an elastic job; `close` ends its threads.
 
     Args:
-        bootstrap: how to reach the rendezvous.
-        connect: makes a client of it.
-        choice: through which backends tensors travel.
-        after: the last generation that this process was a member of.
-        note_assignment: gets this worker's new numbers before the program continues without having noticed.
-        note_offer: is called when hosts have come or gone: with a growing number, whether some come, whether some go.
+        bootstrap: tells how to reach the rendezvous.
+        connect: creates a client of the rendezvous.
+        choice: the backends.
+        after: the last generation of which this process was a member.
+        note_assignment: called with this worker's new ranks, before its operations continue.
+        note_offer: called with each notice of added or removed hosts.
     """
 
     def __init__(  # noqa: PLR0917 - as Formation's
@@ -95,18 +95,18 @@ class Recovery:
         self._choice = choice
         self._note_assignment = note_assignment
         self._note_offer = note_offer
-        self._generation = after  # the newest that this worker knows to be a member of
-        self._left = after  # the newest that it does not continue with
-        self._interrupted = Interrupt(0, "")  # the newest that was
+        self._generation = after  # the newest generation of which this worker is a member
+        self._left = after  # the newest generation that it has left
+        self._interrupted = Interrupt(0, "")  # the newest interrupt
         self._succession: Succession | None = None  # while its operations may be resumed
-        self._formation: Formation | None = None  # that is under way, or waits to be taken
-        self._formations: list[Formation] = []  # whose threads have not ended, as far as is known
-        self._departed: list[Depart] = []  # members that have ended well
-        self._is_ready = False  # the formation waits to be taken: all its events have been handled
+        self._formation: Formation | None = None  # the present attempt, until the program or the engine takes it
+        self._formations: list[Formation] = []  # the attempts whose threads may still run
+        self._departed: list[Depart] = []  # members that have exited with 0
+        self._is_ready = False  # the program can take the formation: all its events were handled
         self._end: Exception | None = None
-        self._needs_state = bootstrap.is_late  # until it has the others' state
-        self._commits = 0  # of the program's state
-        self._states = 0  # functions under way that begin again after an exception
+        self._needs_state = bootstrap.is_late  # True until the worker has the others' state
+        self._commits = 0  # the number of commits of the program's state
+        self._states = 0  # the number of running functions that can restart after an exception
         self._changed = threading.Condition()
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._client = connect(bootstrap)
@@ -119,18 +119,18 @@ class Recovery:
 
     @property
     def generation(self) -> int:
-        """The newest that this worker was a member of."""
+        """The newest generation of which this worker was a member."""
         return self._generation
 
-    def enter(self, reason: JoinReason, trouble: str = "") -> Entered:
-        """Become a member of the next generation, in the program's own time; waits for it.
+    def enter(self, reason: JoinReason, error: str = "") -> Entered:
+        """Wait for the next generation and enter it; called by the program.
 
         Args:
             reason: BEGIN, RESIZE or RESTORE.
-            trouble: why, of a RESTORE: an error that comes again and again is the program's own.
+            error: the error text of a RESTORE. The rendezvous ends a job whose error repeats.
 
         Raises:
-            RendezvousError, InitializationError: there will be none for this worker.
+            RendezvousError, InitializationError: there is no further generation for this worker.
         """
         while True:
             with self._changed:
@@ -140,23 +140,23 @@ class Recovery:
                     raise self._end
                 if self._formation is not None:
                     return self._enter()
-                # There is none under way, or one in which what was pending has continued: the program has left that.
+                # No attempt is running, or the program leaves a generation in which its operations have continued.
                 succession, self._succession = self._succession, None
-                self._left = self._generation  # so that no other thread begins a formation
+                self._left = self._generation  # so that the recovery thread starts no formation
             report = Report()
             if succession is not None:
                 try:
-                    succession.suspend(trouble or f"rank {succession.engine.rank} begins its function again")
-                except StuckError as error:
-                    _end_process(str(error))
+                    succession.suspend(error or f"rank {succession.engine.rank} restarts its function")
+                except StuckError as stuck:
+                    _end_process(str(stuck))
                 report = succession.report()
                 succession.engine.close()
             with self._changed:
-                self._begin(replace(report, reason=reason, error=trouble, pending=()))
+                self._begin(replace(report, reason=reason, error=error, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:
-        """Within it, this worker can begin again after an exception, and lost ones are replaced."""
+        """A context in which this worker can restart its function, so that the job replaces lost workers."""
         with self._changed:
             self._states += 1
         try:
@@ -168,17 +168,17 @@ class Recovery:
                 self._states -= 1
 
     def note_commit(self) -> None:
-        """The program has committed its state."""
+        """Count a commit of the program's state."""
         self._commits += 1
 
     def note_synced(self) -> None:
-        """This worker has the others' state: if they are lost, others may have it from here."""
+        """Report that this worker has the others' state, so that new workers can get it from this one."""
         if self._needs_state:
             self._needs_state = False
             self._client.declare()
 
     def close(self) -> None:
-        """End the threads; the engine is its owner's."""
+        """End the threads. The engine stays open; its owner closes it."""
         self._events.put(Closed())
         self._client.close()
         with self._changed:
@@ -189,25 +189,25 @@ class Recovery:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_JOIN_SECONDS)
-        # A thread that comes back from gloo when Python has gone would end this process with SIGABRT.
+        # A thread that returns from gloo after Python's finalization would end this process with SIGABRT.
         deadline = time.monotonic() + CONNECT_LIMIT.total_seconds() + _JOIN_SECONDS
         for formation in self._formations:
             formation.thread.join(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
-        """In a forked child, which has neither the threads nor the connections: touch nothing, for ever."""
+        """Keep this object forever in a forked child, which has neither its threads nor its connections."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
-    # For the engine, in its threads.
+    # Called by the engine, in any thread.
 
-    def note_trouble(self, generation: int, reason: str) -> None:
-        """A generation cannot continue."""
+    def note_failure(self, generation: int, reason: str) -> None:
+        """Note that a generation has failed."""
         self._events.put(GenerationFailed(generation, reason))
 
     def _follow(self) -> None:
-        """Hear what the rendezvous has to say, until the client is closed.
+        """Receive the notices of the rendezvous, until the client is closed.
 
-        How others have ended is reported to the engine from here: the other thread may wait for them in it.
+        This thread passes exits and interrupts to the succession itself: the recovery thread may be waiting in it.
         """
         try:
             for notice in self._client.follow():
@@ -220,9 +220,9 @@ class Recovery:
                     case Interrupt() | OfferResize():
                         self._events.put(notice)
         except RendezvousError as error:
-            _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
-        except BaseException as error:  # a fault of ours: nothing may wait for what this thread would have heard
-            self._give_up(InitializationError(f"this worker hears nothing more of the job ({error!r})"))
+            _LOG.warning("this worker receives no more notices of the job: %s", error)  # operations will notice losses
+        except BaseException as error:  # a bug: no thread may wait for this one's notices
+            self._give_up(InitializationError(f"this worker receives no more notices of the job ({error!r})"))
             raise
 
     def _note_departed(self, notice: Depart) -> None:
@@ -238,42 +238,42 @@ class Recovery:
                 self._handle(event)
         except StuckError as error:
             _end_process(str(error))
-        except BaseException as error:  # a fault of ours: nothing may wait for this thread
+        except BaseException as error:  # a bug: no thread may wait for this one
             self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
             raise
 
     def _handle(self, event: Event) -> None:
         match event:
             case Joined(formation) | Connected(formation) | Failed(formation):
-                if formation is self._formation:  # else it was abandoned meanwhile
+                if formation is self._formation:  # else it was abandoned
                     self._handle_formation(event)
             case OfferResize(generation):
-                if generation > self._left:  # else it was made to members that have gone
+                if generation > self._left:  # else it is for a generation that this worker has left
                     self._note_offer(event)
             case Interrupt(generation, reason):
                 self._interrupted = max(self._interrupted, event, key=lambda each: each.generation)
                 self._leave(generation, reason)
             case GenerationFailed(generation, reason):
-                self._leave(generation, reason, trouble=reason)
+                self._leave(generation, reason, error=reason)
 
     def _handle_formation(self, event: FormationEvent) -> None:
         match event:
             case Joined(_, membership):
                 self._join(membership)
             case Connected(formation):
-                self._go_on(formation)
+                self._continue_in(formation)
             case Failed(_, error, is_final=True):
                 self._give_up(error)
             case Failed(_, error):
-                self._leave(self._generation, str(error), trouble=str(error))
+                self._leave(self._generation, str(error), error=str(error))
 
-    def _leave(self, generation: int, reason: str, trouble: str = "") -> None:
-        """That generation cannot continue: ask for another, unless that was done."""
+    def _leave(self, generation: int, reason: str, error: str = "") -> None:
+        """Leave a failed generation, if it is the present one and was not left before."""
         if generation == self._generation > self._left:
-            self._recover(reason, trouble)
+            self._recover(reason, error)
 
-    def _recover(self, reason: str, trouble: str) -> None:
-        """The present generation cannot continue: ask for another."""
+    def _recover(self, reason: str, error: str) -> None:
+        """Suspend the engine, and start the formation of the next generation."""
         succession = self._succession
         self._left = self._generation
         _LOG.debug("interrupted: %s", reason)
@@ -281,17 +281,17 @@ class Recovery:
             succession.suspend(reason)
         with self._changed:
             if self._succession is not succession:
-                return  # the program has just come for another by itself
+                return  # the program has just called `enter`
             former, self._formation = self._formation, None
             report = Report(JoinReason.FORM) if succession is None else succession.report()
-            self._begin(replace(report, error=trouble))
+            self._begin(replace(report, error=error))
         if former is not None:
             former.abandon()
         if succession is not None:
             succession.disconnect()
 
     def _begin(self, report: Report) -> None:
-        """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
+        """Start another formation, with the state of this worker added to the report. The caller holds the lock."""
         report = replace(report, has_state=bool(self._states), needs_state=self._needs_state, commits=self._commits)
         self._is_ready = False
         self._formation = Formation(
@@ -301,7 +301,7 @@ class Recovery:
         self._formation.start()
 
     def _join(self, membership: Membership) -> None:
-        """A generation was published: do what its verdict says."""
+        """Follow the verdict of a published generation."""
         self._generation = membership.generation
         _LOG.debug("published: generation %d, %s", membership.generation, membership.verdict.decision)
         succession, verdict, numbers = self._succession, membership.verdict, membership.assignment
@@ -311,11 +311,11 @@ class Recovery:
             else:
                 succession.engine.fail_all(_explain(verdict))
                 with self._changed:
-                    self._succession = None  # the program comes for the generation
+                    self._succession = None  # the program will enter the generation
         self._leave(self._interrupted.generation, self._interrupted.reason)
 
-    def _go_on(self, formation: Formation) -> None:
-        """The members of the newest generation are connected: continue, or let the program do so."""
+    def _continue_in(self, formation: Formation) -> None:
+        """Continue in the connected generation, or let the program enter it."""
         _LOG.debug("connected: generation %d", self._generation)
         succession = self._succession
         if succession is None:
@@ -323,12 +323,12 @@ class Recovery:
                 self._is_ready = formation is self._formation
                 self._changed.notify_all()
             return
-        if formation.membership is not None:  # before anything is done with them that the program waits for
+        if formation.membership is not None:  # before an operation of the program completes
             self._note_assignment(formation.membership.assignment)
         try:
             succession.resume(*formation.release())
         except HorovodInternalError as error:
-            self._leave(self._generation, str(error), trouble=str(error))
+            self._leave(self._generation, str(error), error=str(error))
             return
         with self._changed:
             self._formation = None
@@ -336,12 +336,12 @@ class Recovery:
         _LOG.debug("resumed: generation %d", self._generation)
 
     def _enter(self) -> Entered:
-        """Let the program have what was formed; the caller holds the lock."""
+        """Hand the formed generation to the program. The caller holds the lock."""
         formation, self._formation = self._formation, None
         if formation is None or formation.membership is None:
             raise AssertionError("there is a formation with a membership")
         numbers = formation.membership.assignment
-        retry = Retry(self.note_trouble)
+        retry = Retry(self.note_failure)
         engine = Engine(*formation.release(), retry, self._lease_seconds, self._generation)
         self._succession = succession = Succession(engine, retry)
         for notice in self._departed:
@@ -349,7 +349,7 @@ class Recovery:
         return numbers, engine, formation.membership.verdict
 
     def _give_up(self, error: Exception) -> None:
-        """There will be no further generation for this worker."""
+        """Fail all operations: there is no further generation for this worker."""
         with self._changed:
             self._end = error
             self._formation = None
@@ -361,13 +361,13 @@ class Recovery:
 
 
 def _end_process(sentence: str) -> None:
-    """At once: the program may wait for its GPU for ever, and so may whatever would run at an orderly end."""
+    """End the process immediately: at a regular exit the program or a library could wait for its GPU forever."""
     os.write(sys.stderr.fileno(), f"hvdrun: {sentence}\n".encode())
     os._exit(1)
 
 
 def _explain(verdict: Verdict) -> Callable[[str], Exception]:
-    """What is raised by an operation that will not run, by its title."""
+    """A function that creates the error of an operation that will not run, from its title."""
     if verdict.decision is Decision.RESIZE:
         return lambda _: HostsUpdatedInterrupt(skip_sync=verdict.removed_only)
     return lambda title: HorovodInternalError(f"{title} was interrupted: {verdict.reason}")

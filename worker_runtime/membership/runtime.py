@@ -1,8 +1,8 @@
-"""The one object that a training process has of this package: its numbers in the job, and the engine that communicates.
+"""The runtime of a training process: its ranks in the job, and the engine that communicates.
 
-`init()` joins the job and forms the group; `shutdown()` leaves it; both may be repeated any number of times.
+`init()` joins the job and forms the group; `shutdown()` leaves it. Both can be repeated.
 
-Long because the ways into a job, and out of it, share one state under one lock.
+Long because the ways into and out of a job share one state under one lock.
 """
 
 import atexit
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's job to come; torch's default is as long
-DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
+WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's job to meet; torch's default
+DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the notice that a peer has exited with 0
 
 
 @dataclass(slots=True)
 class _World:
-    assignment: Assignment  # changes while the program is in the midst of an operation that outlives others
+    assignment: Assignment  # may change while an operation of the program waits for the next generation
     engine: Engine
 
 
 class Runtime:
-    """Membership and communication of this process; a process has one, `RUNTIME`.
+    """Membership and communication of this process. A process has one, `RUNTIME`.
 
     Args:
-        connect: makes the client of the rendezvous.
+        connect: creates a client of the rendezvous.
     """
 
     def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"]) -> None:
@@ -65,23 +65,23 @@ class Runtime:
         self.stop_notice = StopNotice()
         self._connect = connect
         self._lock = threading.RLock()
-        self.world: _World | None = None  # while this process is a member; each collective looks here first
+        self.world: _World | None = None  # while this process is a member
         self._generation = 0
-        self._foreign: ForeignJob | None = None  # of another launcher; kept for a second init()
+        self._foreign: ForeignJob | None = None  # the job of another launcher, kept for a second init()
         self._is_registered = False
-        self.recovery: Recovery | None = None  # what keeps this worker a member of an elastic job
-        self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others that train already
-        self.is_forked = False  # from the process that has joined: only numbers are known here
+        self.recovery: Recovery | None = None  # in an elastic job
+        self._late: tuple[Bootstrap, Choice] | None = None  # until this worker joins a job that already trains
+        self.is_forked = False  # from the process that has joined: only ranks and sizes are known here
         self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
+        """Join the job that started this process. Does nothing if it has joined, unless it was forked since.
 
-        Without hvdrun it joins the world that torchrun, mpirun or srun has made; without any, it is a world of one.
+        Without hvdrun it joins the world of torchrun, mpirun or srun; without a launcher, a world of one.
 
         Raises:
-            InitializationError: the job refused this worker, the workers did not connect in time, another launcher
-                does not say how they can meet, the backend that was asked for is missing, or this is a worker's child.
+            InitializationError: the job rejects this worker; the workers did not connect in time; another launcher set
+                no address where they can meet; the requested backend is missing; or this is a child of a worker.
         """
         with self._lock:
             if self.world is not None and not self.is_forked:
@@ -117,18 +117,18 @@ class Runtime:
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
-    def enter_anew(self, reason: JoinReason, trouble: str = "") -> Verdict | None:
-        """Become a member of the next generation, after an exception that says so; what it brings.
+    def rejoin(self, reason: JoinReason, error: str = "") -> Verdict | None:
+        """Enter the next generation, after an exception of the training function.
 
         Args:
             reason: RESIZE or RESTORE.
-            trouble: why, of a RESTORE.
+            error: the error text of a RESTORE.
 
         Returns:
-            The verdict of an elastic job; None elsewhere, where the job is left and joined again.
+            The verdict in an elastic job; None in a static one, where this leaves the job and joins again.
 
         Raises:
-            InitializationError: there is none for this worker.
+            InitializationError: there is no further generation for this worker.
         """
         with self._lock:
             recovery = self.recovery
@@ -138,9 +138,9 @@ class Runtime:
                 return None
             self.world = None
             try:
-                assignment, engine, verdict = recovery.enter(reason, trouble)
-            except RendezvousError as error:
-                raise InitializationError(str(error)) from None
+                assignment, engine, verdict = recovery.enter(reason, error)
+            except RendezvousError as rejection:
+                raise InitializationError(str(rejection)) from None
             self.world = _World(assignment, engine)
             return verdict
 
@@ -150,10 +150,10 @@ class Runtime:
         return self._late is not None
 
     def join_late(self) -> bool:
-        """Join the others, where they train already; whether that was still to be done.
+        """Join a job that already trains; return whether that was still to do.
 
-        A worker that is started while others train is alone until here, so that they need not wait for what a program
-        does before it can train: it has the numbers that it was started with, and its collectives are its own.
+        A worker that starts while the others train is alone up to this call, so that they need not wait for its
+        program's preparations: it has the ranks that it was started with, and its collectives are local.
 
         Raises:
             InitializationError: there is no generation for this worker.
@@ -172,14 +172,14 @@ class Runtime:
             return True
 
     def declare_state(self) -> AbstractContextManager[None]:
-        """Within it, this worker can begin again after an exception: those that are lost are replaced."""
+        """A context in which this worker can restart its function, so that the job replaces lost workers."""
         return nullcontext() if self.recovery is None else self.recovery.declare()
 
     def shutdown(self, end: str = "") -> None:
-        """Leave the job; operations pending on any rank fail. Does nothing when not initialised.
+        """Leave the job. Pending operations fail on all ranks. Does nothing before `init()`.
 
         Args:
-            end: how this process ends, for the other ranks; empty where it continues.
+            end: how this process ends, for the other ranks' messages; empty where it continues.
         """
         with self._lock:
             world, self.world = self.world, None
@@ -196,19 +196,19 @@ class Runtime:
 
     @property
     def assignment(self) -> Assignment:
-        """This worker's numbers; raises NotInitializedError."""
+        """This worker's ranks and sizes; raises NotInitializedError."""
         return self._require().assignment
 
     @property
     def engine(self) -> Engine:
-        """What runs the collectives of the present generation; raises NotInitializedError."""
+        """The engine, which runs the collectives; raises NotInitializedError."""
         return self._require().engine
 
     def is_stopping(self) -> bool:
-        """Whether a stop notice has come for the job: the same on all ranks, which ask at the same places.
+        """Whether the job has received a stop notice: the same on all ranks, which call this at the same places.
 
         Raises:
-            HorovodInternalError: a rank has gone, or Horovod has not been initialized.
+            HorovodInternalError: a rank was lost, or Horovod has not been initialized.
         """
         engine = self.engine
         if not engine.steps.is_stopping:
@@ -225,7 +225,7 @@ class Runtime:
         return world
 
     def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
-        """Become a member of a job that outlives the loss of workers, until `shutdown()`."""
+        """Join an elastic job, until `shutdown()`."""
         recovery = self.recovery = Recovery(
             bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
         )
@@ -237,10 +237,10 @@ class Runtime:
         return assignment, engine
 
     def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
-        """Become a member of a new generation.
+        """Join a static job.
 
-        The client is closed as soon as the group stands: a static job reports nothing more to its workers, and a
-        training process forks (DataLoader workers), which an open gRPC channel does not always survive.
+        The client is closed when the group is connected: a static job sends no more notices, and a training process
+        forks (DataLoader workers), which an open gRPC channel does not always survive.
         """
         limit = timedelta(seconds=bootstrap.start_timeout_seconds)
         with closing(self._connect(bootstrap)) as client:
@@ -251,16 +251,16 @@ class Runtime:
         return membership.assignment, engine
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
-        """After a failure: a sentence on a rank that has ended well meanwhile; None when none is known to have."""
+        """After a failure: a message about a rank that has exited with 0; None if no such rank is known."""
         with closing(self._connect(bootstrap)) as client:
             try:
                 rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
             except RendezvousError:
                 return None
-        return None if rank is None else f"rank {rank} has ended well while others still communicate"
+        return None if rank is None else f"rank {rank} has exited with 0 while others still communicate"
 
     def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Engine]:
-        """Become a member of a world that another launcher made."""
+        """Join the world of another launcher."""
         if self._foreign is None:
             self._foreign = open_job(world, WORLD_LIMIT)
         self._generation += 1
@@ -273,22 +273,22 @@ class Runtime:
             self._generation = recovery.generation
 
     def _note_assignment(self, assignment: Assignment) -> None:
-        """The program continues with other numbers."""
+        """Set this worker's new ranks after a change of the generation."""
         if self.world is not None:
             self.world.assignment = assignment
 
     def _note_offer(self, offer: OfferResize) -> None:
-        """Hosts have come or gone."""
+        """Notify the listeners of added or removed hosts."""
         self.notifications.handle_hosts_updated(offer.number, HOSTS_ADDED * offer.adds | HOSTS_REMOVED * offer.removes)
 
     def _end(self) -> None:
-        """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
+        """Shut down at the end of the process, and close what `shutdown()` keeps for another `init()`."""
         self.shutdown(describe_end(self._failure_notice.returncode))
         if self._foreign is not None:
             self._foreign.close()
 
     def _abandon(self) -> None:
-        """After a fork, in the child: it is no member, and must not touch the parent's connections."""
+        """Abandon the parent's connections in a forked child, which is not a member of the job."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._failure_notice.prepare(None)
         self.stop_notice.prepare(None)

@@ -1,20 +1,18 @@
-"""MXNet's arrays as torch's tensors and the other way round, in the same memory: all that MXNet needs of its own here.
+"""MXNet arrays as torch tensors, and tensors as arrays, in shared memory.
 
-MXNet computes in the background: its engine runs what was enqueued, ordered by which operation reads and writes which
-array. What happens through a view is unknown to the engine, so the order is kept by hand. Before a view is given out,
-everything that was enqueued and writes to the array (and for writing: also what reads it) is waited for, with the
-interpreter lock released. What is enqueued after the writing is done sees its results, since it runs later. Between the
-two the array must be left alone, which the blocking operations see to by themselves.
+MXNet computes in the background: its engine runs enqueued operations, ordered by the arrays that they read and write.
+The engine does not know of accesses through a view. So before a view is created, this module waits until all enqueued
+operations that write to the array (for a view to write: also those that read it) have run; the interpreter lock is
+released meanwhile. Operations that are enqueued after the access run later, and see its results. During the access the
+program must not use the array; for blocking functions this holds by itself.
 
-A view holds the array's memory: the array itself may go. To make one takes some microseconds, and copies nothing.
+A view keeps the array's memory alive. Creating one takes some microseconds, and copies nothing.
 
-To write to an array past the engine, one must wait for what was enqueued and reads it. MXNet offers that for one array
-at a time, each by an operation of the engine's that does nothing and takes its turn: two changes of threads, in the
-same queue as backward's operations. In `await_writable` one such operation stands for all the arrays, in the queue for
-urgent ones.
+MXNet can wait for one array at a time to become writable, by an empty operation in the queue of backward's operations:
+two thread switches each. `await_writable` uses one such operation for several arrays, in the queue of urgent ones.
 
-There are views of the host's memory alone. An array on any other context is *foreign*: it is copied to the host, and
-where it is to be overwritten, back. MXNet's engine orders these copies as all else that reads and writes the array.
+Only the host's memory has views. An array on any other context is *foreign*: it is copied to the host, and back if it
+is overwritten. MXNet's engine orders these copies like all other operations.
 """
 
 import ctypes
@@ -29,7 +27,7 @@ import numpy as np
 from mxnet.base import _LIB, MXNetError, check_call
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]  # which torch does not export
 
-# Which dtypes both have, and DLPack between them; MXNet's truth values and bfloat16 are not among them.
+# The dtypes that MXNet, torch and DLPack have; MXNet's bool and bfloat16 are not among them.
 _CLASSES: dict[type, torch.dtype] = {
     np.float16: torch.float16,
     np.float32: torch.float32,
@@ -39,18 +37,18 @@ _CLASSES: dict[type, torch.dtype] = {
     np.int32: torch.int32,
     np.int64: torch.int64,
 }
-# By what an array has as its dtype: NumPy's class in mx.nd, NumPy's dtype in mx.np.
+# By the dtype of an array: NumPy's class in mx.nd, NumPy's dtype in mx.np.
 DTYPES: dict[Any, torch.dtype] = {**_CLASSES, **{np.dtype(each): dtype for each, dtype in _CLASSES.items()}}
 
-_OF_THE_HOST = {"cpu", "cpu_pinned", "cpu_shared"}  # MXNet's types of contexts whose memory is the host's
-_HOME = mx.cpu(0)  # where arrays that are made of tensors lie
+_OF_THE_HOST = {"cpu", "cpu_pinned", "cpu_shared"}  # MXNet's types of contexts in the host's memory
+_HOME = mx.cpu(0)  # the context of arrays that are created from tensors
 
 
 class Views:
-    """The arrays of one call as tensors: `Arrays` of the API.
+    """Converts the arrays of one call; implements `api.calls.Arrays`.
 
     Args:
-        more: like what results are, beyond those of the arrays.
+        more: further arrays like which results are created, after those of the call.
     """
 
     takes_none = True
@@ -78,22 +76,22 @@ class Views:
 
 
 def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
-    """The array as a tensor that shares its memory, to be read.
+    """A tensor for reading that shares the array's memory.
 
-    Waits until what was enqueued and writes to the array is done. As long as the tensor is read, nothing must be
-    enqueued that writes to it.
+    Waits until all enqueued operations that write to the array have run. While you read the tensor, do not enqueue
+    operations that write to the array.
 
     Args:
-        array: of `mx.nd` or `mx.np`, dense, of one of the dtypes in `DTYPES`, on any context, of any shape, also
-            without dimensions or elements; the whole or a slice. Of a foreign one it is a copy.
+        array: a dense array of `mx.nd` or `mx.np`, with a dtype of `DTYPES`, on any context, of any shape, also a
+            slice. A foreign array is copied.
 
     Returns:
-        A tensor of the same shape, on the CPU, row-major.
+        A row-major tensor of the same shape on the CPU.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: it is sparse, or of another dtype.
-        MXNetError: what the array was to be computed by has failed.
+        TypeError: the argument is not an MXNet array.
+        ValueError: the array is sparse, or has another dtype.
+        MXNetError: the MXNet operation that computes the array failed.
     """
     home = to_host(array)
     home.wait_to_read()
@@ -101,21 +99,21 @@ def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
 
 
 def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
-    """The array as a tensor that shares its memory, to be read and written.
+    """A tensor for reading and writing that shares the array's memory.
 
-    Waits until what was enqueued and reads or writes the array is done. Until the writing is done, nothing must be
-    enqueued that reads or writes it; what is enqueued afterwards sees what was written.
+    Waits until all enqueued operations that read or write the array have run. Until you have written the tensor, do not
+    enqueue operations that use the array; later ones see what you have written.
 
     Args:
-        array: as in `view_for_reading`, but not foreign: see `to_host`.
+        array: an array as in `view_for_reading`, but not foreign: see `to_host`.
 
     Returns:
-        A tensor of the same shape, on the CPU, row-major.
+        A row-major tensor of the same shape on the CPU.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: it is sparse, or of another dtype.
-        MXNetError: what the array was to be computed by has failed.
+        TypeError: the argument is not an MXNet array.
+        ValueError: the array is sparse, or has another dtype.
+        MXNetError: the MXNet operation that computes the array failed.
     """
     check_array(array)
     check_call(_LIB.MXNDArrayWaitToWrite(array.handle))
@@ -123,11 +121,11 @@ def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
 
 
 def to_host(array: mx.nd.NDArray) -> mx.nd.NDArray:
-    """The array itself, or of a foreign one a copy on the host; enqueued, not waited for.
+    """The array itself, or for a foreign one a copy on the host; enqueued, without waiting.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: it is sparse, or of another dtype.
+        TypeError: the argument is not an MXNet array.
+        ValueError: the array is sparse, or has another dtype.
     """
     check_array(array)
     if not is_foreign(array.context):
@@ -137,23 +135,23 @@ def to_host(array: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 def copy_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
-    """Give a foreign array the values of its copy; enqueued, so that what is enqueued afterwards sees them."""
+    """Copy the values of a host copy back to a foreign array; enqueued, so that later operations see them."""
     if home is not array:
         with mx.autograd.pause():
             home.copyto(array)
 
 
 def is_foreign(context: mx.Context) -> bool:
-    """Whether there can be no view of what lies there."""
+    """Whether arrays of this context have no views."""
     return context.device_type not in _OF_THE_HOST
 
 
 def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
-    """A new tensor as an array, which owns its memory from now on.
+    """An array with a new tensor's values, which it then owns.
 
     Args:
-        tensor: row-major, on the CPU, of one of the dtypes in `DTYPES`; nothing else may write to it.
-        like: on whose context the array shall be, and whether it is of `mx.nd` or `mx.np`. On `mx.cpu(0)` the memory is
+        tensor: a row-major tensor on the CPU, with a dtype of `DTYPES`; nothing else may write to it.
+        like: determines the context of the array, and whether it is of `mx.nd` or `mx.np`. On `mx.cpu(0)` the memory is
             shared; to any other context MXNet copies it.
 
     Returns:
@@ -167,11 +165,11 @@ def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 def check_array(array: mx.nd.NDArray) -> None:
-    """Make sure that something is an array that can travel; never waits.
+    """Check that the argument is an array that can be communicated; never waits.
 
     Raises:
-        TypeError: it is no array of MXNet.
-        ValueError: it is sparse, or of a dtype that is not in `DTYPES`.
+        TypeError: the argument is not an MXNet array.
+        ValueError: the array is sparse, or its dtype is not in `DTYPES`.
     """
     if not isinstance(array, mx.nd.NDArray):
         raise TypeError(f"an array of MXNet was expected, not {type(array).__name__}")
@@ -185,13 +183,13 @@ def check_array(array: mx.nd.NDArray) -> None:
 
 
 def sum_parts(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
-    """The sum of a gradient's parts as a dense array on the first one's context.
+    """The sum of a gradient's parts as a dense array on the first part's context.
 
     Args:
-        parts: one for each context, of one shape and dtype, dense or sparse.
+        parts: one array for each context, of the same shape and dtype, dense or sparse.
 
     Returns:
-        The first part itself, with the others added, where it is dense; else a new array.
+        The first part itself, with the others added, if it is dense; else a new array.
     """
     total = _make_dense(parts[0])
     for part in parts[1:]:
@@ -200,26 +198,28 @@ def sum_parts(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
 
 
 def fill_parts(total: mx.nd.NDArray, parts: Sequence[mx.nd.NDArray]) -> None:
-    """Give all parts of a gradient the values of `total`, which `sum_parts` has made of them."""
+    """Copy the result of `sum_parts` to all parts of a gradient."""
     for part in parts:
         if part is not total:
-            converted = total if part.stype == total.stype else total.tostype(part.stype)  # which mx.np has not
+            converted = (
+                total if part.stype == total.stype else total.tostype(part.stype)
+            )  # mx.np arrays have no tostype
             converted.copyto(part)
 
 
 def _make_compact(tensor: torch.Tensor) -> torch.Tensor:
-    """One without elements, with the strides that MXNet expects of it: torch leaves the zeros out of their product."""
+    """An empty tensor with the strides that MXNet expects: torch ignores dimensions of size 0 in their product."""
     strides = [math.prod(tensor.shape[place + 1 :]) for place in range(tensor.dim())]
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
 
 
 def _view(array: mx.nd.NDArray) -> torch.Tensor:
-    """A view of an array that has been waited for."""
+    """A view of an array, after waiting for it."""
     try:
         return from_dlpack(array.to_dlpack_for_read())
     except MXNetError:
-        # oneDNN has left it in a layout of its own, such as the weights of a convolution after inference: asking for
-        # the address puts it in order.
+        # oneDNN has left the array in another layout, such as the weights of a convolution after inference. Reading its
+        # address restores the order.
         find_address(array)
         return from_dlpack(array.to_dlpack_for_read())
 
@@ -236,15 +236,15 @@ class _CpuContext(ctypes.Structure):
 
 _CPU = _CpuContext(1, 0)
 _URGENT = ctypes.c_int(3)  # FnProperty::kCPUPrioritized
-# What runs when the arrays are free: a function that does nothing, and needs neither arguments nor Python's lock.
+# The operation that runs when the arrays are free: a function without effect that needs no arguments and no lock.
 _NOTHING = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, ctypes.c_void_p)
 
 
 def await_writable(arrays: Sequence[mx.nd.NDArray]) -> None:
-    """Wait until what was enqueued and reads any of the arrays is done.
+    """Wait until all enqueued operations that read one of the arrays have run.
 
     Args:
-        arrays: that are computed, on the CPU.
+        arrays: computed arrays on the CPU.
     """
     if not arrays:
         return
@@ -264,11 +264,11 @@ def await_writable(arrays: Sequence[mx.nd.NDArray]) -> None:
             b"await_writable",
         )
     )
-    arrays[0].wait_to_read()  # which stands for all
+    arrays[0].wait_to_read()  # waits for the operation, and so for all arrays
 
 
 def find_address(array: mx.nd.NDArray) -> int | None:
-    """Where the elements of a dense array that is computed lie, in row-major order: oneDNN's own order is undone."""
+    """The address of the elements of a computed dense array in row-major order; this undoes oneDNN's layout."""
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
     return address.value

@@ -1,15 +1,15 @@
-"""Broadcasts of a Gluon parameter that some rank has not initialised yet: each takes part when its own one is.
+"""Deferred broadcasts of Gluon parameters that some rank has not initialized: each rank takes part after its own.
 
-A layer that learns its input's size in the first forward initialises its parameters then, each rank at its own time. So
-the ranks cannot meet in `broadcast_parameters`. Instead the parameter is hooked: whenever it is initialised, its rank
-asks for the broadcast, and goes on. The root never waits: it sends a copy of its values, since its program may train on
-meanwhile. The others take the root's values over where the parameter is looked at next. All uses of a parameter go
-through one method (`_check_and_get`); so all parameters of a layer are under way together.
+A layer that infers its input's size initializes its parameters in the first forward, at another time on each rank. So
+the ranks cannot broadcast them in `broadcast_parameters`. Instead the parameter gets a hook: when it is initialized,
+its rank submits the broadcast and continues. The root never waits: it sends a copy of its values, since its program may
+continue to train. The other ranks take the root's values when the parameter is used next. All uses of a parameter go
+through one method (`_check_and_get`), so the broadcasts of a layer's parameters run together.
 
-A program may call for several broadcasts of one parameter, of other roots or in other sets. They take place in their
-order: what a root is still to receive it takes over before it sends, and this once it waits for it.
+A program may request several broadcasts of one parameter, with other roots or sets. They run in their order: a root
+first receives what it must receive, and only then waits, before it sends.
 
-Both methods are replaced in the one parameter, not in its class. Copies of it, pickled or not, have neither hook.
+The methods are replaced in the parameter, not in its class. Copies of it, pickled or not, have no hooks.
 """
 
 import weakref
@@ -35,10 +35,10 @@ _INITIALISE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstat
 
 
 class DeferredBroadcast(NamedTuple):
-    """One broadcast that a program has called for.
+    """One broadcast that a program has requested.
 
-    name: under which the parameter is broadcast, the same on all ranks.
-    root_rank: whose values; its rank in the job.
+    name: the name of the broadcast, the same on all ranks.
+    root_rank: the rank in the job that sends.
     process_set: the ranks that take part.
     """
 
@@ -48,7 +48,7 @@ class DeferredBroadcast(NamedTuple):
 
 
 class NotBroadcastError(HorovodInternalError):
-    """A parameter was to have another rank's values, or to give its own, and could not.
+    """The deferred broadcast of a parameter failed.
 
     Cause: A rank was lost while a parameter was broadcast.
     Remedy: Call `broadcast_parameters()` again on all ranks.
@@ -56,20 +56,20 @@ class NotBroadcastError(HorovodInternalError):
 
     def __init__(self, name: str, cause: str) -> None:
         super().__init__(
-            f"the parameter '{name}' may differ between ranks, since its broadcast has failed: {cause.rstrip('.')}; "
+            f"the parameter '{name}' may differ between ranks, since its broadcast failed: {cause.rstrip('.')}; "
             "call broadcast_parameters() again on all ranks"
         )
 
 
 def defer_all(deferred: Sequence[tuple[mx.gluon.Parameter, DeferredBroadcast]]) -> None:
-    """Broadcast parameters when they are initialised, now if they are already, and each time that they are again.
+    """Broadcast parameters when they are initialized, now if they already are, and again at each initialization.
 
-    All ranks of a set call it for the same parameters in the same order, those that have them initialised too.
+    All ranks of a set must call this for the same parameters in the same order, also if they are initialized here.
 
     Raises:
-        ValueError: a name is in flight.
+        ValueError: an operation of this name is in flight.
         HorovodInternalError: a broadcast cannot run any more.
-        MXNetError: what a parameter was to be computed by has failed; the others are deferred all the same.
+        MXNetError: the MXNet operation that computes a parameter failed. The other parameters are deferred.
     """
     failures = []
     for parameter, broadcast in deferred:
@@ -78,16 +78,16 @@ def defer_all(deferred: Sequence[tuple[mx.gluon.Parameter, DeferredBroadcast]]) 
             hook = _Hook(parameter)
         try:
             hook.add(broadcast)
-        except (ValueError, RuntimeError) as error:  # also MXNet's own
+        except (ValueError, RuntimeError) as error:  # also MXNetError
             failures.append(error)
     if failures:
         raise failures[0]
 
 
 def complete_deferred(parameter: mx.gluon.Parameter) -> None:
-    """See to the end of what was deferred, where all ranks have the parameter by now and broadcast it anew.
+    """Complete the deferred broadcasts of a parameter that is now initialized and broadcast again on all ranks.
 
-    Whether it has failed does not matter any more.
+    Their errors are ignored.
     """
     hook = _find_hook(parameter)
     if hook is not None:
@@ -99,33 +99,33 @@ class _Pending(NamedTuple):
     is_root: bool
 
     @property
-    def is_to_be_awaited(self) -> bool:
-        """The next look at the parameter waits for its end: to receive a value, or because it has come already."""
+    def must_await(self) -> bool:
+        """Whether the next use of the parameter waits for it: to receive a value, or because it is done."""
         return not self.is_root or self.handle.is_done()
 
 
 class _Hook:
-    """What is replaced in one parameter, in one generation."""
+    """The replaced methods of one parameter, in one generation."""
 
     def __init__(self, parameter: mx.gluon.Parameter) -> None:
-        self._parameter = weakref.ref(parameter)  # it holds this object
+        self._parameter = weakref.ref(parameter)  # weak, since the parameter holds this object
         self._engine = RUNTIME.engine
-        self._waiting: list[DeferredBroadcast] = []  # that are not asked for yet
+        self._waiting: list[DeferredBroadcast] = []  # not submitted yet
         self._lasting: dict[ProcessSet, DeferredBroadcast] = {}  # the last of each set, in their order
         self._has_asked = False
         self._counts: Counter[tuple[ProcessSet, str]] = Counter()
         self._pending: list[_Pending] = []
-        self._failure = ""  # why the ranks may differ, as long as that is so
-        vars(parameter).pop(_LOOK, None)  # of an earlier generation
+        self._failure = ""  # the reason why the ranks may differ
+        vars(parameter).pop(_LOOK, None)  # the hook of an earlier generation
         vars(parameter).update({_INITIALISE: self._initialise, _STATE: self._get_state})
 
     @property
     def is_current(self) -> bool:
-        """The generation is the present one."""
+        """Whether the hook belongs to the present generation."""
         return RUNTIME.is_initialized and RUNTIME.engine is self._engine
 
     def add(self, broadcast: DeferredBroadcast) -> None:
-        """One more broadcast is called for."""
+        """Add a broadcast, and submit it if the parameter is initialized."""
         self._failure = ""
         self._waiting.append(broadcast)
         self._lasting.pop(broadcast.process_set, None)
@@ -135,20 +135,20 @@ class _Hook:
             self._ask(parameter)
 
     def conclude(self) -> None:
-        """Let the parameter be as if it had never been late."""
+        """Complete all broadcasts, and ignore their errors."""
         with suppress(NotBroadcastError):
             self._settle()
         self._failure = ""
 
     def _initialise(self, *given: object, **more: object) -> None:
-        """In place of `_init_impl`: the parameter gets values of its own; the root's are asked for."""
+        """Replaces `_init_impl`: initialize the parameter, and submit its broadcasts."""
         parameter = self._find_parameter()
         initialise = getattr(type(parameter), _INITIALISE)
         if list_arrays(parameter):  # it keeps its values, and changes its contexts
             initialise(parameter, *given, **more)
             return
         self._failure = ""
-        vars(parameter).pop(_LOOK, None)  # MXNet looks at it, too
+        vars(parameter).pop(_LOOK, None)  # MXNet's initialization calls it too
         initialise(parameter, *given, **more)
         if self.is_current:
             if self._has_asked:
@@ -156,19 +156,19 @@ class _Hook:
             self._ask(parameter)
 
     def _look(self, *given: object, **more: object) -> Any:  # noqa: ANN401 - MXNet's
-        """In place of `_check_and_get`: the parameter has the root's values before the program sees it."""
+        """Replaces `_check_and_get`: receive the root's values before the program uses the parameter."""
         self._settle()
         parameter = self._find_parameter()
         return getattr(type(parameter), _LOOK)(parameter, *given, **more)
 
     def _get_state(self) -> dict[str, Any]:
-        """In place of `__getstate__`: a copy is a parameter as MXNet makes them."""
+        """Replaces `__getstate__`: a copy has no hooks."""
         self._settle()
         return {name: value for name, value in vars(self._find_parameter()).items() if name not in _HOOKS}
 
     @raises_mxnet_errors
     def _ask(self, parameter: mx.gluon.Parameter) -> None:
-        """Take part in the broadcasts that are called for, up to one whose values are to come to this rank first."""
+        """Submit the waiting broadcasts, up to one that this rank sends after values that it has still to receive."""
         self._has_asked = True
         vars(parameter)[_LOOK] = self._look
         array = list_arrays(parameter)[0]
@@ -183,10 +183,10 @@ class _Hook:
                 raise
 
     def _submit(self, broadcast: DeferredBroadcast, array: mx.nd.NDArray, *, is_root: bool) -> None:
-        """Take part in one of them: with a copy, so that the program may change the array."""
+        """Submit one broadcast of a copy, so that the program may change the array."""
         key = broadcast.process_set, broadcast.name
         self._counts[key] += 1
-        count = self._counts[key]  # a name may be in flight from the time before
+        count = self._counts[key]  # the name may be in flight from an earlier initialization
         call = begin_call(
             "broadcast", broadcast.name if count == 1 else f"{broadcast.name}.{count}", broadcast.process_set
         )
@@ -197,10 +197,10 @@ class _Hook:
         self._pending.append(_Pending(call.engine.submit(operation), is_root))
 
     def _settle(self) -> None:
-        """Wait for the root's values and take them over; as root, only see to what is done.
+        """Wait for the root's values and copy them; on the root only finish completed broadcasts.
 
         Raises:
-            NotBroadcastError: it has failed, now or before.
+            NotBroadcastError: a broadcast failed, now or before.
         """
         parameter = self._find_parameter()
         self._receive(parameter)
@@ -213,9 +213,9 @@ class _Hook:
             vars(parameter).pop(_LOOK, None)
 
     def _receive(self, parameter: mx.gluon.Parameter) -> None:
-        done = [pending for pending in self._pending if pending.is_to_be_awaited]
+        done = [pending for pending in self._pending if pending.must_await]
         self._pending = [pending for pending in self._pending if pending not in done]
-        if not self.is_current:  # to a root it is nothing that it has left before the others
+        if not self.is_current:  # a root may have left before the others have received
             done = [pending for pending in done if not pending.is_root]
         try:
             await_all(self._engine, [pending.handle for pending in done])
@@ -228,7 +228,7 @@ class _Hook:
             copy_to_all(make_array(self._engine.wait(received[-1])[0], arrays[0]), arrays)
 
     def _find_parameter(self) -> mx.gluon.Parameter:
-        """The parameter, which is there whenever one of its methods is called."""
+        """The parameter, which exists whenever one of its methods is called."""
         return self._parameter()
 
 
@@ -238,12 +238,12 @@ def _find_hook(parameter: mx.gluon.Parameter) -> _Hook | None:
 
 
 def list_arrays(parameter: mx.gluon.Parameter) -> list[mx.nd.NDArray]:
-    """A parameter's arrays, one for each context; none where it is not initialised. They are not looked at."""
-    return parameter._data or []  # noqa: SLF001 - data() would look
+    """A parameter's arrays, one for each context, without running hooks; empty where it is not initialized."""
+    return parameter._data or []  # noqa: SLF001 - data() would run the hook
 
 
 def copy_to_all(source: mx.nd.NDArray, arrays: Sequence[mx.nd.NDArray]) -> None:
-    """Give all arrays of a parameter, on whatever contexts, the values of `source`; enqueued, not waited for."""
+    """Copy the values of `source` to all arrays of a parameter on any contexts; enqueued, without waiting."""
     with mx.autograd.pause():
         for array in arrays:
             if array is not source:

@@ -1,9 +1,9 @@
-"""Imports what this package needs, or says what is missing; and has every error of a call be MXNet's, too.
+"""Imports MXNet, or reports what is missing; and makes every error of a call an MXNetError too.
 
-Horovod's operations report through MXNet's C interface, so that programs catch `mx.base.MXNetError` whatever is wrong:
-an argument, a name in flight, ranks that do not agree.
+Horovod reports all errors through MXNet's C interface, so programs catch `mx.base.MXNetError` for wrong arguments, a
+name in flight, or ranks that differ.
 
-Torch comes first: it brings the libgomp that MXNet needs, which slim systems lack, and so both use one.
+Torch is imported first: it brings the libgomp that MXNet needs and slim systems lack, and so both use the same one.
 """
 
 import functools
@@ -21,14 +21,14 @@ _REMEDY = "pip install mxnet==1.9.1 'numpy<1.24' torch"
 
 
 class MXNetMissingError(ImportError):
-    """MXNet, or what it or this package needs, is absent or fails, as any MXNet does beside a newer NumPy.
+    """MXNet, or a package that it needs, cannot be imported.
 
     Cause: MXNet is not installed, or NumPy is 1.24 or newer.
     Remedy: Install MXNet 1.9.1 and `numpy<1.24`.
 
     Args:
-        cause: what importing it has raised.
-        numpy: the version of NumPy; empty where there is none.
+        cause: the error of the import.
+        numpy: the version of NumPy; empty if it is not installed.
     """
 
     def __init__(self, cause: Exception, numpy: str = "") -> None:
@@ -38,10 +38,10 @@ class MXNetMissingError(ImportError):
             needed, name = absent, absent
         reason_given, *_ = str(cause).splitlines() or [
             type(cause).__name__
-        ]  # MXNet lists where it has looked for its library
+        ]  # further lines of MXNet's error list the paths of its library
         reason = "is not installed" if absent == name else f"cannot be imported ({reason_given})"
         if isinstance(cause, OSError):
-            remedy = "it needs libraries of the system, on Debian libgomp1 and libquadmath0"
+            remedy = "it needs system libraries, on Debian libgomp1 and libquadmath0"
         beside = f", where numpy is {numpy}" if numpy else ""
         super().__init__(
             f"worker_runtime.mxnet needs {needed}, which {reason} in {sys.executable}{beside}: {remedy}", name=name
@@ -60,7 +60,7 @@ except (ImportError, AttributeError, OSError, RuntimeError) as error:
 
 
 def raises_mxnet_errors(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
-    """Have a function's own errors caught by `except mx.base.MXNetError` as well as by their own names."""
+    """Decorate a function so that its errors are MXNetErrors in addition to their own classes."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
@@ -75,7 +75,7 @@ def raises_mxnet_errors(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
 
 
 def _translate(error: Exception) -> Exception:
-    """An equal error that is of both kinds."""
+    """An equal error of both classes."""
     kind = _find_class(type(error))
     translated = kind.__new__(kind, *error.args)
     translated.__dict__.update(error.__dict__)

@@ -1,12 +1,12 @@
-"""The gradients of a step, averaged where they lie: MXNet's side of the one reducer.
+"""The averaging of MXNet gradients in their own memory, by the common reducer.
 
-MXNet computes in the background: backward returns at once, and each gradient is there when the engine has come so far.
-So the gradients are walked in the reverse of the forward order, which is about that in which they become ready: the
-walk waits for one after the other, and whenever a bucket is complete it is asked for, while the engine goes on.
+MXNet computes in the background: backward returns immediately, and the engine computes the gradients later. So this
+module waits for the gradients one by one in the reverse of the forward order, in which they roughly become ready.
+Whenever a bucket is complete it is submitted, while the engine continues.
 
-The reducer knows nothing of arrays. Of each it sees a stand-in, a tensor with the array's shape and dtype and without
-memory, whose gradient in a step is a view of the array. Names, plans, checks across ranks, process sets, groups and
-compression are the reducer's, and so is what is done in a new generation.
+The reducer works on tensors. For each array it has a stand-in: a tensor of the array's shape and dtype without memory,
+whose gradient in a step is a view of the array. The reducer does everything else: names, plans, checks across ranks,
+process sets, groups, compression, and changes of the generation.
 """
 
 from collections.abc import Sequence
@@ -39,8 +39,8 @@ from worker_runtime.reduction.settings import Compressor
 class Gradient(NamedTuple):
     """One gradient.
 
-    name: the same on all ranks.
-    array: dense; the average takes its place.
+    name: its name, the same on all ranks.
+    array: a dense array, which the average replaces.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Gradient(NamedTuple):
 
 
 class _StandIn:
-    """What the reducer sees of an array.
+    """The stand-in of an array for the reducer: an expanded zero, which has the array's shape and no memory.
 
-    array: a dense one of floating point.
-    tensor: the stand-in itself.
+    array: a dense floating-point array.
+    tensor: the stand-in tensor.
     """
 
     __slots__ = ("_view", "array", "tensor")
@@ -62,16 +62,16 @@ class _StandIn:
         self._view: torch.Tensor | None = None
 
     def await_gradient(self) -> torch.Tensor:
-        """Wait until the array is computed, and let a view of it be the stand-in's gradient."""
+        """Wait until the array is computed, and make a view of it the stand-in's gradient."""
         self.array.wait_to_read()
         view = self._view
-        if view is None or view.data_ptr() != find_address(self.array):  # it moves where oneDNN changes its layout
+        if view is None or view.data_ptr() != find_address(self.array):  # it moves when oneDNN changes its layout
             view = self._view = view_for_reading(self.array)
         self.tensor.grad = view
         return view
 
     def forget_view(self) -> None:
-        """Make another one next time."""
+        """Create a new view next time."""
         self._view = None
 
 
@@ -79,10 +79,10 @@ class ArrayReducer:
     """Averages gradients over the ranks of a process set, once per step.
 
     Args:
-        settings: how gradients are combined and travel.
-        process_set: the ranks; others may call `reduce` too, and keep their gradients.
-        group_count: into how many groups the gradients are split, each of which travels together; 0 for as is fastest.
-        label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
+        settings: how gradients are combined and sent.
+        process_set: the ranks. Other ranks may call `reduce` too, and keep their gradients.
+        group_count: the number of groups in which gradients are reduced together; 0 for buckets by size.
+        label: distinguishes reducers; those of one label are matched by the order of their creation.
 
     Raises:
         HorovodInternalError: Horovod has not been initialized.
@@ -104,17 +104,17 @@ class ArrayReducer:
 
     @raises_mxnet_errors
     def reduce(self, gradients: Sequence[Gradient]) -> None:
-        """Let each gradient be the average; what is enqueued afterwards sees it. For ranks that are not alone.
+        """Average the gradients; operations that are enqueued afterwards see the averages. Not for a single rank.
 
         Args:
-            gradients: the same on all ranks, in the order in which forward uses their parameters. Those of integers are
-                left alone: they are none.
+            gradients: the gradients, the same on all ranks, in the order in which forward uses their parameters.
+                Integer arrays are ignored.
 
         Raises:
-            ValueError: a gradient is of a kind that cannot travel; see `check_array`.
-            HorovodInternalError: the ranks do not have the same gradients, or a reduction failed; the gradients are
-                then undefined.
-            MXNetError: what was to compute a gradient has failed.
+            ValueError: a gradient cannot be communicated; see `check_array`.
+            HorovodInternalError: the ranks have different gradients, or a reduction failed; the gradients are then
+                undefined.
+            MXNetError: the MXNet operation that computes a gradient failed.
         """
         arrays = [gradient.array for gradient in gradients]
         with self.preparing():
@@ -124,14 +124,14 @@ class ArrayReducer:
             copy_back(home, array)
 
     def preparing(self) -> AbstractContextManager[None]:
-        """While a step's gradients are made for `reduce`: if that fails, the other ranks' step does, too."""
+        """A context in which gradients are computed for `reduce`: its error makes the other ranks' step fail too."""
         return self._reducer.preparing()
 
     @torch.no_grad()
     def _reduce(self, stand_ins: Sequence[_StandIn]) -> None:
         entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}
         views: list[tuple[torch.Tensor, torch.Tensor]] = []
-        ready: list[mx.nd.NDArray] = []  # that may still be read
+        ready: list[mx.nd.NDArray] = []  # arrays that enqueued operations may still read
         try:
             for stand_in in reversed(stand_ins):
                 views.append((stand_in.tensor, stand_in.await_gradient()))
@@ -159,22 +159,22 @@ class ArrayReducer:
                 tensor.grad = None
 
     def find_any(self, title: str, names: Sequence[str], flags: Sequence[bool]) -> list[bool]:
-        """What holds on some rank.
+        """Combine flags over the ranks by or.
 
         Args:
-            title: of the exchange, for the message where not all ranks make it.
-            names: the same on all ranks, for the message where they are not.
-            flags: of each name, what holds on this one.
+            title: the name of the exchange, for messages.
+            names: the names of the flags, the same on all ranks.
+            flags: this rank's flag of each name.
 
         Raises:
-            HorovodInternalError: the ranks do not have the same names, or the exchange failed.
+            HorovodInternalError: the ranks have different names, or the exchange failed.
         """
         note = f"{len(names)} gradients from '{names[0]}' to '{names[-1]}'" if names else "no gradients"
         share = self._reducer.average(torch.tensor(flags, dtype=torch.float32, device="cpu"), note, title)
         return [bool(value) for value in share > 0]
 
     def _enter(self, gradients: Sequence[tuple[str, mx.nd.NDArray]]) -> list[_StandIn]:
-        """The stand-ins of the gradients; those of the last step as long as they fit."""
+        """The stand-ins of the gradients, which are those of the last step if they fit."""
         known = self._stand_ins
         found = {name: _find_stand_in(known.get(name), array) for name, array in gradients}
         self._stand_ins = {name: stand_in for name, stand_in in found.items() if stand_in is not None}
@@ -191,11 +191,11 @@ class ArrayReducer:
 
 
 def make_settings(predivide_factor: float, compression: Compressor = Compression.none) -> Settings:
-    """An average of arrays where they lie.
+    """The settings of an average in place.
 
     Args:
-        predivide_factor: gradients are divided by it before the sum, and multiplied after.
-        compression: how each is made smaller on its way.
+        predivide_factor: gradients are divided by it before the sum and multiplied by it after.
+        compression: the compressor.
     """
     is_own = compression not in (Compression.none, Compression.fp16)
     return Settings(
@@ -207,7 +207,7 @@ def make_settings(predivide_factor: float, compression: Compressor = Compression
 
 
 def is_alone(process_set: ProcessSet) -> bool:
-    """Whether this rank has no other to average with: it is no member, or the only one.
+    """Whether this rank averages with no other: it is not in the set, or its only member.
 
     Raises:
         ValueError: the set is not registered.
@@ -220,7 +220,7 @@ def is_alone(process_set: ProcessSet) -> bool:
 
 
 def adopt(process_set: ProcessSet) -> ProcessSet:
-    """Let a set that came out of a file with an optimizer be the registered one with the same ranks, if any."""
+    """Register a set that was unpickled with an optimizer as the registered set of the same ranks, if there is one."""
     if process_set.process_set_id is None:
         engine = RUNTIME.engine
         registered = engine.process_sets
@@ -231,7 +231,7 @@ def adopt(process_set: ProcessSet) -> ProcessSet:
 
 
 def _find_stand_in(known: _StandIn | None, array: mx.nd.NDArray) -> _StandIn | None:
-    """One for the array; None if it can have no gradients."""
+    """A stand-in for the array; None if its dtype has no gradients."""
     if known is not None and known.array is array:
         return known
     check_array(array)

@@ -122,7 +122,9 @@ def read_predivide(title: str, value: object) -> float:
     """
     factor = read_factor(f"{title}: gradient_predivide_factor", value)
     if factor == 0.0 or not math.isfinite(factor) or not math.isfinite(1.0 / factor):
-        raise WrongArgumentError(f"{title}: gradient_predivide_factor is {value!r}; give a finite number other than 0")
+        raise WrongArgumentError(
+            f"{title}: gradient_predivide_factor is {value!r}; give a number x for which x and 1 / x are finite"
+        )
     return factor
 
 

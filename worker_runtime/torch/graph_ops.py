@@ -1,13 +1,13 @@
-"""The collectives as operations of the graphs that torch.compile makes.
+"""The collectives as operations of torch.compile's graphs.
 
-An operation communicates when the graph runs, not when torch traces it; an unnamed one is counted then. A name that
-the program gives is a part of the graph; the number of ranks is not. Each operation takes a token and gives the next
-one, so that torch never removes, merges or reorders them. It also gives a ticket, which holds the adjoint for the
-backward pass: pickled, since a graph passes nothing but tensors.
+An operation communicates when the graph runs, not when torch traces it; unnamed calls are numbered then. A name from
+the program is part of the graph; the number of ranks is not. Each operation takes a token and returns the next one, so
+that torch never removes, merges or reorders operations. It also returns a ticket: the pickled adjoint for the backward
+pass, as a tensor, since a graph passes only tensors.
 
-The operations that a program's graph shows, `collective` and `sync_batch_norm`, consist of the two that communicate,
-`run` and `run_adjoint`. torch keeps compiled graphs on disk by the names of the former: a change of what they consist
-of needs new names.
+The operations in a program's graph, `collective` and `sync_batch_norm`, consist of two others that communicate: `run`
+and `run_adjoint`. torch caches compiled graphs on disk by the names of the former. If you change their decomposition,
+give them new names.
 """
 
 import pickle
@@ -28,19 +28,19 @@ from worker_runtime.torch.autograd.functions import COLLECTIVES
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
 TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
-_TICKET_BYTES = 512  # more than a ticket has beside the program's own name
+_TICKET_BYTES = 512  # more than the size of a ticket without the program's name
 
 _OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
 
 
 class Node(NamedTuple):
-    """A collective of a graph, which takes the place of a `Call` while torch traces.
+    """A collective in a graph, in place of a `Call` while torch traces.
 
-    token: of all operations.
-    kind: what programs call it.
-    name: the program's own for it.
+    token: the token of all operations.
+    kind: the function's name.
+    name: the name that the program gives.
     process_set: the key of the set.
-    how: a reduction or the root, and factors; what the kind has of these.
+    how: a reduction or the root, and the factors; the kind uses some of them.
     """
 
     token: torch.Tensor
@@ -50,11 +50,11 @@ class Node(NamedTuple):
     how: tuple[float, ...] = (0, 1.0, 1.0)
 
     def derive(self, _: str) -> Self:
-        """Itself: the ticket has the name of the gradient's call."""
+        """Return itself: the ticket has the name of the gradient's call."""
         return self
 
     def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give the result and the ticket, and change the token."""
+        """Return the result and the ticket, and replace the token."""
         token, result, ticket = _run(self.token, tensor, self.kind, self.name, self.process_set, *self.how)
         self.token.copy_(token)
         return result, ticket
@@ -62,7 +62,7 @@ class Node(NamedTuple):
     def run_adjoint(
         self, gradient: torch.Tensor, saved: Tensors, ticket: torch.Tensor, shape: torch.Size
     ) -> torch.Tensor:
-        """Give the gradient of the input, of this shape, and change the token."""
+        """Return the gradient of the input, of this shape, and replace the token."""
         found: torch.Tensor
         token, found = _run_adjoint(self.token, gradient, saved, ticket, self.process_set, shape)
         self.token.copy_(token)
@@ -75,7 +75,7 @@ class Node(NamedTuple):
 def _run(
     token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, process_set: int, *how: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Communicate; gives the next token, the result and the ticket."""
+    """Communicate; return the next token, the result and the ticket."""
     found = _ASK[kind](tensor, how, name=name, process_set=find_process_set(process_set))
     return token.clone(), *found
 
@@ -103,9 +103,9 @@ def _run_adjoint(  # noqa: PLR0917 - an operation of torch has one list of argum
     process_set: int,
     shape: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Communicate in the backward pass; gives the next token and the gradient of the input, which has this shape."""
+    """Communicate in the backward pass; return the next token and the gradient of the input, of this shape."""
     del shape
-    name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has made it in this process
+    name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has created it in this process
     engine = RUNTIME.engine
     members = engine.find_members(find_process_set(process_set).find_number(name), name)
     (found,) = adjoint(Call(engine, members, name), (gradient,), saved)
@@ -139,7 +139,7 @@ def _count_bytes(name: str | None) -> int:
 
 
 def _trace(node: Node, tensors: Tensors) -> Ran:
-    """What `Collective` runs while torch traces."""
+    """The `run` of a `Collective` while torch traces."""
     (tensor,) = tensors
     result, ticket = node.run(tensor)
     op, *factors = node.how

@@ -76,7 +76,7 @@ def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
 STATE = make_state()
 
 
-SILENT = "rank 0 does not reach 10.0.0.3 any more, which has acknowledged nothing for 3 s"
+SILENT = "rank 0 cannot reach 10.0.0.3, which has acknowledged nothing for 3 s"
 GOES_ON = "the job goes on with 2 workers."
 
 

@@ -63,7 +63,7 @@ def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_l
     training = Training(cluster, *ALL, options=COMES_BACK)
     cluster["host2"].network.ignore(cluster["host3"].network)
     one, other = (re.escape(cluster[name].network.address()) for name in ("host2", "host3"))
-    who = rf"rank [12] does not reach ({one}|{other}) any more, which has acknowledged nothing for 3\.33 s"
+    who = rf"rank [12] cannot reach ({one}|{other}), which has acknowledged nothing for 3\.33 s"
     training.running.stderr.wait_for(rf"^hvdrun: {who}\.\nhvdrun: the job goes on with 3 workers\.$", LIMIT_SECONDS)
     cluster["host2"].network.mend()
     training.await_members(*ALL)

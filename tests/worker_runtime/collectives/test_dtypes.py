@@ -75,7 +75,7 @@ def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
 def test_as_what_values_travel(
     dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_question: bool
 ) -> None:
-    assert dtypes.choose_travel(dtype, reduction, in_question=in_question) == expected
+    assert dtypes.choose_wire_dtype(dtype, reduction, in_question=in_question) == expected
 
 
 def test_sums_on_one_rank_are_wide() -> None:

@@ -189,7 +189,7 @@ def test_a_tensor_without_values_is_refused_and_so_is_where_all_are() -> None:
         fake = torch.ones(2)
         with pytest.raises(ValueError, match=r"x: collectives cannot run under FakeTensorMode or make_fx"):
             check_tensors("x", [fake])
-    with pytest.raises(ValueError, match=r"x: a FakeTensor stands for other tensors; give those it stands for"):
+    with pytest.raises(ValueError, match=r"x: a FakeTensor wraps other tensors; give the wrapped tensors"):
         check_tensors("x", [torch.ones(2), fake])
 
     def call(x: torch.Tensor) -> torch.Tensor:

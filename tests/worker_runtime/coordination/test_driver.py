@@ -148,7 +148,7 @@ def test_a_refusal_concerns_one_operation(ends: Ends) -> None:
     [
         (lambda sequencer: sequencer.send(Frame.FAILURE, b"rank 1 has gone"), "rank 1 has gone"),
         (lambda sequencer: sequencer.close(), "the sequencer has ended"),
-        (lambda sequencer: sequencer.send(99), "frame of type 99"),
+        (lambda sequencer: sequencer.send(99), "frame of the unknown type 99"),
     ],
 )
 def test_a_failure_ends_all_that_waits(ends: Ends, act: Callable[[Sequencer], None], reason: str) -> None:
@@ -285,7 +285,7 @@ def test_no_lock_of_what_is_sent_is_held_while_the_end_is_carried_out(
     others: list[Errand] = []
 
     def carry_out(answer: Answer) -> None:  # the engine waits here for a lock under which another thread may ask
-        others.append(Errand(player.driver.tell_departed, 1, daemon=True))
+        others.append(Errand(player.driver.report_departed, 1, daemon=True))
         others[0].finish()
         player.carry_out(answer)
 

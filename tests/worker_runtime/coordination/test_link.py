@@ -76,7 +76,7 @@ def test_a_rank_that_is_turned_away_unheard_comes_again_and_both_prove_that_they
     ("serve", "limit_seconds", "reason"),
     [
         (lambda connection: prove(connection, bytes(32)), LIMIT_SECONDS, "it does not know the key"),
-        (lambda _: None, LIMIT_SECONDS, "it ended the connection"),
+        (lambda _: None, LIMIT_SECONDS, "it closed the connection"),
         (lambda connection: connection.recv(1), 0.3, ".*timed out"),
     ],
     ids=["stranger", "hangs up", "silent"],

@@ -87,7 +87,7 @@ def test_one_that_was_closed_or_killed_is_replaced() -> None:
 
 
 def test_none_is_there_before_a_generation_needs_it() -> None:
-    with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="was asked for"):
+    with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="never activated"):
         process.await_endpoint(LIMIT)
 
 
@@ -114,7 +114,7 @@ def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sequencer_process, "SEQUENCER", "code")  # an interactive console, which reads what it is told
     with closing(SequencerProcess("-q")) as process:
         process.activate(1, 2, KEY)
-        with pytest.raises(SequencerStartError, match=r"did not tell its port within 0\.5 s"):
+        with pytest.raises(SequencerStartError, match=r"did not report its port within 0\.5 s"):
             process.await_endpoint(timedelta(seconds=0.5))
 
 

@@ -63,7 +63,7 @@ def test_a_question_that_is_cut_off_is_an_error(asked: Asked, cut: int) -> None:
 
 
 def test_a_name_that_is_no_text_is_an_error() -> None:
-    with pytest.raises(ProtocolError, match="is no name"):
+    with pytest.raises(ProtocolError, match="is not a name"):
         wire.decode_head(wire.encode_question(0, 0, b"\xff"))
 
 

@@ -180,7 +180,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
     scene.before.release(0)
     scene.before.played.silent = "10.0.0.2"
     waiting = Errand(scene.engine.wait, handle)
-    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6.83 s"
+    expected = "rank 0 cannot reach 10.0.0.2, which has acknowledged nothing for 6.83 s"
     assert scene.troubles.get(timeout=LIMIT_SECONDS) == expected
     scene.engine.close()
     with pytest.raises(HorovodInternalError):
@@ -207,7 +207,7 @@ def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene
 def list_obstacles(members: Members) -> list[tuple[Operation[object], bool, str]]:
     """Operations, whether they have begun, and what keeps them from being run again."""
     large, small = torch.ones(LARGE), torch.ones(3)
-    depends = "its result would depend on which ranks are left"
+    depends = "its result would depend on which ranks survive"
     return [
         (Allreduce([large], SUM, members, "allreduce.large", [large]), True, "its tensor was being changed in place"),
         (Allreduce([large], SUM, members, "allreduce.early", [large]), False, ""),
@@ -217,7 +217,7 @@ def list_obstacles(members: Members) -> list[tuple[Operation[object], bool, str]
         (Alltoall(torch.ones(3, LARGE), None, members, "alltoall.x"), False, depends),
         (SparseAllreduce(torch.eye(2).to_sparse(), Reduction.SUM, members, "allgather.sparse"), False, ""),
         (Barrier(members, "barrier.x"), False, ""),
-        (AddSet([0, 1], members), False, "it was about ranks that are numbered anew"),
+        (AddSet([0, 1], members), False, "it names ranks that have changed"),
     ]
 
 
@@ -530,7 +530,7 @@ def test_a_generation_that_is_formed_after_closing_is_closed(scene: Scene) -> No
     assert scene.after.is_closed
 
 
-def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_were_kept(scene: Scene) -> None:
+def test_a_step_of_which_some_were_done_runs_with_step_from_the_gradients_that_were_kept(scene: Scene) -> None:
     """This rank has the average of three already, and puts its own gradient back: the others do not have it."""
     parameter = torch.nn.Parameter(torch.zeros(2))
     reducer = make_reducer(scene, parameter)

@@ -178,20 +178,20 @@ def test_all_tell_who_does_not_reach_whom(store: Store, closed: int) -> None:
         store.set("listener/2", f"{closed} 10.0.0.3")
         store.set("unreached/2", "0")
         told = look_all(first, second)
-    assert told == ["rank 2 does not reach rank 0 on 127.0.0.1"] * 2  # who has told may have left
+    assert told == ["rank 2 cannot reach rank 0 on 127.0.0.1"] * 2  # who has told may have left
 
 
 def test_who_has_not_failed_yet_tells_what_it_has_found_when_the_limit_is_over(store: Store, closed: int) -> None:
     store.set("listener/2", f"{closed} 127.0.0.1")
     with Reachability(store, 1, 3, "127.0.0.1", 0.1), Reachability(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as other:
         (told,) = look_all(other)
-    assert told == "rank 0 does not reach rank 2 on 127.0.0.1, rank 1 does not reach rank 2 on 127.0.0.1"
+    assert told == "rank 0 cannot reach rank 2 on 127.0.0.1, rank 1 cannot reach rank 2 on 127.0.0.1"
 
 
 def test_a_listener_that_does_not_answer_is_reported_with_its_address(store: Store, closed: int) -> None:
     with Reachability(store, 0, 2, "127.0.0.1", LIMIT_SECONDS) as one:
         store.set("listener/1", f"{closed} 127.0.0.1")
-        assert look_all(one) == ["rank 0 does not reach rank 1 on 127.0.0.1"]
+        assert look_all(one) == ["rank 0 cannot reach rank 1 on 127.0.0.1"]
     assert store.get("unreached/0") == b"1"
 
 
@@ -208,8 +208,8 @@ def test_neither_does_one_at_an_address_that_is_none_or_behind_a_wall(store: Sto
 def test_of_many_pairs_some_are_named() -> None:
     pairs = tuple((rank, 9) for rank in range(7))
     error = UnreachedError(pairs, {9: "10.0.0.9"})
-    assert str(error).startswith("rank 0 does not reach rank 9 on 10.0.0.9, rank 1 ")
-    assert str(error).endswith("rank 3 does not reach rank 9 on 10.0.0.9, and so on for 3 more")
+    assert str(error).startswith("rank 0 cannot reach rank 9 on 10.0.0.9, rank 1 ")
+    assert str(error).endswith("rank 3 cannot reach rank 9 on 10.0.0.9, and 3 more")
 
 
 def test_a_listener_is_closed_with_the_generation_and_where_it_cannot_listen(store: Store) -> None:

@@ -91,14 +91,14 @@ def test_a_worker_ends_with_its_agent_and_so_does_the_shell_that_waits_for_it(st
     kill_when_known(agent)
     assert worker.wait(LIMIT_SECONDS) == -signal.SIGKILL
     assert worker.stdout.read() == ""
-    assert worker.stderr.read() == f"hvdrun: the worker a:0 ends, since its agent (process {agent.pid}) has ended.\n"
+    assert worker.stderr.read() == f"hvdrun: the worker a:0 exits, since its agent (process {agent.pid}) has ended.\n"
 
 
 def test_a_worker_whose_agent_never_listens_ends_by_itself(start: Start, tmp_path: Path) -> None:
     worker = start(sys.executable, "-c", WORKER, tmp_path / "agent", 0.5)
     assert worker.wait(LIMIT_SECONDS) == 75
     assert worker.stderr.read() == (
-        f"hvdrun: the worker a:0 ends, since it has no agent: nobody has listened at {tmp_path}/agent for 0.5 s.\n"
+        f"hvdrun: the worker a:0 exits, since it has no agent: no process has listened at {tmp_path}/agent for 0.5 s.\n"
     )
 
 

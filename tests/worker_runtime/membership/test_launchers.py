@@ -205,7 +205,7 @@ def test_every_generation_has_its_own_key_and_the_same_sequencer() -> None:
 def test_a_rank_0_that_never_comes_is_named() -> None:
     with (
         job_as(1, timedelta(seconds=0.1)) as other,
-        pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"),
+        pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not start within 0.1 s"),
     ):
         other.await_sequencer(1)
 

@@ -66,7 +66,7 @@ def test_the_world_of_mpi_is_the_job_or_the_worker_is_refused(
     monkeypatch.setattr("atexit.register", lambda *end: ends.append(end))
     numbers = Assignment(1, 2, 1, 2, 0, 1)
     if not is_right:
-        with pytest.raises(MpiWorldError, match=r"to the job rank 1 of 2; start the script with 'mpirun -np 2'"):
+        with pytest.raises(MpiWorldError, match=r"rank 1 of 2 in the job; start the script with 'mpirun -np 2'"):
             join_mpi_world(environment, numbers, list)
         return
     left: list[bool] = []

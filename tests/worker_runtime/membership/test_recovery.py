@@ -75,9 +75,9 @@ class Stage:
         """In gloo's place."""
         return self.generations[membership.generation].form(membership)
 
-    def enter(self, reason: JoinReason, trouble: str = "") -> "Future[Entered]":
+    def enter(self, reason: JoinReason, error: str = "") -> "Future[Entered]":
         """In a thread of its own, as the program does."""
-        return self.pool.submit(self.recovery.enter, reason, trouble)
+        return self.pool.submit(self.recovery.enter, reason, error)
 
     def begin(self, size: int = 1) -> Engine:
         """Its engine, in the first generation."""
@@ -189,8 +189,8 @@ def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(stage: Stage,
 
 def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> None:
     stage.begin()
-    stage.recovery.note_trouble(5, "the sequencer has ended")
-    stage.recovery.note_trouble(5, "allreduce 'x' failed")
+    stage.recovery.note_failure(5, "the sequencer has ended")
+    stage.recovery.note_failure(5, "allreduce 'x' failed")
     call = stage.registrar.read()
     assert (call.after, call.report.error) == (5, "the sequencer has ended")
     stage.registrar.tell(Interrupt(5, "the sequencer has ended"))
@@ -202,7 +202,7 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
 def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
     stage.begin()
     stage.registrar.tell(Interrupt(4, "long ago"))
-    stage.recovery.note_trouble(4, "long ago")
+    stage.recovery.note_failure(4, "long ago")
     stage.registrar.tell(make_offer(5))
     assert stage.read_heard() == make_offer(5)
     call = stage.interrupt()
@@ -400,7 +400,7 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
     stage.begin()
     stage.registrar.tell(RendezvousError("the agent has ended"))
     stage.recovery._threads[1].join(LIMIT_SECONDS)
-    assert caplog.messages == ["this worker hears nothing more of the job: the agent has ended"]
+    assert caplog.messages == ["this worker receives no more notices of the job: the agent has ended"]
 
 
 def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,7 +409,9 @@ def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypat
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(Succession, "note_interrupted", lambda *_: 1 / 0)
     stage.interrupt()
-    with pytest.raises(HorovodInternalError, match=r"this worker hears nothing more of the job \(ZeroDivisionError"):
+    with pytest.raises(
+        HorovodInternalError, match=r"this worker receives no more notices of the job \(ZeroDivisionError"
+    ):
         engine.wait(handle)
 
 

@@ -152,7 +152,7 @@ def test_a_forked_child_does_not_take_its_parents_place(ranks: RankPool) -> None
             assert hvd.rank() >= 0
             hvd.shutdown()
             assert not hvd.is_initialized()
-            with pytest.raises(ValueError, match="is rank"):
+            with pytest.raises(ValueError, match="is already rank"):
                 hvd.init()
             return "refused"
 

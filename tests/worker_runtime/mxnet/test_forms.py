@@ -164,4 +164,4 @@ def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_counts_every
     theirs, mine = ranks.run(body)
     assert len(theirs) == len(mine) == 2 * len(MISTAKES)
     for key, cause in mine.items():
-        assert f"was given up on rank 1, before anything was sent: {cause}" in theirs[key]
+        assert f"failed on rank 1 before anything was sent: {cause}" in theirs[key]

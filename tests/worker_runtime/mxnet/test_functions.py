@@ -142,4 +142,4 @@ def test_what_fails_on_one_rank_is_refused_to_the_others_and_counts_everywhere(r
 
     theirs, mine = ranks.run(body)
     for cause, text in zip(mine, theirs, strict=True):
-        assert f"was given up on rank 1, before anything was sent: {cause}" in text
+        assert f"failed on rank 1 before anything was sent: {cause}" in text

@@ -96,7 +96,7 @@ def test_one_gradient_that_cannot_be_computed_on_one_rank_fails_on_all(ranks: Ra
         return str(caught.value), weight.asnumpy()[0, 0]
 
     (text, value), (cause, same) = ranks.run(body)
-    assert f"given up on rank 1, before anything was sent: MXNetError: {cause}" in text
+    assert f"failed on rank 1 before anything was sent: MXNetError: {cause}" in text
     assert value == same == -0.5
 
 

@@ -388,7 +388,7 @@ def test_a_step_that_cannot_begin_on_one_rank_fails_on_all_and_the_next_is_as_ev
         return type(caught.value).__name__, str(caught.value), subtract(trainer, params, 1, 1, 1)
 
     (_, text, values), (name, cause, same) = ranks.run(body)
-    assert f"given up on rank 1, before anything was sent: {name}: {cause}" in text
+    assert f"failed on rank 1 before anything was sent: {name}: {cause}" in text
     assert name == ("DeferredInitializationError" if batch_size else "ZeroDivisionError")
     assert values == same == [[-3.5]] * 2
 

@@ -118,6 +118,5 @@ def test_a_handle_is_refused_in_a_whole_graph(ranks: RankPool) -> None:
 
     for text in ranks.run(body):
         assert (
-            "leave out fullgraph=True, or call hvd.allreduce, hvd.allgather, hvd.broadcast, hvd.reducescatter or"
-            in text
+            "remove fullgraph=True, or call hvd.allreduce, hvd.allgather, hvd.broadcast, hvd.reducescatter or" in text
         )

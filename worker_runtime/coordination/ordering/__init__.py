@@ -1,1 +1,1 @@
-"""The pure rules of the worker runtime: no input or output, no clock, no threads, no framework."""
+"""The pure rules of the worker runtime: no IO, clock, threads or framework."""

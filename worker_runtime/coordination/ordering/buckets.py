@@ -1,8 +1,8 @@
-"""The fusion plan: which gradients travel together, and in which order their buckets become complete.
+"""The plan of gradient buckets: which gradients are reduced together, and in which order buckets become complete.
 
-One small message per gradient costs about 0.4 ms each, so gradients are packed into buckets. The plan follows from
-what all ranks know alike (the parameters' order, sizes, kinds and groups, and an agreed order of readiness), so that
-every rank computes the same plan.
+A separate message for each gradient costs about 0.4 ms, so gradients are packed into buckets. The plan depends only on
+values that are the same on all ranks (the parameters' order, sizes, kinds and groups, and the negotiated order of
+readiness), so that every rank computes the same plan.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -17,9 +17,9 @@ FIRST_BUCKET_BYTES = MEBIBYTE  # a small first bucket starts the transfer early
 class Item:
     """One gradient.
 
-    size: in bytes.
-    kind: only gradients of one kind (dtype and device) share a bucket, unless they are of one group.
-    group: those of one group share a bucket, which has no others; None where the plan is free.
+    size: its size in bytes.
+    kind: its dtype and device; a bucket has gradients of one kind, unless they are of one group.
+    group: its group, which has a separate bucket; None for no group.
     """
 
     size: int
@@ -35,15 +35,15 @@ def plan_buckets(
 ) -> tuple[tuple[int, ...], ...]:
     """Pack `items` into buckets of indices, in the order in which backward is expected to complete them.
 
-    A bucket is closed when the next item would make it larger than its bound; an item larger than the bound has one of
-    its own, and a group has one whatever its size.
+    A bucket is closed when the next item would exceed its bound. An item larger than the bound has a separate bucket; a
+    group has one bucket of any size.
 
     Args:
-        items: all of them.
-        first_bytes: bound of the bucket that is closed first.
-        bucket_bytes: bound of the others.
-        order: all indices in the order in which the gradients become ready. None takes the reverse: backward finishes
-            gradients roughly so.
+        items: all gradients.
+        first_bytes: the bound of the bucket that is closed first.
+        bucket_bytes: the bound of the others.
+        order: all indices, in the order in which the gradients become ready. None for the reverse order of the items,
+            which is roughly that of backward.
     """
     closed: list[tuple[int, list[int]]] = []  # each with the place in the order at which it is complete
     filling: dict[Hashable, tuple[int, list[int]]] = {}

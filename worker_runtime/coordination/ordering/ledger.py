@@ -1,10 +1,10 @@
-"""Which samples of an epoch were processed: the history of how they were dealt out, and how far each rank has got.
+"""The ledger of an epoch: how its samples were distributed, and which of them were processed.
 
-The samples of an epoch stand in one order, the same on all ranks. A deal lays out what is left of them in rows, with
-one place for each rank: rank r of n gets the places r, r + n, r + 2n and so on, and what is missing in the last row is
-taken from the beginning once more (padding). The ranks go through their places side by side, a batch of rows at a time.
-So it is enough to note how many rows were processed, and which ranks were absent; from that any rank can work out
-which samples are left, and in which order. An epoch without a loss is one deal of one run.
+The samples of an epoch have one order, the same on all ranks. A deal (one distribution) arranges the unprocessed ones
+in rows with one place for each rank: rank r of n gets the places r, r + n, r + 2n and so on. The last row is padded
+from the beginning. The ranks process their places side by side, a batch of rows at a time. So the ledger only has the
+number of processed rows, and the absent ranks. From that any rank can compute the unprocessed samples and their order.
+An epoch without a loss is one deal with one run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,19 +13,19 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 SampleT = TypeVar("SampleT")
 
-# A ledger in plain numbers: for each deal its ranks and its runs, for each run its rows and the absent ranks.
+# A ledger in plain numbers: for each deal its number of ranks and its runs, for each run its rows and the absent ranks.
 Packed: TypeAlias = tuple[tuple[int, tuple[tuple[int, tuple[int, ...]], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRows:
-    """Rows that the same ranks have processed.
+    """A run: consecutive rows that the same ranks have processed.
 
-    rows: how many.
-    absent: ranks of the deal that took no part, ascending.
+    rows: the number of rows.
+    absent: the ranks of the deal that took no part, ascending.
 
     Raises:
-        ValueError: there is no row.
+        ValueError: there are no rows.
     """
 
     rows: int
@@ -38,13 +38,13 @@ class SharedRows:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """How what was left was dealt out, and what was processed of it.
+    """One distribution of the unprocessed samples, and its processed rows.
 
-    num_replicas: among how many ranks.
-    runs: one after the other; no two neighbours have the same ranks absent.
+    num_replicas: the number of ranks.
+    runs: the processed rows; neighbors differ in their absent ranks.
 
     Raises:
-        ValueError: there are no ranks, or one that is absent is none of them.
+        ValueError: there are no ranks, or an absent rank is not one of them.
     """
 
     num_replicas: int
@@ -52,23 +52,23 @@ class Deal:
 
     def __post_init__(self) -> None:
         if self.num_replicas < 1:
-            raise ValueError(f"samples cannot be dealt out among {self.num_replicas} ranks")
+            raise ValueError(f"samples cannot be distributed among {self.num_replicas} ranks")
         if unknown := {rank for run in self.runs for rank in run.absent} - set(range(self.num_replicas)):
-            raise ValueError(f"{sorted(unknown)} are no ranks of a deal among {self.num_replicas}")
+            raise ValueError(f"{sorted(unknown)} are not among the {self.num_replicas} ranks of a deal")
 
     @property
     def rows(self) -> int:
-        """How many rows were processed, by some rank at least."""
+        """The number of rows that at least one rank has processed."""
         return sum(run.rows for run in self.runs)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all ranks have processed all that was processed by some."""
+        """Whether all ranks have processed the same rows."""
         return not any(run.absent for run in self.runs)
 
     @property
     def num_places(self) -> int:
-        """How many places were processed, padding included."""
+        """The number of processed places, padding included."""
         return sum(run.rows * (self.num_replicas - len(run.absent)) for run in self.runs)
 
     def record(self, rows: int, absent: Iterable[int] = ()) -> Self:
@@ -80,9 +80,9 @@ class Deal:
         return type(self)(self.num_replicas, (*former, run))
 
     def list_left(self, samples: Sequence[SampleT]) -> list[SampleT]:
-        """Which of the samples that were dealt out are left, in their order.
+        """The unprocessed samples of this deal, in their order.
 
-        A sample that stands in two places is processed when one of them is.
+        A sample with two places is processed when one of them is.
         """
         missed: list[int] = []
         row = 0
@@ -98,46 +98,46 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What was processed of one epoch.
+    """The processed samples of one epoch.
 
-    deals: one after the other, each of what the former ones have left.
+    deals: the distributions, each of the samples that the earlier ones have left unprocessed.
     """
 
     deals: tuple[Deal, ...] = ()
 
     @classmethod
     def skip(cls, count: int) -> Self:
-        """The first samples are processed."""
+        """A ledger in which the first `count` samples are processed."""
         return cls((Deal(1, (SharedRows(count),)),)) if count > 0 else cls()
 
     def deal(self, num_replicas: int) -> Self:
-        """The ledger with what is left dealt out again; a deal of which nothing was processed is forgotten.
+        """The ledger with the unprocessed samples distributed again; a deal without processed rows is dropped.
 
-        Where all of as many ranks are as far as each other, their deal continues: so a job that is started again pads
-        as it would have done.
+        If the number of ranks is the same, and all have processed the same rows, the last deal continues. So a job that
+        is started again pads in the same way.
         """
         used = self._list_used()
-        goes_on = bool(used) and used[-1].num_replicas == num_replicas and used[-1].is_whole
-        return type(self)(used if goes_on else (*used, Deal(num_replicas)))
+        continues = bool(used) and used[-1].num_replicas == num_replicas and used[-1].is_whole
+        return type(self)(used if continues else (*used, Deal(num_replicas)))
 
     def record(self, rows: int, absent: Iterable[int] = ()) -> Self:
         """The ledger with the next rows of the last deal processed by all its ranks but the absent ones.
 
         Raises:
-            ValueError: nothing was dealt out, there are no rows, or an absent rank is none of the deal.
+            ValueError: there is no deal, there are no rows, or an absent rank is not in the deal.
         """
         if not self.deals:
-            raise ValueError("rows cannot be recorded before samples were dealt out; call deal() first")
+            raise ValueError("rows cannot be recorded before the first deal; call deal() first")
         return type(self)((*self.deals[:-1], self.deals[-1].record(rows, absent)))
 
     def list_dealt(self, samples: Sequence[SampleT]) -> list[SampleT]:
-        """Which of an epoch's samples, given in their order, the last deal has laid out."""
+        """The samples of the last deal, given all samples of the epoch in their order."""
         return type(self)(self.deals[:-1]).list_left(samples)
 
     def list_left(self, samples: Sequence[SampleT]) -> list[SampleT]:
-        """Which of an epoch's samples, given in their order, are left, in the same order but for those once missed.
+        """The unprocessed samples, given all samples of the epoch in their order.
 
-        Those that an absent rank has missed come before those that no rank has reached.
+        Samples that an absent rank has missed come first, then those that no rank has reached.
         """
         left = list(samples)
         for deal in self.deals:
@@ -152,10 +152,10 @@ class Ledger:
 
     @classmethod
     def unpack(cls, packed: Iterable[Any]) -> Self:
-        """A ledger that was packed; lists may stand for tuples, as after a way through JSON.
+        """The ledger of plain numbers; lists are accepted for tuples, as after JSON.
 
         Raises:
-            ValueError, TypeError: it is none.
+            ValueError, TypeError: the numbers are not a ledger.
         """
         return cls(
             tuple(

@@ -1,31 +1,30 @@
-"""The sequencer's rules: which operation runs next, which never will, and why.
+"""The sequencer's rules: which operation runs next, and which is refused, and why.
 
-**How it works.** Each rank asks for what it has ready, in whatever order. A *use* of a name collects the questions of a
-set's members; when the last of them has asked, all signatures and factors equal, it gets the next index, counted over
-all sets, and is released; every rank runs its releases by index, so sets that overlap cannot cross. Where they differ,
-all ranks that asked get the difference. A rank has one pending question of a name at most, and a use is answered when
-all members have asked: so the members' n-th uses of a name meet without being numbered. A call that fails on its rank
-asks FAIL under its name, with the error as its note: the use is refused to all ranks, with the error, and all are in
-step.
+**Order.** Each rank asks questions in any order. A *use* of a name collects the questions of a set's members. When the
+last member has asked, and all signatures and factors are equal, the use gets the next index, counted over all sets, and
+is released. Every rank runs its releases by index, so overlapping sets cannot cross. If signatures or factors differ,
+all ranks that asked get the difference. A rank has at most one pending question of a name, and a use is answered when
+all members have asked; so the members' n-th uses of a name are matched without numbers. A call that fails on its rank
+asks FAIL under its name, with the error as its note. The use is then refused on all ranks with this error, and the
+counts of uses stay equal.
 
-**Join.** A rank that asks JOIN is joined until all have. A member that has joined and not asked counts as asking, where
-the operation tolerates that; where not, the use is refused. What it asked before it joined counts as it is, and what it
-has not asked by then it will not ask. So whether a member takes part in the n-th use since the last join does not
-depend on which message came first. When all have joined nothing else is pending.
+**Join.** A rank that asks JOIN is joined until all ranks have asked it. A joined member that has not asked counts as
+asking if the operation tolerates that; otherwise the use is refused. Questions from before the JOIN count as usual, and
+none follows. So whether a member takes part in the n-th use since the last join does not depend on the order of
+messages. When all have joined, nothing else is pending.
 
-**Leaving and loss.** When a rank has left, all that is pending in its sets is refused, what it had asked itself
-included, and so is what is asked there later. One whose end is still to be explained has *vanished*: what it had
-asked does not count any more, and what needs it waits for the explanation. When one is lost there is one Failure; every
-later call answers nothing, and illegal ones raise no more.
+**Leaving and loss.** When a rank leaves, all pending and later uses of its sets are refused. A rank whose connection
+ended without an explanation has *vanished*: its questions are dropped, and uses that need it wait for the explanation.
+The loss of a rank is one Failure; after it, no call has an answer or raises an error.
 
-**Deadlocks.** A rank says that it is *blocked* when its only thread has waited for a question for a second. When each
-rank has left, has joined or is blocked in a question that is pending, no rank can ask any more: all that is pending is
-refused. A JOIN is not: it ends when the others, which continue, join or leave.
+**Deadlocks.** A rank reports that it is *blocked* when its only thread has waited for a question for a second. When
+each rank has left, has joined, or is blocked in a pending question, no rank can ask any more: all pending uses are
+refused. A JOIN is not: it ends when the other ranks, which continue, join or leave.
 
-The steady state, a question with a known signature, costs a few look-ups: what is rare is looked at first by one test
-each, and moves aside.
+In the steady state, a question with a known signature costs a few look-ups. Each rare case is one test at the beginning
+that leads to another method.
 
-Long because each rule reads and changes the same few facts, and is to be read beside the others.
+Long because all rules read and change the same few facts.
 """
 
 from dataclasses import dataclass
@@ -52,17 +51,17 @@ JOIN_NAME = "join"
 
 
 class IllegalQuestionError(ValueError):
-    """No worker that keeps to the protocol asks this: it checks first. The state is as it was before."""
+    """A question that no correct worker asks. The state is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A question that waits.
+    """A pending use.
 
-    question: of the rank that asked it first.
-    asked: the ranks that have asked it, in order; not those whose call has failed.
-    missing: those that have to ask it still: they have neither asked nor joined, nor failed.
-    number: counts the uses of names in the order of their first questions; two uses of one name have two numbers.
+    question: the question of the rank that asked first.
+    asked: the ranks that have asked it, in order, without those whose call has failed.
+    missing: the ranks that have not asked, joined or failed.
+    number: numbers the uses in the order of their first questions; two uses of one name have two numbers.
     """
 
     question: Question
@@ -72,26 +71,26 @@ class Pending:
 
 
 class Ordering:
-    """The order of one generation's operations; `size` ranks, and process set 0 of all of them to begin with."""
+    """The order of one generation's operations: `size` ranks, and initially process set 0 of all of them."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._sets = {GLOBAL_SET: Uses(tuple(range(size)))}
-        self._removed: set[int] = set()  # the numbers of all sets that were removed; some are in use again
+        self._removed: set[int] = set()  # the numbers of removed sets; some are in use again
         self._next_index = 0
         self._next_number = 0
         self._joined: set[int] = set()
-        self._left: dict[int, str] = {}  # and how
-        self._failures: dict[int, Question] = {}  # of those, FAILs of which not all members have heard
-        self._blocked: dict[int, Use] = {}  # by rank, the use that it waits for
+        self._left: dict[int, str] = {}  # how each rank has left
+        self._failures: dict[int, Question] = {}  # of these, FAILs that not all members have received
+        self._blocked: dict[int, Use] = {}  # the use that each blocked rank waits for
         self._is_lost = False
 
     def ask(self, rank: int, question: Question, sizes: tuple[int, ...] = ()) -> list[Answer]:
-        """A rank has an operation ready; what follows, releases in the order of their indices.
+        """Process a rank's question; return the answers, with releases in the order of their indices.
 
         Raises:
-            IllegalQuestionError: the set never was, or the rank is not in it or has left; it has asked this already
-                and has no answer; the sizes mean nothing; or a JOIN, ADD_SET or REMOVE_SET is not asked of set 0.
+            IllegalQuestionError: the set never existed; the rank is not in it or has left; the rank has a pending
+                question of this name; the sizes are invalid; or a JOIN, ADD_SET or REMOVE_SET is not of set 0.
         """
         uses = self._sets.get(question.process_set)
         if uses is None or uses.is_closed or rank not in uses.ranks:
@@ -122,7 +121,7 @@ class Ordering:
         return self._settle(use) if self._joined else []
 
     def block(self, rank: int, process_set: int, name: str) -> list[Answer]:
-        """The rank's only thread waits for this question; ignored when it is not pending: the answer is on its way."""
+        """Note that a rank is blocked in a question; ignored if it is not pending, since its answer is on the way."""
         uses = self._sets.get(process_set)
         use = uses.pending.get(name) if uses is not None else None
         if use is None or rank not in use.asked or rank in self._joined:
@@ -131,18 +130,18 @@ class Ordering:
         return self._unlock()
 
     def unblock(self, rank: int) -> None:
-        """The rank's thread waits no longer."""
+        """Note that a rank is no longer blocked."""
         self._blocked.pop(rank, None)
 
     def leave(self, rank: int, how: str = "") -> list[Answer]:
-        """The rank has said goodbye; it gets nothing more.
+        """Process that a rank has left.
 
         Args:
-            rank: which one.
-            how: its process has ended, as in "ended well"; "" where it has only left.
+            rank: the rank.
+            how: how its process has ended, as in "ended well"; "" if it has only called `shutdown()`.
 
         Raises:
-            IllegalQuestionError: there is no such rank.
+            IllegalQuestionError: the rank does not exist.
         """
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
@@ -165,10 +164,10 @@ class Ordering:
         return answers + self._unlock()
 
     def vanish(self, rank: int) -> None:
-        """The rank has ended, and whether it has left or is lost is not known yet: until then all wait for it.
+        """Process the end of a rank before it is known whether it has left or is lost; until then the others wait.
 
         Raises:
-            IllegalQuestionError: there is no such rank.
+            IllegalQuestionError: the rank does not exist.
         """
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
@@ -180,14 +179,14 @@ class Ordering:
         self._blocked.pop(rank, None)
 
     def lose(self, rank: int, how: str) -> list[Answer]:
-        """The rank has vanished; nothing is released any more, and nothing is pending.
+        """Process the loss of a rank, unless it has left: nothing is released any more, and nothing is pending.
 
         Args:
-            rank: which one; it is no loss when it has left.
-            how: that was noticed: "was cut off: its connection was closed".
+            rank: the rank.
+            how: how it was lost: "was cut off: its connection was closed".
 
         Raises:
-            IllegalQuestionError: there is no such rank.
+            IllegalQuestionError: the rank does not exist.
         """
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
@@ -201,11 +200,11 @@ class Ordering:
 
     @property
     def next_index(self) -> int:
-        """Of the next release."""
+        """The index of the next release."""
         return self._next_index
 
     def find_pending(self) -> list[Pending]:
-        """What some rank waits for, oldest first."""
+        """The uses that some rank waits for, oldest first."""
         found = []
         for use in self._list_uses():
             asked = [rank for rank, question in use.asked.items() if question.signature.kind is not Kind.FAIL]
@@ -215,7 +214,7 @@ class Ordering:
         return found
 
     def find_members(self, process_set: int) -> tuple[int, ...] | None:
-        """The ranks of a process set, in order; None where there is none of that number."""
+        """The ranks of a process set, in order; None if it does not exist."""
         uses = self._sets.get(process_set)
         return None if uses is None else uses.members
 
@@ -244,7 +243,7 @@ class Ordering:
         return [Refusal(number, question.name, (rank,), explain_shutdown(question, left, self._failures))]
 
     def _check(self, rank: int, question: Question, sizes: tuple[int, ...]) -> None:
-        """Look more closely at what is not the plain case."""
+        """Check a question that is not of the common form."""
         kind = question.signature.kind
         meant = f"rank {rank} asks {question.name} of process set {question.process_set}"
         if kind in OF_THE_JOB and question.process_set != GLOBAL_SET:
@@ -260,7 +259,7 @@ class Ordering:
             raise IllegalQuestionError(f"there is no rank {rank} among {self._size}")
 
     def _join(self, rank: int) -> list[Answer]:
-        """Count a rank as joined: for what is pending, and towards the end of the join."""
+        """Note a rank as joined, answer the uses that waited for it, and release the JOIN of the last rank."""
         self._joined.add(rank)
         self._blocked.pop(rank, None)
         answers: list[Answer] = []
@@ -274,12 +273,12 @@ class Ordering:
         return answers + self._release(join, (), rank)
 
     def _settle(self, use: Use) -> list[Answer]:
-        """Answer a use for which a member may have joined, if it can be answered now."""
+        """Answer a use if all absent members have joined."""
         absent = use.find_absent()
         return self._conclude(use, tuple(absent)) if self._joined.issuperset(absent) else []
 
     def _conclude(self, use: Use, joined: tuple[int, ...]) -> list[Answer]:
-        """Answer a use for which all have asked or joined."""
+        """Answer a use for which all members have asked or joined."""
         kind = use.question.signature.kind
         if (use.is_mixed or use.sizes or kind is Kind.FAIL) and (
             reason := find_mismatch(use.asked, use.sizes)
@@ -301,7 +300,7 @@ class Ordering:
         return self._release(use, (), number)
 
     def _remove_set(self, use: Use) -> list[Answer]:
-        """Remove a set, unless another question was faster; nothing waits there in vain."""
+        """Remove a set, if it still exists, and refuse its pending uses."""
         (number,) = use.sizes[use.members[0]]
         if number not in self._sets:
             return [self._refuse(use, explain_removal(use.question, number))]
@@ -323,13 +322,13 @@ class Ordering:
         return Refusal(question.process_set, question.name, tuple(sorted(use.asked)), reason, is_deadlock)
 
     def _end(self, use: Use) -> None:
-        """Take a use from what is pending and waited for."""
+        """Remove a use from the pending ones."""
         del self._sets[use.question.process_set].pending[use.question.name]
         if self._blocked:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
 
     def _unlock(self) -> list[Answer]:
-        """When no rank can ask any more, refuse all that is pending, but for a JOIN."""
+        """If no rank can ask any more, refuse all pending uses except a JOIN."""
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []
@@ -338,6 +337,6 @@ class Ordering:
         return [self._refuse(use, reason, is_deadlock=True) for use in pending]
 
     def _list_uses(self) -> list[Use]:
-        """All that is pending, oldest first."""
+        """All pending uses, oldest first."""
         pending = [use for uses in self._sets.values() for use in uses.pending.values()]
         return sorted(pending, key=lambda use: use.number)

@@ -1,12 +1,11 @@
-"""What a rank asks of the sequencer, and the answers: the values that rules, wire and engine share."""
+"""The questions (requests) of ranks to the sequencer, and its answers: values for rules, wire and engine."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-# The largest operation whose data travel inside the question and come back with the answer, in bytes: measured, one
-# that large is still faster than gloo on loopback. On a network the sequencer's host carries that of every rank, so
-# what all ranks send together is bounded too.
+# The largest operation whose data are sent inside the question and the answer, in bytes. By measurement this is still
+# faster than gloo on loopback. On a network the sequencer's host carries the data of all ranks, whose sum is bounded.
 PAYLOAD_BYTES = 128 * 1024
 ALL_PAYLOADS_BYTES = 1024 * 1024
 
@@ -14,13 +13,13 @@ GLOBAL_SET = 0
 
 
 def make_title(name: str) -> str:
-    """How messages call the operation that travels as `name`: of "allreduce.loss" it is "allreduce 'loss'"."""
+    """An operation's name in messages, from its full name: "allreduce 'loss'" for "allreduce.loss"."""
     kind, _, own = name.partition(".")
     return f"{kind} '{own}'" if own else kind
 
 
 class Kind(IntEnum):
-    """What an operation does."""
+    """The kinds of operations."""
 
     ALLREDUCE = 1
     ALLGATHER = 2
@@ -32,13 +31,13 @@ class Kind(IntEnum):
     ADD_SET = 8
     REMOVE_SET = 9
     COMMIT = 10
-    FAIL = 11  # the call of this name has failed on the rank before it could ask; the note says why
+    FAIL = 11  # the rank's call of this name has failed before it could ask; the note is the error
 
     __hash__ = int.__hash__  # the enumeration's own is Python code, and every question's kind is looked up
 
 
 class Reduction(IntEnum):
-    """How an allreduce or a reducescatter combines the ranks' values; the numbers are Horovod's."""
+    """The reductions of allreduce and reducescatter; the numbers are Horovod's."""
 
     AVERAGE = 0
     SUM = 1
@@ -52,19 +51,17 @@ class Reduction(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What all members of a set must agree on before an operation runs.
+    """The properties of an operation that must be the same on all members of its set.
 
-    dtypes, shapes: of each of its tensors, the dtypes by torch's names ("float32"). The first dimension of what is
-        gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and is a size.
-    root: a rank of the job; None where there is none. Of an ADD_SET the number that the set had in the generation
-        before, and is to have again.
+    dtypes, shapes: the dtype ("float32") and shape of each tensor. The first dimension of an ALLGATHER or ALLTOALL may
+        differ between ranks: it is omitted here, and is one of the sizes.
+    root: a rank of the job; None if there is none. For an ADD_SET the number of the set in the former generation.
     device: "cpu" or "cuda".
-    payload_dtype: as what the payload's elements are combined, by NumPy's name; "" when the data do not travel inside
-        the question. The payload is combined by `reduction` (an average as a sum), the root's is broadcast, those of
-        an ALLGATHER are concatenated in rank order; where a rank has rows and sends none inside, no data travel so.
-    tolerates_joined: a member that has joined counts as asking with no rows. (An ALLREDUCE always tolerates one, which
-        contributes neutral elements, and so does a COMMIT.)
-    note: what else must be equal, and is shown where it is not.
+    payload_dtype: NumPy's name of the dtype in which the payload is combined; "" if the data are not sent inside the
+        question. The payload is combined by `reduction` (an average as a sum); that of a BROADCAST is the root's; those
+        of an ALLGATHER are concatenated in rank order, unless a rank has rows and sends none inside.
+    tolerates_joined: a joined member counts as asking with no rows. (ALLREDUCE and COMMIT always tolerate it.)
+    note: further properties as a text, which is shown where it differs.
     """
 
     kind: Kind
@@ -81,12 +78,12 @@ class Signature:
 class Question(NamedTuple):
     """A rank has this operation ready.
 
-    (A tuple, since there may be a thousand in one message: it is made in a third of a frozen dataclass's time.)
+    (A tuple, since a message may have a thousand: it is created in a third of a frozen dataclass's time.)
 
-    name: as it travels, the operation's kind first: "allreduce.loss". A rank has at most one pending question of a
-        name and set.
-    factors: before and after the reduction, which all members must agree on too. They are no part of the signature,
-        since a program may change them with each step.
+    name: the full name, the operation's kind first: "allreduce.loss". A rank has at most one pending question of a name
+        and set.
+    factors: the factors before and after the reduction, which must be equal too. They are not in the signature, since a
+        program may change them in each step.
     """
 
     process_set: int
@@ -105,11 +102,10 @@ class Release(NamedTuple):
     (A tuple, as above.)
 
     members: the set's ranks, in order.
-    joined: those of them that have joined and not asked: they contribute neutral elements.
-    sizes: of each member, as many numbers each: the first dimension of each tensor of an ALLGATHER, the splits of an
-        ALLTOALL (how many rows go to each member), the ranks of an ADD_SET, 1 for an ALLREDUCE that must mind NaNs;
-        zeros for one that has joined.
-    value: the number of an ADD_SET's set; the rank that joined last of a JOIN.
+    joined: the members that have joined and not asked: they contribute neutral elements.
+    sizes: equally many numbers of each member: the first dimension of each tensor of an ALLGATHER, the splits of an
+        ALLTOALL, the ranks of an ADD_SET, or 1 for an ALLREDUCE with a NaN; zeros for a joined member.
+    value: the set's number for an ADD_SET; the rank that joined last for a JOIN.
     """
 
     index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
@@ -122,25 +118,25 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The operation of this set and name will not run; the ranks that asked for it get the reason, and continue."""
+    """The operation of this set and name is refused. The ranks that asked get the reason, and can continue."""
 
     process_set: int
     name: str
     ranks: tuple[int, ...]
     reason: str
-    is_deadlock: bool = False  # every rank waits for another: all that is pending is refused
+    is_deadlock: bool = False  # every rank waits for another: all pending uses are refused
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The generation has lost a member: nothing is released any more, and what runs is to be ended."""
+    """The generation has lost a member: nothing is released any more, and running operations must be aborted."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """A stop notice has come for the job, before the release of this index: all learn of it at the same place."""
+    """The job has received a stop notice: it takes effect before the release of this index on all ranks."""
 
     index: int
 
@@ -149,5 +145,5 @@ Answer = Release | Refusal | Failure | Stopping
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:
-    """Whether data of that many bytes travel inside the question, in a set of `size` members; alike on all ranks."""
+    """Whether data of this many bytes are sent inside the question, in a set of `size` members."""
     return count_bytes <= min(PAYLOAD_BYTES, ALL_PAYLOADS_BYTES // size)

@@ -1,11 +1,10 @@
-"""Why an operation is refused, in sentences: what happened, which ranks it is about, what to do.
+"""The messages of refused operations: what happened, on which ranks, and what to do.
 
-`find_mismatch` compares the ranks' questions of one name. Its checks stand in the order in which Horovod makes them.
-Horovod has no notes; their check precedes that of the shapes, because a note says where the shapes come from. The first
-check that finds a difference between the lowest rank and another one gives the text, so the text does not depend on
-which rank asked first.
+`find_mismatch` compares the ranks' questions of one name. Its checks have Horovod's order. Notes, which Horovod lacks,
+are compared before shapes, because a note explains the shapes. The first check that finds a difference between the
+lowest rank and another one gives the message, which so does not depend on which rank asked first.
 
-Long because each sentence stands beside the check that makes it.
+Long because each message is beside its check.
 """
 
 import re
@@ -15,29 +14,29 @@ from typing import TypeAlias, TypeVar
 
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Question, Reduction, Signature, make_title
 
-_AVERAGING = re.compile(r"\w+\.optimizer\.")  # operations that a DistributedOptimizer asks for
+_AVERAGING = re.compile(r"\w+\.optimizer\.")  # operations that a DistributedOptimizer submits
 _OF_OPTIMIZER = (
     " 'optimizer...' averages the gradients of a DistributedOptimizer: all ranks must call step() equally often, train "
     "or freeze the same parameters, and throw gradients away together, as by zero_grad() after backward()."
 )
-MOST_NAMED = 6  # so many ranks or operations are named; the rest is dots
+MOST_NAMED = 6  # the largest number of ranks or operations in a message; the others are dots
 
 
 def name_operation(question: Question) -> str:
-    """An operation as people call it: `allreduce 'loss'`, where it travels as "allreduce.loss"."""
+    """An operation's name in messages, with its process set: "allreduce 'loss' in process set 1"."""
     title = make_title(question.name)
     return title if question.process_set == GLOBAL_SET else f"{title} in process set {question.process_set}"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """`rank 2`, or `ranks 0, 1, 5`; the first few of many."""
+    """`rank 2`, or `ranks 0, 1, 5`; at most MOST_NAMED."""
     ordered = sorted(ranks)
     shown = ", ".join(str(rank) for rank in ordered[:MOST_NAMED])
     return f"rank{'s' * (len(ordered) > 1)} {shown}{' ...' * (len(ordered) > MOST_NAMED)}"
 
 
 def explain_join(question: Question, joined: Iterable[int]) -> str:
-    """A rank has joined, and this operation needs a question of every rank."""
+    """The message when a rank has joined and the operation needs all ranks."""
     ranks = sorted(joined)
     return (
         f"{question.signature.kind.name} is not supported with Join at this time: {name_operation(question)} needs "
@@ -47,12 +46,12 @@ def explain_join(question: Question, joined: Iterable[int]) -> str:
 
 
 def explain_shutdown(question: Question, left: Mapping[int, str], failures: Mapping[int, Question]) -> str:
-    """A rank has left that is needed.
+    """The message when a needed rank has left.
 
     Args:
-        question: which needs them.
-        left: how each has ended: "ended well"; "" where it has called shutdown().
-        failures: of ranks that have left, the call that had failed there.
+        question: the question that needs the ranks.
+        left: how each rank has left: "ended well"; "" if it has called shutdown().
+        failures: the failed calls of ranks that have left.
     """
     ranks: dict[str, list[int]] = {}
     for rank in sorted(left, key=lambda rank: (bool(left[rank]), rank)):
@@ -70,7 +69,7 @@ def explain_shutdown(question: Question, left: Mapping[int, str], failures: Mapp
 
 
 def explain_removal(question: Question, number: int) -> str:
-    """The process set is gone."""
+    """The message when the process set was removed."""
     return (
         f"{name_operation(question)} cannot run: process set {number} has been removed. "
         "Finish all operations of a set on all its members before remove_process_set()."
@@ -78,13 +77,13 @@ def explain_removal(question: Question, number: int) -> str:
 
 
 def explain_failure(question: Question, rank: int) -> str:
-    """A rank's call has failed before anything was sent; its FAIL says why: "ValueError: ..."."""
+    """The message when a rank's call has failed before it was submitted; the note of its FAIL is the error."""
     cause = question.signature.note
-    return f"{name_operation(question)} was given up on rank {rank}, before anything was sent: {cause}"
+    return f"{name_operation(question)} failed on rank {rank} before anything was sent: {cause}"
 
 
 def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> str:
-    """Every rank waits for an operation that another, which waits too, would have to call.
+    """The message when every rank waits for an operation that another waiting rank would have to call.
 
     Args:
         waits: each waiting rank's operation.
@@ -117,7 +116,7 @@ _SAME_VERSION = "Run one version of the program and of hvdrun on all ranks."
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What one rank has, and what another has instead."""
+    """A difference between two ranks' questions."""
 
     head: str
     one: str
@@ -130,15 +129,15 @@ _Check: TypeAlias = Callable[[Question, Question], Difference | None]
 _OF_ROWS = (
     Kind.ALLGATHER,
     Kind.ALLTOALL,
-)  # what is gathered or exchanged: the ranks may have different numbers of rows
+)  # the ranks may have different numbers of rows
 
 
 def find_mismatch(asked: Mapping[int, Question], sizes: Mapping[int, tuple[int, ...]]) -> str | None:
-    """A sentence about the first rank that has failed, or the first difference; None where all is equal.
+    """The message about the first failed rank, or the first difference; None if all questions are equal.
 
     Args:
-        asked: each rank's question, of one set and name.
-        sizes: of the ranks that gave any.
+        asked: each rank's question of one set and name.
+        sizes: the sizes of the ranks that sent some.
     """
     first, *others = sorted(asked)
     for rank in (first, *others):
@@ -169,7 +168,7 @@ def _tell(question: Question, difference: Difference, one: int, other: int) -> s
 def _compare(
     head: str, read: Callable[[Question], T], show: Callable[[T], str], advice: str, verb: str = "has"
 ) -> _Check:
-    """The check that what `read` finds is equal; a "{}" in the head is the kind of operation."""
+    """A check that the values that `read` returns are equal; a "{}" in the head stands for the kind of operation."""
 
     def check(one: Question, other: Question) -> Difference | None:
         mine, theirs = read(one), read(other)
@@ -195,7 +194,7 @@ def _check_shapes(one: Question, other: Question) -> Difference | None:
 
 
 def _check_rows(one: Question, other: Question) -> Difference | None:
-    """The shapes lack the first dimension, which may differ."""
+    """Compare shapes that lack the first dimension, which may differ."""
     if one.signature.kind not in _OF_ROWS:
         return None
     return _compare_shapes(one.signature, other.signature, _show_rows)
@@ -217,7 +216,7 @@ def _compare_shapes(one: Signature, other: Signature, show: Callable[[tuple[int,
 
 
 def _check_rest(one: Question, other: Question) -> Difference | None:
-    """What no other check compares."""
+    """Compare all fields, for those without another check."""
     for field in fields(Signature):
         mine, theirs = getattr(one.signature, field.name), getattr(other.signature, field.name)
         if mine != theirs:
@@ -227,7 +226,7 @@ def _check_rest(one: Question, other: Question) -> Difference | None:
 
 
 def _check_sizes(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> Difference | None:
-    """Of how many numbers they are, as a rule; those that say which process set is meant must be equal."""
+    """Compare the numbers of sizes; for ADD_SET and REMOVE_SET the sizes themselves."""
     if kind in (Kind.ADD_SET, Kind.REMOVE_SET):
         if one == other:
             return None
@@ -241,7 +240,7 @@ def _check_sizes(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> Di
 
 
 def _pair(mine: tuple[T, ...], theirs: tuple[T, ...]) -> Iterator[tuple[str, T, T]]:
-    """Tensor by tensor, with where it stands in a group; nothing when there are not equally many."""
+    """Pairs of values, tensor by tensor, with the tensor's place in a group; none if the numbers of tensors differ."""
     if len(mine) == len(theirs):
         for position, (my, their) in enumerate(zip(mine, theirs, strict=True), start=1):
             yield (f" (tensor {position} of {len(mine)})" if len(mine) > 1 else ""), my, their

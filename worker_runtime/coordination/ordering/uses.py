@@ -1,7 +1,7 @@
-"""Uses of names: what the members of a process set have asked under a name, until all of them have their answer.
+"""Uses of names: the questions of a process set's members under one name, until their answer.
 
-The members' n-th uses of a name belong together. A use is pending from its first question to its answer; then the next
-one can begin.
+The members' n-th uses of a name are matched. A use is pending from its first question to its answer; then the next one
+can begin.
 """
 
 from collections.abc import Container
@@ -10,20 +10,20 @@ from itertools import pairwise
 
 from worker_runtime.coordination.ordering.questions import Kind, Question
 
-# What changes the job itself, and is asked of all its ranks.
+# The kinds that concern the job itself, and that all its ranks must ask.
 OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
 @dataclass(slots=True)
 class Use:
-    """One use of a name that is pending.
+    """One pending use of a name.
 
-    number: counts the uses of a generation, in the order of their first questions.
-    question: of the rank that asked first.
-    members: all whose question it needs.
-    asked: each rank's question, in the order of their arrival.
-    sizes: those of the ranks that gave any.
-    is_mixed: not all signatures and factors are equal.
+    number: numbers the uses of a generation in the order of their first questions.
+    question: the question of the rank that asked first.
+    members: the ranks whose questions it needs.
+    asked: each rank's question, in the order of arrival.
+    sizes: the sizes of the ranks that sent some.
+    is_mixed: the signatures or factors differ.
     """
 
     number: int
@@ -38,11 +38,11 @@ class Use:
         return [rank for rank in self.members if rank not in self.asked]
 
     def find_intolerant(self) -> Question | None:
-        """A question that does not run without those of members that have joined; None where all do."""
+        """A question that cannot run without the joined members; None if all can."""
         return next((self.asked[rank] for rank in sorted(self.asked) if not _tolerates_joined(self.asked[rank])), None)
 
     def collect_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Each member's sizes, of one length, zeros for a member that did not ask. Empty when no member gave any."""
+        """Each member's sizes, with zeros for a member that has not asked; empty if no member sent sizes."""
         if not self.sizes:
             return ()
         zeros = (0,) * len(next(iter(self.sizes.values())))
@@ -53,10 +53,10 @@ class Use:
 class Uses:
     """The uses of the names of one process set.
 
-    members: the set's ranks, in order; `ranks` are the same.
-    pending: by name.
-    left: the members that have left; once there is one, nothing is pending any more.
-    is_closed: nothing more can be released, since a member has left or was lost.
+    members: the set's ranks, in order; `ranks` is the same as a set.
+    pending: the pending uses by name.
+    left: the members that have left; after the first one, no use is pending.
+    is_closed: no further use can be released, since a member has left or was lost.
     """
 
     members: tuple[int, ...]
@@ -71,19 +71,19 @@ class Uses:
         self.size = len(self.members)
 
     def close(self) -> None:
-        """Forget all; nothing is released here again."""
+        """Drop all pending uses; no further use will be released."""
         self.is_closed = True
         self.pending.clear()
 
 
 def have_meaning(kind: Kind, sizes: tuple[int, ...], size: int, numbers: Container[int]) -> bool:
-    """Whether sizes can belong to a question of this kind.
+    """Whether sizes are valid for a question of this kind.
 
     Args:
-        kind: of the operation.
-        sizes: that came with it.
-        size: how many ranks the job has.
-        numbers: of the process sets that there are, or were, and that can be removed.
+        kind: the operation's kind.
+        sizes: the question's sizes.
+        size: the number of ranks of the job.
+        numbers: the numbers of present and former process sets other than the global one.
     """
     match kind:
         case Kind.ADD_SET:

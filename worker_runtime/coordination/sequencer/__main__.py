@@ -1,9 +1,9 @@
 """`python -m worker_runtime.coordination.sequencer ADDRESS`: fixes the order of the collectives of its generations.
 
-It binds ADDRESS on a free port, writes `{"port": N}` and a line feed on standard output, and reads orders from standard
-input, one a line: an activation, `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`, or `stop`: a stop
-notice has come for the job. It ends with code 0 at the end of standard input, since its owner has gone then; with 1
-when it cannot serve, and says why on standard error.
+It binds ADDRESS on a free port, writes `{"port": N}` and a line feed to standard output, and reads orders from standard
+input, one a line: an activation `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`, or `stop` after a
+stop notice for the job. It exits with code 0 at the end of standard input, which means that its owner has ended, and
+with 1 and a message on standard error when it cannot serve.
 """
 
 import gc
@@ -20,26 +20,26 @@ from worker_runtime.coordination.sequencer.server import Server
 
 _BACKLOG = 1024
 _STANDARD_INPUT = 0
-_GARBAGE = 50_000  # objects that are made before the garbage collector looks: hardly anything here makes cycles
+_GARBAGE = 50_000  # new objects before a garbage collection: this process creates hardly any cycles
 
 
 def main() -> int:
-    """Serve until the owner has gone; the process's exit code."""
+    """Serve until the owner has ended; return the exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGINT, signal.SIGUSR2):  # a terminal's Ctrl-C, and stop notices, are for the owner
+    for number in (signal.SIGINT, signal.SIGUSR2):  # Ctrl-C and stop notices are for the owner
         signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
         _complain("one argument was expected: the address to listen on")
         return 2
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here multiplies matrices
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # this process multiplies no matrices
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError):  # the hard limit is above what the kernel allows by now (fs.nr_open)
+    with suppress(ValueError):  # the hard limit may exceed the kernel's present one (fs.nr_open)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # handshakes cost files too
     gc.freeze()
     gc.set_threshold(_GARBAGE)
     try:
         with listen(sys.argv[1]) as listener:
-            print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - what the owner waits for
+            print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - the owner reads it
             Server(listener, Orders(_STANDARD_INPUT)).run()
     except (OSError, OrderError) as error:
         _complain(f"cannot serve on {sys.argv[1]}: {error}")
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def listen(address: str) -> socket.socket:
-    """Listen on a free port of an address: IPv4, IPv6 or a name, of which the first one that is this host's is taken.
+    """Listen on a free port of an address: IPv4, IPv6 or a name, whose first local address is used.
 
     Raises:
         OSError: it is not an address of this host.
@@ -65,7 +65,7 @@ def listen(address: str) -> socket.socket:
             error = refused
         else:
             return listener
-    raise error or OSError(f"{address} is no address")
+    raise error or OSError(f"{address} is not an address")
 
 
 def _complain(text: str) -> None:

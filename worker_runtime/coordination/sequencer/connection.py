@@ -1,4 +1,4 @@
-"""One connection as bytes: never blocks, and nothing in it grows without a bound."""
+"""A non-blocking connection with bounded buffers, and its poller."""
 
 import select
 import socket
@@ -9,20 +9,20 @@ from worker_runtime.coordination.wire import HEADER, MAX_FRAME_BYTES, ProtocolEr
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-HANG_UP = select.EPOLLRDHUP  # the other side sends nothing more; what it has sent stays unread
+HANG_UP = select.EPOLLRDHUP  # the other side has closed the connection; its data stay unread
 
-Callback = Callable[[int], None]  # takes the events, as epoll's bits
+Callback = Callable[[int], None]  # gets the events as epoll's bits
 
 
 class Poller:
-    """Descriptors, and what is called when they are ready; owned and used by one thread."""
+    """Calls callbacks when descriptors are ready; for one thread."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._callbacks: dict[int, Callback] = {}
 
     def watch(self, descriptor: int, events: int, callback: Callback) -> None:
-        """Call `callback` when one of the events has come, in place of what was called before."""
+        """Call `callback` on these events of a descriptor; replaces an earlier callback."""
         if descriptor in self._callbacks:
             self._epoll.modify(descriptor, events)
         else:
@@ -34,24 +34,24 @@ class Poller:
         self._epoll.modify(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
-        """Watch it no more; to be called before it is closed."""
+        """Stop watching a descriptor; call this before closing it."""
         if self._callbacks.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def wait(self, limit_seconds: float | None) -> None:
-        """Wait until something is ready, or so long, and call whom it concerns.
+        """Wait until a descriptor is ready, or for the limit, and call the callbacks.
 
-        No callback may open a descriptor: it could get the number of one that was closed in the same round,
-        and then that one's events.
+        No callback may open a descriptor: it could get the number, and so the events, of one that was closed in the
+        same round.
         """
         callbacks = self._callbacks
         for descriptor, events in self._epoll.poll(limit_seconds):
-            callback = callbacks.get(descriptor)  # None: forgotten meanwhile, by another that was called
+            callback = callbacks.get(descriptor)  # None: forgotten by another callback
             if callback is not None:
                 callback(events)
 
     def close(self) -> None:
-        """Release the epoll's own descriptor."""
+        """Close the epoll descriptor."""
         self._callbacks.clear()
         self._epoll.close()
 
@@ -59,15 +59,15 @@ class Poller:
 MAX_UNSENT_BYTES = 256 * 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
 
-Frame = tuple[int, bytes, int, int]  # type, and where its body is: within these bytes, from and to
+Frame = tuple[int, bytes, int, int]  # the type, and the body as bytes with its start and end
 
 
 class ConnectionEndedError(Exception):
-    """The other side has ended the connection, or it broke; says how, to follow "its connection to the sequencer"."""
+    """The connection was closed or broke. The message continues "its connection to the sequencer"."""
 
 
 class Connection:
-    """A connected socket with its poller, what has come of an incomplete frame, and what could not be sent yet."""
+    """A connected socket with its poller, the received part of an incomplete frame, and unsent data."""
 
     __slots__ = ("_chunks", "_missing", "_poller", "_socket", "_unsent", "_unsent_bytes", "descriptor")
 
@@ -83,18 +83,18 @@ class Connection:
         self.descriptor = connected.fileno()
 
     def watch(self, callback: Callback) -> None:
-        """Call `callback` when something has come, or can be sent on."""
+        """Call `callback` when data have arrived, or unsent data can be sent."""
         self._poller.watch(self.descriptor, READ | (WRITE if self._unsent else 0), callback)
 
     def watch_end(self, callback: Callback) -> None:
-        """Call `callback` when the other side ends the connection; what it sends is left unread."""
+        """Call `callback` when the other side closes the connection; leave its data unread."""
         self._poller.watch(self.descriptor, HANG_UP, callback)
 
     def receive_bytes(self, count: int) -> bytes:
-        """At most so many bytes of those that have come; none when nothing has come after all.
+        """Receive up to `count` bytes without waiting; empty if none have arrived.
 
         Raises:
-            ConnectionEndedError: there is nothing left to come.
+            ConnectionEndedError: the connection has ended.
         """
         try:
             data = self._socket.recv(count)
@@ -107,11 +107,11 @@ class Connection:
         return data
 
     def receive(self) -> list[Frame]:
-        """The frames that are complete now; reads once, so that no connection keeps the others waiting.
+        """Receive once, so that no connection blocks the others, and return the complete frames.
 
         Raises:
-            ConnectionEndedError: there is nothing left to come.
-            ProtocolError: the next frame would be too long.
+            ConnectionEndedError: the connection has ended.
+            ProtocolError: the next frame is too long.
         """
         data = self.receive_bytes(_CHUNK_BYTES)
         if self._chunks:
@@ -119,15 +119,15 @@ class Connection:
             self._missing -= len(data)
             if self._missing > 0:
                 return []
-            data = b"".join(self._chunks)  # once for each long frame, however many pieces it came in
+            data = b"".join(self._chunks)  # once for each long frame
             self._chunks.clear()
         return self._split(data)
 
     def send(self, data: bytes) -> None:
-        """Send now what the network takes, and the rest when it takes more.
+        """Send without waiting; keep the rest until the socket is writable.
 
         Raises:
-            ConnectionEndedError: the connection is broken, or its other side reads too slowly.
+            ConnectionEndedError: the connection is broken, or the other side reads too slowly.
         """
         view = memoryview(data)
         if not self._unsent:
@@ -141,7 +141,7 @@ class Connection:
             raise ConnectionEndedError(f"was closed: it left {self._unsent_bytes} bytes of answers unread")
 
     def send_more(self) -> None:
-        """Send on what was left.
+        """Send more of the unsent data.
 
         Raises:
             ConnectionEndedError: the connection is broken.
@@ -156,7 +156,7 @@ class Connection:
         self._poller.change(self.descriptor, READ)
 
     def close(self) -> None:
-        """End it; what was not sent is lost."""
+        """Close the connection; unsent data are lost."""
         self._poller.forget(self.descriptor)
         self._socket.close()
         self._unsent.clear()

@@ -1,15 +1,14 @@
-"""One generation as the sequencer serves it: its members ask, the rules decide, all are answered.
+"""One generation in the sequencer: members ask, the rules decide, and the answers are sent.
 
-What comes is taken in rounds: everything that is there to be read, connection by connection, and then one `settle`,
-which combines the payloads of all that was released and sends each member one message. So a burst costs few calls,
-however many small operations it holds.
+The sequencer works in rounds: it reads all connections, and then one `settle` combines the payloads of all released
+operations, and sends each member one message. So a burst of small operations costs few calls.
 
-A member that ends may have left, or be lost. Where its goodbye leaves that to its exit code (EXIT), the end of its
-connection decides nothing, and what needs it waits. Its agent reports the code to the rendezvous. The rendezvous either
-reports to the members that it has departed, and they report it here; or it interrupts the generation. So nothing is
-guessed or timed.
+A member whose connection ends has left, or is lost. After an EXIT its exit code decides. Until that is known, nothing
+is decided, and operations that need the member wait. The member's agent reports the code to the rendezvous. The
+rendezvous then either reports the departure to the members, which send DEPARTED, or interrupts the generation. So no
+guess and no time limit is needed.
 
-Long because what comes from a member, and what its end means to the others, are to be read side by side.
+Long because the messages of a member, and the effects of its end, are side by side.
 """
 
 import time
@@ -44,10 +43,10 @@ class Generation:
     """The members of one activation, from their proof to the end of their connections.
 
     Args:
-        activation: of the owner.
-        settings: those of the generation before, until rank 0 hands over its own.
+        activation: the activation.
+        settings: the settings of the former generation, until rank 0 sends its own.
 
-    store: through which the members' process groups form.
+    store: the store in which the members form their process groups.
     """
 
     def __init__(self, activation: Activation, settings: StallSettings) -> None:
@@ -55,30 +54,30 @@ class Generation:
         self._settings = settings
         self._ordering = Ordering(activation.size)
         self._clock = StallClock(settings.limits)
-        self._due: float | None = None  # when to look for stalls
+        self._due: float | None = None  # the time of the next check for stalls
         self._released_at = 0.0
         self._members: dict[int, Member] = {}
         self._came: set[int] = set()
-        self._departed: set[int] = set()  # those of whom is known that their processes have ended well
+        self._departed: set[int] = set()  # ranks whose processes have exited with 0
         self._signatures: dict[Signature, Signature] = {}
-        self._answers: list[tuple[Answer, list[Entry]]] = []  # with the questions that they answer, for `settle`
+        self._answers: list[tuple[Answer, list[Entry]]] = []  # with the answered questions, for `settle`
         self._failure = ""
-        self._stopping: Stopping | None = None  # once a stop notice has come
+        self._stopping: Stopping | None = None  # after a stop notice
         self.store = KeyStore()
 
     def may_come(self, rank: int) -> bool:
-        """Whether a connection may prove to be of this rank; each comes once."""
+        """Whether a connection of this rank is accepted; each rank may connect once."""
         return rank < self.activation.size and rank not in self._came
 
     def admit(self, connection: Connection, rank: int, proof: bytes) -> None:
-        """Take a rank in that has proved itself; `proof` is the sequencer's own, which it waits for."""
+        """Admit a rank after its proof, and send the sequencer's proof."""
         member = self._members[rank] = Member(rank, connection)
         self._came.add(rank)
         connection.watch(partial(self._serve, member))
         try:
             connection.send(proof)
             if self._stopping is not None:
-                self._note([self._stopping])  # again, to all: one that knows it learns nothing new
+                self._note([self._stopping])  # again, to all members; it is idempotent
             if self._failure:
                 member.put(Frame.FAILURE, self._failure.encode())
                 member.flush()
@@ -86,31 +85,31 @@ class Generation:
             self._end(member, error)
 
     def settle(self) -> None:
-        """Send what was decided since the last time, and that a member is lost where it does not take it."""
+        """Send the answers since the last call; a member that cannot receive them is lost."""
         while self._answers:
             answers, self._answers = self._answers, []
             try:
                 ranks = self._put(answers)
-            except UnequalPayloadError as error:  # no rank gets any of these answers, and all get the failure
+            except UnequalPayloadError as error:  # no rank gets these answers, and all get the failure
                 self._drop(error.rank, str(error))
-                self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # where it had said goodbye
+                self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # if the rank had left
                 self._answers = [(Failure(self._failure), [])]
                 continue
             for rank in ranks:
                 self._flush(rank)
 
     def stop(self) -> None:
-        """A stop notice has come for the job: what is released from now on comes after it, on all ranks."""
+        """Process a stop notice for the job: all later releases come after it, on all ranks."""
         if self._stopping is None:
             self._stopping = Stopping(self._ordering.next_index)
             self._note([self._stopping])
 
     def find_due(self) -> float | None:
-        """When `check_stalls` has something to do, by the monotonic clock; None for never."""
+        """The time of the next `check_stalls` on the monotonic clock; None for never."""
         return self._due
 
     def check_stalls(self, now: float) -> None:
-        """Warn of what has been pending for too long, or end the generation over it."""
+        """Warn of operations that are pending for too long, or end the generation."""
         if self._due is None or now < self._due:
             return
         waiting = [(each, self._find_since(each)) for each in self._ordering.find_pending()]
@@ -124,14 +123,14 @@ class Generation:
         self._due = None if self._failure else due
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for member in self._members.values():
             member.connection.close()
         self._members.clear()
         self.store.close()
 
     def _serve(self, member: Member, events: int) -> None:
-        """Take what a member has sent, and send it more of what it has not taken yet."""
+        """Process a member's frames, and send unsent data."""
         try:
             if events & WRITE:
                 member.connection.send_more()
@@ -139,14 +138,14 @@ class Generation:
                 for kind, data, start, end in member.connection.receive():
                     self._take(member, kind, data, start, end)
         except (ProtocolError, IllegalQuestionError) as error:
-            self._drop(member.rank, f"it broke the rules of the sequencer: {error}")
+            self._drop(member.rank, f"it violated the protocol of the sequencer: {error}")
         except ConnectionEndedError as error:
             self._end(member, error)
 
     def _take(self, member: Member, kind: int, data: bytes, start: int, end: int) -> None:
-        """Follow one frame, whose body is `data[start:end]`; after a failure, only goodbyes."""
+        """Process one frame, whose body is `data[start:end]`; after a failure only farewells."""
         if member.has_left or member.farewell is not None:
-            raise ProtocolError("something was sent after goodbye")
+            raise ProtocolError("a frame came after the farewell")
         if self._failure and kind not in _GOODBYES:
             return
         if kind == Frame.ASK:
@@ -173,9 +172,9 @@ class Generation:
             self._part(member, member.farewell)
 
     def _set(self, member: Member, environment: Mapping[str, str]) -> None:
-        """Follow rank 0's settings from now on, also for what is pending; rank 0 prints what cannot be followed."""
+        """Use rank 0's settings from now on, also for pending questions; rank 0 prints warnings about wrong values."""
         if member.rank != 0:
-            raise ProtocolError("settings came, which are rank 0's")
+            raise ProtocolError("settings came from another rank than 0")
         for remark in self._settings.read(environment):
             member.put(Frame.STALL, remark.encode(errors="backslashreplace"))
         member.flush()
@@ -184,7 +183,7 @@ class Generation:
             self._due = time.monotonic()
 
     def _block(self, member: Member, number: int, is_blocked: bool) -> None:  # noqa: FBT001 - as it came
-        """Note that a member waits for the answer to a question, and does nothing else, or no longer."""
+        """Note that a member is blocked in a question, or no longer blocked."""
         key = member.find_pending(number)
         if not is_blocked:
             self._ordering.unblock(member.rank)
@@ -192,7 +191,7 @@ class Generation:
             self._note(self._ordering.block(member.rank, *key))
 
     def _end(self, member: Member, error: ConnectionEndedError) -> None:
-        """A member's connection has ended: it has left, or is lost, or which of the two is not known yet."""
+        """Process the end of a member's connection: it has left, is lost, or that is not known yet."""
         farewell = member.farewell or Farewell()
         if member.is_undecided and not farewell.reason and member.rank not in self._departed:
             self._members.pop(member.rank, None)
@@ -204,16 +203,16 @@ class Generation:
         self._drop(member.rank, f"its connection to the sequencer {error}")
 
     def _depart(self, rank: int) -> None:
-        """A rank's process has ended well; what it has sent before may still be on its way."""
+        """Note that a rank's process has exited with 0; its last frames may still be on the way."""
         if rank >= self.activation.size:
-            raise ProtocolError(f"rank {rank} is said to have departed, of {self.activation.size}")
+            raise ProtocolError(f"DEPARTED names rank {rank} of {self.activation.size}")
         self._departed.add(rank)
         if rank not in self._members:
             self._came.add(rank)
             self._note(self._ordering.leave(rank, _ENDED_WELL))
 
     def _part(self, member: Member, farewell: Farewell) -> None:
-        """Let a member go; its farewell may say why the others cannot continue."""
+        """Process that a member has left; its farewell may say why the others cannot continue."""
         if member.has_left:
             return
         member.has_left = True
@@ -227,7 +226,7 @@ class Generation:
             self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:
-        """Pass a member's questions to the rules. Runs for each small operation of each rank, so it is written flat."""
+        """Pass a member's questions to the rules. This runs for each operation of each rank, so it is written flat."""
         now = time.monotonic()
         rank, pending, number, ask = member.rank, member.pending, member.asked, self._ordering.ask
         find = member.questions.get
@@ -247,7 +246,7 @@ class Generation:
             self._due = self._clock.find_due(now)
 
     def _note(self, answers: Sequence[Answer]) -> None:
-        """Have answers sent by the next `settle`, with the questions that they answer, which are pending no more."""
+        """Queue answers for the next `settle`, with the questions that they answer, which are no longer pending."""
         for answer in answers:
             asked: list[Entry] = []
             if isinstance(answer, Failure):
@@ -264,10 +263,10 @@ class Generation:
             self._answers.append((answer, asked))
 
     def _put(self, answers: Sequence[tuple[Answer, list[Entry]]]) -> set[int]:
-        """Have each answer ready for each member that it concerns; returns their ranks.
+        """Queue each answer for its members; return their ranks.
 
         Raises:
-            UnequalPayloadError: a rank's payload cannot be combined; nothing is ready then.
+            UnequalPayloadError: a rank's payload cannot be combined. Nothing was queued.
         """
         touched: set[int] = set()
         released = [(answer, asked) for answer, asked in answers if isinstance(answer, Release)]
@@ -296,7 +295,7 @@ class Generation:
             return
         members = self._members
         for rank, piece in run.encode():
-            if rank in members:  # else it has said goodbye meanwhile
+            if rank in members:  # else it has left
                 members[rank].releases.append(piece)
                 touched.add(rank)
         for rank in run.first.joined:
@@ -305,7 +304,7 @@ class Generation:
                 touched.add(rank)
 
     def _find_since(self, pending: Pending) -> float:
-        """Since when a rank waits for this; for a join, since the last release."""
+        """The time since when a rank waits for this use; for a join since the last release."""
         key = pending.question.process_set, pending.question.name
         entries = [self._members[rank].pending[key] for rank in pending.asked]
         since = min(when for _, _, _, when in entries)
@@ -329,16 +328,16 @@ class Generation:
             self._flush(rank)
 
     def _drop(self, rank: int, reason: str) -> None:
-        """End a member's connection; unless it has said goodbye, the generation ends with it."""
+        """Close a member's connection; unless it has left, the generation fails."""
         member = self._members.pop(rank, None)
         if member is None:
             return
         member.connection.close()
-        if not self._failure:  # for one that has left, the rules know that it is no loss
-            self._note(self._ordering.lose(rank, f"was cut off: {reason}"))  # its process may be well
+        if not self._failure:  # the rules ignore the loss of a rank that has left
+            self._note(self._ordering.lose(rank, f"was cut off: {reason}"))  # its process may still run
 
     def _flush(self, rank: int) -> None:
-        """Send what is ready for a rank, if it is still there."""
+        """Send a member's queued frames, if it is still connected."""
         member = self._members.get(rank)
         if member is not None:
             try:

@@ -1,7 +1,6 @@
-"""One rank that has proved itself: its connection, what its numbers mean, and how answers travel to it.
+"""A member of a generation in the sequencer: its connection, its numbers, and the encoding of its answers.
 
-Releases that follow each other travel as one run, all else as frames of its own. A burst that is answered whole is
-numbered but once.
+Consecutive releases are sent as one range, with one number; other answers are separate frames.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,26 +24,26 @@ from worker_runtime.coordination.wire import (
     encode_terms,
 )
 
-MAX_PENDING = 1_000_000  # questions of one rank
-NUMBERS = 1 << 32  # a question's number has 32 bits, and begins at 0 again after them
-_MAX_SHARED = 4 * MAX_SIGNATURES  # signatures of all members
-_MAX_KNOWN_QUESTIONS = 8192  # a script's own names recur with every step; numbered ones never do
-_FULL_FRAME_BYTES = 16 * 1024 * 1024  # of releases: then another frame begins
+MAX_PENDING = 1_000_000  # the largest number of pending questions of one rank
+NUMBERS = 1 << 32  # the 32-bit numbers of questions wrap around here
+_MAX_SHARED = 4 * MAX_SIGNATURES  # the largest number of shared signatures of all members
+_MAX_KNOWN_QUESTIONS = 8192  # a program's own names recur in every step; numbered ones never do
+_FULL_FRAME_BYTES = 16 * 1024 * 1024  # the size at which a frame of releases is closed
 
 Key = tuple[int, str]  # set and name
 
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """A rank as the sequencer sees it.
+    """A member.
 
-    pending: what it has asked and not been answered, oldest first.
+    pending: its unanswered questions, oldest first.
     asked: the number of its next question.
-    has_left: it has said goodbye, so the end of its connection says nothing more.
-    farewell: what the end of its connection will mean; None as long as that is a loss.
-    is_undecided: that goodbye holds only if its process ends well, which is not known yet.
-    questions: known ones, by their heads.
-    releases: ready to be sent, piece by piece.
+    has_left: it has left, so that the end of its connection means nothing.
+    farewell: its farewell, which takes effect at the end of its connection; None if that end means a loss.
+    is_undecided: the farewell is valid only if its process exits with 0, which is not known yet.
+    questions: its known questions, by their heads.
+    releases: the encoded releases to send.
     """
 
     rank: int
@@ -60,51 +59,51 @@ class Member:
     _frames: list[bytes] = field(default_factory=list)
 
     def learn_signature(self, body: memoryview, known: dict[Signature, Signature]) -> None:
-        """Note what a number calls from now on.
+        """Store a signature under its number.
 
         Args:
-            body: of a SIGNATURE.
-            known: of all members, so that equal ones are one object, which is quickly compared.
+            body: the body of a SIGNATURE.
+            known: the signatures of all members, so that equal ones are the same object and compare fast.
 
         Raises:
-            ProtocolError: it is none, or its number is too large.
+            ProtocolError: the body is malformed, or the number is too large.
         """
         number, signature = decode_signature(body)
         check_signature(signature)
         if number >= MAX_SIGNATURES:
             raise ProtocolError(f"a rank may have {MAX_SIGNATURES} signatures")
         if len(known) >= _MAX_SHARED:
-            known.clear()  # equal ones are equal even when they are two objects
+            known.clear()  # sharing is only an optimization
         if number in self._signatures:
-            self.questions.clear()  # some were of the signature that the number has called before
+            self.questions.clear()  # some have the signature that the number meant before
         self._signatures[number] = known.setdefault(signature, signature)
 
     def learn_question(self, head: bytes) -> tuple[Question, Key]:
-        """Note a question that is asked for the first time in a while.
+        """Decode and store a question by its head.
 
         Raises:
-            ProtocolError: its signature's number calls nothing, or the name is no text.
+            ProtocolError: the number of its signature is unknown, or the name is not UTF-8.
         """
         number, process_set, name, factors = decode_head(head)
         signature = self._signatures.get(number)
         if signature is None:
-            raise ProtocolError(f"there is no signature of the number {number}")
+            raise ProtocolError(f"there is no signature with the number {number}")
         if len(self.questions) >= _MAX_KNOWN_QUESTIONS:
             self.questions.clear()
         known = self.questions[head] = Question(process_set, name, signature, factors), (process_set, name)
         return known
 
     def find_pending(self, number: int) -> Key | None:
-        """The pending question of a number; None where it has been answered."""
+        """The pending question with a number; None if it is answered."""
         return next((key for key in reversed(self.pending) if self.pending[key][1] == number), None)
 
     def put(self, kind: Frame, body: bytes) -> None:
-        """Have another frame ready to be sent, after what was put before."""
+        """Queue another frame."""
         self._close_releases()
         self._frames.append(encode_frame(kind, body))
 
     def flush(self) -> None:
-        """Send what is ready.
+        """Send the queued frames.
 
         Raises:
             ConnectionEndedError: the connection is broken, or the rank reads too slowly.
@@ -115,7 +114,7 @@ class Member:
             self.connection.send(data)
 
     def _close_releases(self) -> None:
-        """Make a frame of the releases, or several of many bytes; each piece is one whole release."""
+        """Queue the releases as a frame, or as several large ones."""
         pieces, self.releases = self.releases, []
         length, first = 0, 0
         for end, piece in enumerate(pieces):
@@ -127,16 +126,16 @@ class Member:
             self._frames += (HEADER.pack(length, Frame.RELEASES), *pieces[first:])
 
 
-_FULL_BYTES = 1024 * 1024  # of payloads: more than that is sent in several
+_FULL_BYTES = 1024 * 1024  # the size of payloads at which a range is closed
 
 
 class ReleaseRange:
-    """Releases of consecutive indices, whose questions have consecutive numbers on every rank that asked them.
+    """Releases of consecutive indices, whose questions have consecutive numbers on every rank.
 
     Args:
-        release: the first one.
+        release: the first release.
         asked: the questions that it answers.
-        payload: of its answer.
+        payload: the payload of its answer.
     """
 
     __slots__ = ("_bytes", "_is_plain", "_numbers", "_payloads", "asked", "first")
@@ -150,7 +149,7 @@ class ReleaseRange:
         self._is_plain = _is_plain(release, asked)
 
     def take(self, release: Release, asked: Sequence[Entry], payload: bytes) -> bool:
-        """Add the next release, if it belongs here."""
+        """Add the next release if it continues the range; return whether it does."""
         count = len(self._payloads)
         if (
             not self._is_plain
@@ -165,7 +164,7 @@ class ReleaseRange:
         return True
 
     def encode(self) -> Iterator[tuple[int, bytes]]:
-        """The ranks, and what each gets; all ranks that have asked as many questions get the same bytes."""
+        """The ranks and the bytes for each; ranks with the same number of the first question share the bytes."""
         terms = encode_terms(self.first, self._payloads)
         pieces: dict[int, bytes] = {}
         for (rank, _, _, _), number in zip(self.asked, self._numbers, strict=True):
@@ -175,19 +174,19 @@ class ReleaseRange:
 
 
 def _is_plain(release: Release, asked: Sequence[Entry]) -> bool:
-    """All members have asked it, with nothing that differs between them."""
+    """Whether all members have asked, and the release is the same for all."""
     return len(asked) == len(release.members) and not (release.joined or release.sizes or release.value)
 
 
 def make_frames(
     answer: Refusal | Failure | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
 ) -> Iterator[tuple[int, Frame, bytes]]:
-    """An answer other than a release as frames: for each rank that gets it, the rank and the frame's type and body.
+    """The frames of an answer other than a release: the rank, the frame's type and its body.
 
     Args:
-        answer: of the rules.
+        answer: the answer.
         asked: the questions that it answers.
-        members: of the generation.
+        members: the members of the generation.
     """
     match answer:
         case Refusal():

@@ -1,4 +1,4 @@
-"""What the owner orders on standard input: which generation to serve, and `stop`; at its end the sequencer ends."""
+"""The owner's orders on standard input: activations of generations, and `stop`."""
 
 import json
 import os
@@ -8,12 +8,12 @@ from worker_runtime.coordination.wire import KEY_BYTES
 
 
 class OrderError(ValueError):
-    """The owner has sent a line that is no activation; the sequencer ends with it."""
+    """The owner has sent a malformed line; the sequencer exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """A generation, how many ranks it has, and the key by which its members prove themselves."""
+    """A generation to serve: its number, its size, and the key that its members must prove."""
 
     generation: int
     size: int
@@ -24,7 +24,7 @@ def parse_activation(line: bytes) -> Activation:
     """Read `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`.
 
     Raises:
-        OrderError: the line is none; the message does not repeat it, since it may hold a key.
+        OrderError: the line is malformed; the message does not repeat it, since it may contain a key.
     """
     try:
         fields = json.loads(line)
@@ -33,8 +33,8 @@ def parse_activation(line: bytes) -> Activation:
         raise OrderError(f"a line with generation, size and key was expected ({type(error).__name__})") from None
     if activation.generation < 0 or activation.size < 1 or len(activation.key) != KEY_BYTES:
         raise OrderError(
-            f"generation {activation.generation} of size {activation.size} with a key of {len(activation.key)} bytes "
-            f"was ordered; at least 0, 1 and exactly {KEY_BYTES} were expected"
+            f"an activation has generation {activation.generation}, size {activation.size} and a key of "
+            f"{len(activation.key)} bytes; at least 0, at least 1 and exactly {KEY_BYTES} were expected"
         )
     return activation
 
@@ -44,9 +44,9 @@ _STOP = b"stop"
 
 
 class Orders:
-    """Activations and `stop`, one a line, from a descriptor that is read when it is ready.
+    """Reads activations and `stop`, one a line, from a descriptor.
 
-    is_stopping: a stop notice has come for the job.
+    is_stopping: `stop` was read.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -55,11 +55,11 @@ class Orders:
         self._partial = b""
 
     def read(self) -> Activation | None:
-        """The newest activation that has come, if one has; earlier ones are outdated by it.
+        """Read once from the ready descriptor; return the newest activation, if there is one.
 
         Raises:
-            EOFError: the owner has gone.
-            OrderError: a line is no order.
+            EOFError: the owner has ended.
+            OrderError: a line is malformed.
         """
         chunk = os.read(self.descriptor, _CHUNK_BYTES)
         if not chunk:

@@ -1,7 +1,7 @@
-"""What becomes of the data that travel inside questions: the answer's payload, made of those of all ranks.
+"""The combination of payloads: the data that ranks send inside questions become the payload of the answer.
 
-Small operations come by the hundred in one message, and NumPy takes longer to be called than to add 64 bytes. So what
-is released together and combined alike is joined, per rank, and combined by one call.
+A message may have hundreds of small operations, and a call of NumPy takes longer than adding 64 bytes. So payloads that
+are released together, and combined in the same way, are concatenated per rank, and combined by one call.
 """
 
 from collections.abc import Sequence
@@ -22,18 +22,18 @@ _ITEM_BYTES = {
     "float32": 4,
     "float64": 8,
 }
-FREE_BYTES = 4096  # payloads that no set is too large for
-_WIDENED = 8  # an element may be combined as one that is so many times as long
-_FUSED_BYTES = 16 * 1024  # above that joining costs more than a call
+FREE_BYTES = 4096  # a payload of this size is allowed in a set of any size
+_WIDENED = 8  # the largest factor by which an element may be widened for the combination
+_FUSED_BYTES = 16 * 1024  # above this size concatenation costs more than a call
 _ALLREDUCE, _BROADCAST, _ALLGATHER = Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER
 
-# A question of a rank: the rank, the number that it calls it by, the payload, and when it came by the monotonic clock.
-# A bare tuple, since there may be a thousand in one message.
+# A question of a rank: the rank, the question's number, the payload, and its time of arrival on the monotonic clock.
+# A plain tuple, since a message may have a thousand.
 Entry = tuple[int, int, bytes, float]
 
 
 class UnequalPayloadError(Exception):
-    """A rank's payload is not as long as its signature promises; says what came."""
+    """The length of a rank's payload does not fit its signature."""
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(text)
@@ -41,17 +41,17 @@ class UnequalPayloadError(Exception):
 
 
 def check_signature(signature: Signature) -> None:
-    """Make sure that payloads of this signature can be combined, and have ready what that takes.
+    """Check that payloads of this signature can be combined, and import what is needed for it.
 
     Raises:
-        ProtocolError: they cannot.
+        ProtocolError: they cannot be combined.
     """
     if not signature.payload_dtype:
         return
     kind, reduction = signature.kind, signature.reduction
     if kind is _ALLREDUCE:
         if signature.payload_dtype not in _ITEM_BYTES or reduction is None or reduction is Reduction.ADASUM:
-            raise ProtocolError(f"no payload of {signature.payload_dtype!r} is combined by {reduction!r}")
+            raise ProtocolError(f"payloads of {signature.payload_dtype!r} cannot be combined by {reduction!r}")
         import_module(
             "worker_runtime.coordination.sequencer.reductions"
         )  # takes 0.1 s the first time: not when ranks wait for it
@@ -60,23 +60,23 @@ def check_signature(signature: Signature) -> None:
 
 
 def check_size(size: int, count_bytes: int) -> None:
-    """Make sure that a question in a set of `size` members may carry so many bytes.
+    """Check that a question in a set of `size` members may have a payload of this size.
 
     Raises:
-        ProtocolError: it may not, however much wider its elements are than the tensors'.
+        ProtocolError: the payload is too large, even with widened elements.
     """
     if not fits_payload(max(1, size), count_bytes // _WIDENED):
-        raise ProtocolError(f"{count_bytes} bytes are too many to travel inside a question of {size} ranks")
+        raise ProtocolError(f"a payload of {count_bytes} bytes is too large for a set of {size} ranks")
 
 
 def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
-    """The payload of each release's answer; b"" where none travels.
+    """The payload of each release's answer; b"" for none.
 
     Args:
-        released: each with the questions that it answers, in the order of their ranks.
+        released: the releases, each with the questions that it answers, in the order of their ranks.
 
     Raises:
-        UnequalPayloadError: a rank has sent another length than the first one.
+        UnequalPayloadError: a rank's payload has another length than the first one's.
     """
     results = [b""] * len(released)
     alike: dict[tuple[str, Reduction, int], list[tuple[int, list[bytes]]]] = {}
@@ -89,7 +89,7 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
             results[position] = _concatenate(release, payloads)
         elif signature.kind is _BROADCAST:
             results[position] = b"".join(payload for rank, _, payload, _ in asked if rank == signature.root)
-        elif signature.reduction is not None:  # check_signature has seen to it
+        elif signature.reduction is not None:  # always true: `check_signature` has checked it
             count = len(payloads[0])
             if count % _ITEM_BYTES[signature.payload_dtype]:
                 raise _make_error(release, asked)
@@ -104,7 +104,7 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
 
 
 def _concatenate(release: Release, payloads: Sequence[bytes]) -> bytes:
-    """The rows of all ranks; b"" where one has sent none inside, since it has many: then all communicate."""
+    """The rows of all ranks; b"" if a rank has too many rows to send inside: then all communicate."""
     sizes = release.sizes
     is_whole = len(payloads) == len(sizes) and all(
         payload or not any(rows) for payload, rows in zip(payloads, sizes, strict=True)
@@ -113,7 +113,7 @@ def _concatenate(release: Release, payloads: Sequence[bytes]) -> bytes:
 
 
 def _reduce(dtype: str, reduction: Reduction, group: list[tuple[int, list[bytes]]], results: list[bytes]) -> None:
-    """Combine what is combined alike and comes from equally many ranks, the small ones by one call."""
+    """Combine payloads of one dtype and reduction from equally many ranks, the small ones by one call."""
     from worker_runtime.coordination.sequencer.reductions import reduce  # noqa: PLC0415 - imports NumPy
 
     fused = [] if len(group) == 1 else [entry for entry in group if len(entry[1][0]) <= _FUSED_BYTES]

@@ -1,10 +1,10 @@
-"""The sequencer's one thread: it waits for orders, handshakes and members, and never for one of them alone.
+"""The sequencer's server: one thread that waits for orders, handshakes and members together.
 
-It wakes for what has come and for deadlines. While nothing is pending there are none, so that it costs nothing.
+It wakes for events and deadlines. While no question is pending there are no deadlines, so that it costs nothing.
 
-Any peer that reaches the port can connect. A connection that has proved nothing yet is a handshake. Handshakes are few,
-and each may send one greeting, within seconds. A greeting for a generation that is not activated yet is kept for a
-while: a worker may be faster than the order that concerns it.
+Any peer that reaches the port can connect. A connection without a proof is a handshake. The number of handshakes is
+limited, and each may send one greeting within a time limit. A greeting for a generation that is not activated yet is
+kept for a while: a worker may be faster than the activation.
 """
 
 import errno
@@ -24,15 +24,15 @@ from worker_runtime.coordination.wire import GREETING_BYTES, NONCE_BYTES, STORE_
 GREETING_SECONDS = 10.0
 ACTIVATION_SECONDS = 30.0
 MAX_SILENT = 512
-MAX_EARLY = 4096  # more than a job has ranks
+MAX_EARLY = 4096  # more than the ranks of a job
 
 
 class Handshake:
-    """A connection whose other side has not proved yet that it is a member.
+    """A connection before the proof of the other side.
 
-    challenge: to prove itself by.
-    received: of its greeting.
-    since, due: when it connected, and when it is ended.
+    challenge: the challenge for the proof.
+    received: the received part of the greeting.
+    since, due: the time of the connection, and its deadline.
     """
 
     def __init__(self, connection: Connection, now: float) -> None:
@@ -43,7 +43,7 @@ class Handshake:
         self.due = now + GREETING_SECONDS
 
 
-# Admits or closes the connection of a handshake with its greeting; True to keep it until the next activation instead.
+# Admits or closes the connection of a handshake, given its greeting; returns True to keep it for the next activation.
 Decide = Callable[[Handshake, Greeting], bool]
 
 
@@ -53,11 +53,11 @@ class Handshakes:
     def __init__(self, poller: Poller, decide: Decide) -> None:
         self._poller = poller
         self._decide = decide
-        self._silent: dict[Handshake, None] = {}  # whose greeting is not complete, oldest first
-        self._early: dict[Handshake, Greeting] = {}  # that wait for an activation, oldest first
+        self._silent: dict[Handshake, None] = {}  # handshakes without a complete greeting, oldest first
+        self._early: dict[Handshake, Greeting] = {}  # handshakes that wait for an activation, oldest first
 
     def accept(self, connected: socket.socket) -> None:
-        """Begin a handshake; where there are too many, the oldest silent one is ended."""
+        """Start a handshake; if there are too many, close the oldest silent one."""
         if len(self._silent) >= MAX_SILENT:
             self.drop_oldest()
         handshake = Handshake(Connection(connected, self._poller), time.monotonic())
@@ -69,34 +69,34 @@ class Handshakes:
             self._drop(handshake)
 
     def retry_early(self) -> None:
-        """Decide again on those that greeted before their generation was activated."""
+        """Decide again on handshakes that came before the activation of their generation."""
         early, self._early = self._early, {}
         for handshake, greeting in early.items():
             self._pass_on(handshake, greeting)
 
     def drop_oldest(self) -> bool:
-        """End the oldest handshake, silent ones first; False when there is none."""
+        """Close the oldest handshake, silent ones first; return False if there is none."""
         handshake = next(iter(self._silent), None) or next(iter(self._early), None)
         if handshake is not None:
             self._drop(handshake)
         return handshake is not None
 
     def find_due(self) -> float | None:
-        """When `expire` has something to do, by the monotonic clock; None for never."""
+        """The time of the next deadline on the monotonic clock; None for never."""
         if not (self._silent or self._early):
-            return None  # as in every round once the members have come
+            return None  # the common case, after the members have connected
         oldest = [next(iter(some)) for some in (self._silent, self._early) if some]
         return min(handshake.due for handshake in oldest)
 
     def expire(self, now: float) -> None:
-        """End those whose time is over."""
+        """Close the handshakes whose deadline has passed."""
         due = self.find_due()
         if due is not None and now >= due:
             for handshake in [each for each in (*self._silent, *self._early) if each.due <= now]:
                 self._drop(handshake)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for handshake in [*self._silent, *self._early]:
             self._drop(handshake)
 
@@ -125,17 +125,17 @@ class Handshakes:
         handshake.connection.close()
 
 
-_MANY = 64  # connections accepted in one round: the members wait meanwhile
+_MANY = 64  # the largest number of connections accepted in one round
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_SECONDS = 1.0  # of accepting, when there is no room, and no handshake to end for it
+_PAUSE_SECONDS = 1.0  # between two tries to accept, when there are no free descriptors and no handshake to close
 
 
 class Server:
-    """Serves one generation at a time, until its owner has gone.
+    """Serves one generation at a time, until its owner has ended.
 
     Args:
-        listener: where members call.
-        orders: of the owner.
+        listener: the listening socket.
+        orders: the owner's orders.
     """
 
     def __init__(self, listener: socket.socket, orders: Orders) -> None:
@@ -148,13 +148,13 @@ class Server:
         self._generation: Generation | None = None
         self._is_called = False
         self._is_ordered = False
-        self._listens_at: float | None = None  # when accepting continues, where it pauses
+        self._listens_at: float | None = None  # the end of a pause in accepting
 
     def run(self) -> None:
-        """Serve until the owner has gone.
+        """Serve until the owner has ended.
 
         Raises:
-            OrderError: the owner has sent something else than orders.
+            OrderError: the owner has sent a malformed order.
         """
         try:
             self._watch_orders()
@@ -172,11 +172,11 @@ class Server:
     def _watch_orders(self) -> None:
         try:
             self._poller.watch(self._orders.descriptor, READ, self._note_order)
-        except PermissionError:  # epoll takes no files
+        except PermissionError:  # epoll rejects files
             raise OrderError("standard input has to be a pipe or a socket from the owner") from None
 
     def _turn(self) -> None:
-        """Wait for what comes next, and deal with it."""
+        """Wait for events or the next deadline, and process them."""
         self._poller.wait(self._find_limit())
         if self._is_ordered:
             self._is_ordered = False

@@ -1,7 +1,7 @@
-"""When a question has been pending for too long, and what people read then: which ranks are missing, and for what.
+"""The stall check: warnings about questions that are pending for too long, with the missing ranks.
 
-The words and the form are Horovod's, since people search logs for them. Beyond it, a missing rank that waits itself is
-shown with what it waits for: two names that differ by a letter are then seen side by side.
+The words and the form are Horovod's, since users search logs for them. In addition, a missing rank that waits itself is
+shown with the name that it waits for, so that two names that differ by a letter appear side by side.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ from worker_runtime.coordination.wire import STALL_VARIABLES
 
 _DISABLED_BY, _WARNING, _SHUTDOWN = STALL_VARIABLES  # "1" turns the check off; the others are seconds
 _WARNING_SECONDS = 60.0
-_SLACK_SECONDS = 0.001  # too long is what took longer than allowed, not just as long
+_SLACK_SECONDS = 0.001  # a question stalls after more than the limit, not at the limit
 
 
 @dataclass(frozen=True, slots=True)
 class StallLimits:
-    """How long a question may be pending.
+    """The limits of the stall check.
 
-    warning_seconds: until people are warned, and between warnings; None for never, which also means no limit.
-    shutdown_seconds: until the generation ends; None for never.
+    warning_seconds: the time before the first warning, and between warnings; None for no warnings and no limit.
+    shutdown_seconds: the time before the generation ends; None for no limit.
     """
 
     warning_seconds: float | None = _WARNING_SECONDS
@@ -30,7 +30,7 @@ class StallLimits:
 
 
 def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], None]) -> StallLimits:
-    """The limits that Horovod's variables ask for; `complain` gets what cannot be followed and is ignored."""
+    """The limits from Horovod's variables; `complain` gets a message for each value that is ignored."""
     if environment.get(_DISABLED_BY, "").strip() == "1":
         return StallLimits(None, None)
     warning = _read_seconds(environment, _WARNING, complain) or _WARNING_SECONDS
@@ -42,9 +42,9 @@ def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], 
 
 
 class StallSettings:
-    """What rank 0 of the last generation has asked for.
+    """The settings of rank 0 of the last generation.
 
-    limits: that hold now.
+    limits: the present limits.
     """
 
     def __init__(self, limits: StallLimits = StallLimits()) -> None:
@@ -52,7 +52,7 @@ class StallSettings:
         self._environment: dict[str, str] = {}
 
     def read(self, environment: Mapping[str, str]) -> list[str]:
-        """Take other settings. Returns what cannot be followed, for people, unless it was returned before."""
+        """Read new settings; return messages about ignored values, unless the settings are unchanged."""
         remarks: list[str] = []
         self.limits = read_stall_limits(environment, remarks.append)
         is_new, self._environment = environment != self._environment, dict(environment)
@@ -60,18 +60,18 @@ class StallSettings:
 
 
 class StallClock:
-    """Finds when to look at what is pending; it holds no timer, so that nothing wakes while nothing is pending."""
+    """Computes the time of the next check. It has no timer, so that the process sleeps while nothing is pending."""
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits
         self._warned_at: float | None = None
 
     def find_due(self, oldest: float | None, join: float | None = None) -> float | None:
-        """When to look next, by the monotonic clock; None for never.
+        """The time of the next check on the monotonic clock; None for never.
 
         Args:
-            oldest: since when the oldest question is pending.
-            join: since when a join is pending and nothing happens; that is warned of, and allowed for ever.
+            oldest: the time since when the oldest question is pending.
+            join: the time since when a join is pending without releases; it is warned of, and has no limit.
         """
         since = [when for when in (oldest, join) if when is not None]
         warning = self.limits.warning_seconds
@@ -84,12 +84,12 @@ class StallClock:
         return (due if ends is None else min(due, ends)) + _SLACK_SECONDS
 
     def is_over(self, oldest: float | None, now: float) -> bool:
-        """Whether the oldest question has been pending for longer than is allowed."""
+        """Whether the oldest question has exceeded the shutdown limit."""
         ends = self._find_end(oldest)
         return ends is not None and now > ends
 
     def note_warning(self, now: float) -> None:
-        """People have been warned now."""
+        """Note the time of a warning."""
         self._warned_at = now
 
     def _find_end(self, oldest: float | None) -> float | None:
@@ -98,7 +98,7 @@ class StallClock:
 
 
 def _read_seconds(environment: Mapping[str, str], name: str, complain: Callable[[str], None]) -> float:
-    """A number of seconds that is not negative; 0 where there is none, or none that makes sense."""
+    """The value of a variable as seconds; 0 if it is missing or invalid."""
     text = environment.get(name, "").strip()
     try:
         seconds = float(text or 0)
@@ -111,11 +111,11 @@ def _read_seconds(environment: Mapping[str, str], name: str, complain: Callable[
 
 
 def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: float) -> str | None:
-    """The warning about what has waited too long; None when nothing has.
+    """The warning about stalled questions; None if there are none.
 
     Args:
-        waiting: all that is pending, oldest first, each with how long it has waited, in seconds.
-        after_seconds: more than this is too long.
+        waiting: all pending uses, oldest first, each with its waiting time in seconds.
+        after_seconds: a use that has waited longer is stalled.
     """
     stalled = [pending for pending, waited in waiting if waited > after_seconds]
     if not stalled:
@@ -128,11 +128,11 @@ def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: floa
 
 
 def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds: float) -> str | None:
-    """The error that ends the generation because something has waited longer than allowed; None when nothing has.
+    """The error that ends the generation at the shutdown limit; None if no use has exceeded it.
 
     Args:
-        waiting: all that is pending, oldest first, each with how long it has waited, in seconds.
-        limit_seconds: more than this is too long.
+        waiting: all pending uses, oldest first, each with its waiting time in seconds.
+        limit_seconds: the limit.
     """
     stalled = [pending for pending, waited in waiting if waited > limit_seconds]
     if not stalled:
@@ -147,7 +147,7 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
 
 
 def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pending], mark: str) -> str:
-    """A line for each rank that is missing: what for, and what it waits for itself."""
+    """A line for each missing rank: the names that miss it, and the names that it waits for itself."""
     missed = _group(stalled, lambda pending: pending.missing)
     awaited = _group((pending for pending, _ in waiting), lambda pending: pending.asked)
     lines = ["Missing ranks:"]
@@ -158,7 +158,7 @@ def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pe
 
 
 def _group(pendings: Iterable[Pending], find_ranks: Callable[[Pending], Iterable[int]]) -> dict[int, list[Question]]:
-    """Each rank's questions, in the order in which they came."""
+    """Each rank's questions, in the order of their arrival."""
     groups: dict[int, list[Question]] = {}
     for pending in pendings:
         for rank in find_ranks(pending):
@@ -167,7 +167,7 @@ def _group(pendings: Iterable[Pending], find_ranks: Callable[[Pending], Iterable
 
 
 def _show(questions: Sequence[Question]) -> str:
-    """Names as they travel, which logs and timelines show too; the first few of many."""
+    """Full names, as logs show them; at most MOST_NAMED."""
     names = (
         question.name
         if question.process_set == GLOBAL_SET

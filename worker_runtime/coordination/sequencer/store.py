@@ -1,8 +1,8 @@
-"""The generation's store: the keys and values of its members while their process groups form.
+"""The generation's store: the keys and values of its members while they form process groups.
 
-torch's own store answers every peer that reaches its port. This one answers members only, which have proved that they
-know the generation's key. It also compares the connections of the members. Where one has come to a member and may pass
-for another member's, but no member has the other end, an unknown peer has it.
+torch's store answers every peer that reaches its port. This one answers only members, which have proved that they know
+the generation's key. It also compares the members' connections: a connection to a member whose other end belongs to no
+member is that of an unknown peer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from worker_runtime.coordination.wire import (
     encode_frame,
 )
 
-# Of each connection: this end's address and port, the other end's, and how many bytes that has sent where it has come
-# to the group's listener.
+# For each connection this end's address and port, the other end's, and the number of bytes that the other end has sent
+# if it has connected to the group's listener.
 Ends = Sequence[tuple[str, str, int | None]]
 
-_NUMBER_BYTES = 8  # what gloo has to receive from a connection before it takes it for a member's
+_NUMBER_BYTES = 8  # the bytes that gloo must receive before it accepts a connection as a member's
 
 
 class KeyStore:
@@ -32,18 +32,18 @@ class KeyStore:
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._bytes = 0
-        self._waiting: dict[str, list[Connection]] = {}  # for a key
-        self._groups: dict[str, dict[int, tuple[Connection, Ends | None]]] = {}  # whose connections are compared
+        self._waiting: dict[str, list[Connection]] = {}  # the connections that wait for a key
+        self._groups: dict[str, dict[int, tuple[Connection, Ends | None]]] = {}  # the groups to compare
         self._connections: set[Connection] = set()
 
     def admit(self, connection: Connection, proof: bytes) -> None:
-        """Serve a member that has proved itself; `proof` is the sequencer's own, which it waits for."""
+        """Serve a member after its proof, and send the sequencer's proof."""
         self._connections.add(connection)
         connection.watch(partial(self._serve, connection))
         self._send(connection, proof)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in self._connections:
             connection.close()
         self._connections.clear()
@@ -74,12 +74,12 @@ class KeyStore:
             case StoreFrame.COMPARE:
                 self._compare(connection, *decode_ends(body))
             case _:
-                raise ProtocolError(f"the store knows no frame of type {kind}")
+                raise ProtocolError(f"the store does not know frames of type {kind}")
 
     def _set(self, key: str, value: bytes) -> None:
         self._bytes += len(key) + len(value)
         if self._bytes > MAX_FRAME_BYTES:
-            raise ProtocolError(f"the store holds {MAX_FRAME_BYTES} bytes at most")
+            raise ProtocolError(f"the store is limited to {MAX_FRAME_BYTES} bytes")
         self._values[key] = value
         for connection in self._waiting.pop(key, ()):
             self._answer(connection, value)
@@ -95,7 +95,7 @@ class KeyStore:
             self._answer(member, encode_comparison(fault, matched[number]))
 
     def _answer(self, connection: Connection, body: bytes) -> None:
-        if connection in self._connections:  # it may have ended while it waited
+        if connection in self._connections:  # it may have been closed while it waited
             self._send(connection, encode_frame(StoreFrame.ANSWER, body))
 
     def _send(self, connection: Connection, data: bytes) -> None:
@@ -110,16 +110,16 @@ class KeyStore:
 
 
 def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[int]]]:
-    """Find the connections that lead from member to member: one has come to the listener of the other.
+    """Find the connections that lead from member to member: one end is at the listener of the other.
 
-    A connection of another thread, or of an unknown peer that has sent too little to pass for a member, does no harm.
+    Connections of other threads, or of unknown peers that have sent too little to be accepted, are ignored.
 
     Args:
-        members: by rank in the group, the ends of its connections; None where a member does not know them.
+        members: the ends of each member's connections by its rank in the group; None if a member does not know them.
 
     Returns:
-        A sentence on a connection of an unknown peer, or on one that is missing; "" for none, as far as is known. And
-        of each member, which of its connections lead to a member.
+        A message about a connection of an unknown peer, or a missing one; "" if none is known. And for each member the
+        indices of its connections that lead to a member.
     """
     matched: dict[int, list[int]] = {rank: [] for rank in members}
     if any(ends is None for ends in members.values()):

@@ -1,8 +1,8 @@
-"""`python -m worker_runtime.groups.backends NAME`: whether this interpreter's torch has the backend.
+"""`python -m worker_runtime.groups.backends NAME`: reports whether this interpreter's torch has the backend.
 
 See `rendezvous.wire.processes`.
 
-It ends with code 0 when it has answered, whatever the answer; with 2 on wrong use.
+It exits with 0 after any answer, and with 2 on wrong use.
 """
 
 import os
@@ -12,7 +12,7 @@ from worker_runtime.rendezvous import Backend, encode_answer, read_is_elastic
 
 
 def main() -> int:
-    """Answer on standard output; the process's exit code."""
+    """Answer on standard output; return the exit code."""
     if len(sys.argv) != 2 or sys.argv[1] not in set(Backend):  # noqa: PLR2004 - the program's name, and one argument
         sys.stderr.write(f"one argument was expected: {', '.join(Backend)}\n")
         return 2

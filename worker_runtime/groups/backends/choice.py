@@ -1,4 +1,4 @@
-"""Which backend moves which tensors: what torch has, the rules, and why a request is refused."""
+"""The choice of backends: torch's features, the rules, and the reasons against a requested backend."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,11 +19,11 @@ from worker_runtime.rendezvous import Assignment, Backend
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a torch has.
+    """The features of a torch.
 
-    version: torch's own.
-    has_nccl, has_ucc: it can make such groups; of UCC also by a plug-in that has registered the name.
-    devices: how many CUDA devices it sees; None where they were not counted.
+    version: torch's version.
+    has_nccl, has_ucc: it can create such groups; for UCC also by a plug-in that has registered the name.
+    devices: the number of CUDA devices; None if they were not counted.
     """
 
     version: str
@@ -33,7 +33,7 @@ class Features:
 
     @classmethod
     def look(cls, requested: Backend | None = None) -> Self:
-        """Those of the installed torch; devices are counted for NCCL alone, since that may take milliseconds."""
+        """The features of the installed torch; devices are counted only for NCCL, since that may take milliseconds."""
         return cls(
             version=str(torch.__version__),
             has_nccl=dist.is_nccl_available(),
@@ -43,15 +43,15 @@ class Features:
 
 
 def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it untyped
-    """What a plug-in has registered under this name with torch: `creator_fn` and `extended_api`; None if nothing."""
-    return dist.Backend._plugins.get(name.upper())  # noqa: SLF001 - torch has no public way to ask
+    """The plug-in that is registered with torch under this name (`creator_fn` and `extended_api`); None if none is."""
+    return dist.Backend._plugins.get(name.upper())  # noqa: SLF001 - torch has no public way
 
 
 class BackendRefusedError(InitializationError):
-    """This torch, or this machine, lacks the backend that was asked for.
+    """This torch, or this machine, lacks the requested backend.
 
     Cause: This torch, or this machine, lacks the backend.
-    Remedy: Install a torch that has it, or leave `--backend` out.
+    Remedy: Install a torch that has it, or remove `--backend`.
     """
 
     def __init__(self, backend: Backend, objection: str) -> None:
@@ -60,11 +60,11 @@ class BackendRefusedError(InitializationError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The backends of one job; all its workers have the same.
+    """The backends of one job, the same on all workers.
 
-    cpu, cuda: for tensors on such devices.
-    holds_host: a wait for an operation on CUDA holds the host until its end, and not only the stream: in a job that
-        outlives its workers, what is called done must be done.
+    cpu, cuda: the backend for tensors on such devices.
+    holds_host: a wait for an operation on CUDA blocks the host until it completes, and not only the stream: in an
+        elastic job an operation that counts as done must be done.
     """
 
     cpu: Backend = Backend.GLOO
@@ -72,7 +72,7 @@ class Choice:
     holds_host: bool = False
 
     def of(self, device: str) -> Backend:
-        """The one for tensors on this kind of device, "cpu" or "cuda"."""
+        """The backend for tensors of a device type, "cpu" or "cuda"."""
         return self.cpu if device == "cpu" else self.cuda
 
 
@@ -80,12 +80,12 @@ GLOO_ALONE = Choice()
 
 
 def choose(requested: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
-    """What is used, given what was asked for.
+    """Choose the backends.
 
     Args:
-        requested: by hvdrun or the user; None leaves it to what torch has.
-        features: of torch, with its devices where NCCL is requested.
-        is_elastic: the job outlives the loss of workers.
+        requested: the backend that hvdrun or the user requests; None chooses by torch's features.
+        features: torch's features, with its devices if NCCL is requested.
+        is_elastic: the job is elastic.
 
     Raises:
         BackendRefusedError: the requested backend cannot be used.
@@ -98,39 +98,39 @@ def choose(requested: Backend | None, features: Features, *, is_elastic: bool = 
 
 
 def find_objection(requested: Backend, features: Features, *, is_elastic: bool = False) -> str:
-    """Why the requested backend cannot be used, and what would help, without a full stop; "" when it can be used."""
+    """The reason why a backend cannot be used, and the remedy, without a full stop; "" if it can be used."""
     build = f"torch {features.version}"
     match requested:
         case Backend.UCC if is_elastic:
             return (
-                "what is under way in it cannot be ended when a worker is lost, and this job is to outlive that; leave "
-                "--backend out, or --min-np and the discovery of hosts"
+                "its operations cannot be aborted when a worker is lost, as this elastic job needs; remove --backend, "
+                "or --min-np and the discovery of hosts"
             )
         case Backend.UCC if not features.has_ucc:
             return (
-                f"{build} has no UCC; take one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "
+                f"{build} has no UCC; use one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "
                 'plug-in that registers the name "ucc" when torch is imported'
             )
         case Backend.NCCL if not features.has_nccl:
             return f"{build} has no NCCL; install a build of torch for CUDA"
         case Backend.NCCL if not features.devices:
-            return f"{build} has NCCL, but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+            return f"{build} has NCCL, but sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES"
     return ""
 
 
 def compose(choice: Choice, gloo: Gloo, numbers: Assignment) -> MakeGroup:
-    """What makes the groups of a generation.
+    """The function that creates the groups of a generation.
 
     Args:
-        choice: which backend is taken for which tensors.
-        gloo: makes gloo's groups.
-        numbers: this worker's.
+        choice: the backends.
+        gloo: creates gloo's groups.
+        numbers: this worker's ranks.
     """
     open_store = partial(open_torch_store, gloo.store, gloo.address)
     limit = gloo.operation_limit
     makers: dict[Backend, MakeGroup] = {
         Backend.GLOO: gloo.make,
-        # A host with one worker has none that could share a GPU, or it is not known yet which worker is on which host.
+        # With one worker on a host no GPU is shared, or the hosts of the workers are not known yet.
         Backend.NCCL: Nccl(
             open_store, numbers.local_rank if numbers.local_size > 1 else None, limit, choice.holds_host
         ).make,
@@ -145,15 +145,15 @@ def compose(choice: Choice, gloo: Gloo, numbers: Assignment) -> MakeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Ucc:
-    """How UCC's groups are made; open_store: opens a store of torch's for a group."""
+    """Creates UCC's groups. open_store: opens a torch store for a group."""
 
     open_store: OpenStore
 
     def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup:
-        """Make a group; UCC connects its members in the first operation. See `ucc.Connect`.
+        """Create a group; UCC connects its members in the first operation. See `ucc.Connect`.
 
         Raises:
-            RuntimeError: UCC cannot.
+            RuntimeError: UCC cannot create it.
         """
         store = self.open_store(prefix, rank, min(limit, CONNECT_LIMIT))
         group: TorchGroup
@@ -165,7 +165,7 @@ class Ucc:
         plugin = find_plugin("ucc")
         if plugin is None:
             raise RuntimeError(
-                "torch has no UCC any more: its plug-in has been unregistered since init(); use --backend gloo"
+                "torch has no UCC any more: its plug-in was unregistered after init(); use --backend gloo"
             )
         if not plugin.extended_api:
             group = plugin.creator_fn(store, rank, size, limit)

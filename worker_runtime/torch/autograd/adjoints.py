@@ -1,11 +1,11 @@
-"""The collectives with their adjoints, and the one autograd function over both.
+"""The collectives with their adjoints, and one autograd function for all.
 
-A collective is run by a function that gives its results and its adjoint: what makes the gradients of the inputs of
-those of the results. The adjoint is a collective too, named after the forward call, so that ranks which run their
-backward passes in other orders still meet; it is made of differentiable collectives, so that it has gradients itself.
+A function runs a collective, and returns its results and its adjoint, which computes the gradients of the inputs from
+those of the results. The adjoint is a collective too. Its name derives from the forward call's, so that ranks may run
+backward in different orders. It consists of differentiable collectives, so that it has gradients itself.
 
-What is differentiated is the sum of the losses of all ranks of the set: each rank's output depends on every rank's
-input, so the gradient of an input comes from all ranks, and the backward pass is a collective too.
+The derivative is that of the sum of the losses of all ranks of the set: each rank's output depends on every rank's
+input, so the gradient of an input comes from all ranks, and backward is a collective.
 
 An allreduce is y = postscale * reduce over r of (prescale * x_r). With G the sum over the ranks of their gradients for
 y, the gradient of x_r is:
@@ -16,16 +16,15 @@ y, the gradient of x_r is:
     Product   postscale * prescale * G * the product of prescale * x_s over the other ranks s
     Adasum    the Adasum of the ranks' gradients, as Horovod has it; it is not the derivative
 
-Horovod combines the gradients of Min, Max and Product by minimum, maximum and product, which is no gradient at all.
-Those of Product can be differentiated no further: the quotient that they are made of has a wrong gradient where a
-factor is zero.
+(Horovod combines the gradients of Min, Max and Product by minimum, maximum and product, which is not the gradient.)
+Those of Product can be differentiated only once: they use a quotient, whose gradient is wrong where a factor is zero.
 
-The others are Horovod's choices. With allgather and broadcast the gradient of this rank's rows (of the root's values)
-is the average of the ranks' gradients for them: a loss that every rank computes from all rows then has the gradient of
-one such loss, not of `size` equal ones. With reducescatter it is the concatenation of the ranks' gradients for their
-parts, times both factors, and times the size of the set where the op is Sum. The derivative of the sum of all ranks'
-losses would be `size` times as much with the first two, and `size` times less with the last. With alltoall each row's
-gradient goes back to the rank that the row came from.
+The others follow Horovod. For allgather and broadcast the gradient of this rank's rows (of the root's values) is the
+average of the ranks' gradients for them, so that a loss that every rank computes from all rows has the gradient of one
+such loss, not of `size` equal ones. For reducescatter it is the concatenation of the ranks' gradients for their parts,
+times both factors, and times the size of the set for Sum. The derivative of the sum of all ranks' losses is `size`
+times as large for the first two, and smaller by a factor of `size` for the last. For alltoall each row's gradient
+returns to the rank that sent the row.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +43,7 @@ from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.coordination.ordering.questions import Reduction
 
 PRODUCT = Combination(Reduction.PRODUCT)
-NONLINEAR = (Reduction.MIN, Reduction.MAX, Reduction.PRODUCT)  # their gradients are made of the inputs
+NONLINEAR = (Reduction.MIN, Reduction.MAX, Reduction.PRODUCT)  # their gradients depend on the inputs
 
 Tensors = Sequence[torch.Tensor]
 
@@ -52,9 +51,10 @@ Tensors = Sequence[torch.Tensor]
 class Ran(NamedTuple):
     """A collective that has run.
 
-    results: of the inputs, in their order; more may follow.
-    adjoint: of the backward pass' call, the gradients of those results that have some, and `saved`.
-    saved: tensors that the adjoint needs.
+    results: the results of the inputs, in their order; more may follow.
+    adjoint: computes the inputs' gradients from backward's call, the gradients of the differentiable results, and
+        `saved`.
+    saved: the tensors that the adjoint needs.
     """
 
     results: Sequence[torch.Tensor]
@@ -63,7 +63,7 @@ class Ran(NamedTuple):
 
 
 class Collective(Function):
-    """Differentiable collective; what Horovod's functions take part of their arguments for."""
+    """A differentiable collective."""
 
     @staticmethod
     def forward(
@@ -79,10 +79,9 @@ class Collective(Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """Run the adjoint.
 
-        Which tensors take part follows from the dtypes alone, and not from which inputs want a gradient: ranks may
-        differ in that.
+        The dtypes alone decide which tensors take part; which inputs require a gradient may differ between ranks.
         """
-        # Read only where something was saved: after a first backward pass torch refuses even none.
+        # Read only if something was saved: after a first backward pass torch raises an error otherwise.
         saved: Sequence[torch.Tensor] = ctx.saved_tensors if ctx.saves else ()
         found = ctx.adjoint(ctx.call.derive("backward"), [gradients[index] for index in ctx.chosen], saved)
         placed: list[torch.Tensor | None] = [None] * len(ctx.needs_input_grad)
@@ -98,14 +97,14 @@ def keep(
     tensors: Sequence[torch.Tensor],
     first: int = 0,
 ) -> tuple[torch.Tensor, ...]:
-    """Note what `Collective.backward` needs.
+    """Store what `Collective.backward` needs.
 
     Args:
-        ctx: of the function.
-        call: that has run.
-        ran: what it gave.
+        ctx: the function's context.
+        call: the call that has run.
+        ran: its results and adjoint.
         tensors: its inputs.
-        first: where they begin among the function's arguments.
+        first: the index of the first input in the function's arguments.
 
     Returns:
         The results.
@@ -117,14 +116,14 @@ def keep(
 
 
 def list_differentiable(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Which have gradients by their dtype."""
+    """The indices of tensors whose dtype has gradients."""
     return [index for index, tensor in enumerate(tensors) if tensor.is_floating_point() or tensor.is_complex()]
 
 
 def differentiate(
     call: Call, run: Callable[[Call, Sequence[torch.Tensor]], Ran], tensors: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
-    """Run a collective of a call that was begun, differentiably."""
+    """Run a collective differentiably."""
     results: tuple[torch.Tensor, ...] = Collective.apply(call, run, *tensors)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return results
 
@@ -216,7 +215,9 @@ def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved
     summed = differentiate(call, partial(reduce, SUM), [*gradients, *counts])
     totals, holders = summed[: len(gradients)], summed[len(gradients) :]
     return [
-        torch.where(is_held, total * factor / count.clamp(min=1), 0).to(total.dtype)  # none holds a value that is NaN
+        torch.where(is_held, total * factor / count.clamp(min=1), 0).to(
+            total.dtype
+        )  # no rank has the extreme value if it is NaN
         for total, count, is_held in zip(totals, holders, holds, strict=True)
     ]
 
@@ -227,7 +228,7 @@ def _multiply(how: Combination, call: Call, gradients: Tensors, inputs: Tensors)
 
 
 class MultiplyByOthers(Function):
-    """The gradients of a product, which have none."""
+    """The gradients of a product, which cannot be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, how: Combination, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401 - torch gives its class no type
@@ -238,7 +239,7 @@ class MultiplyByOthers(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:  # noqa: ANN401 - as above
-        """Refuse.
+        """Raise RuntimeError.
 
         Raises:
             RuntimeError: always.
@@ -250,11 +251,11 @@ class MultiplyByOthers(Function):
 def _multiply_by_others(
     call: Call, how: Combination, gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The derivative of a product by one factor is the product of the others.
+    """The gradients times the product of the other ranks' factors, the derivative of a product by one factor.
 
-    It is made as the product of all factors that are not zero, divided by the own one; with the number of zeros it
-    follows where others have a zero. It is computed in at least float32, and is as exact as a division; where the
-    product of all overflows, so does it.
+    It is the product of all factors that are not zero, divided by this rank's; the number of zeros tells where other
+    ranks have one. It is computed in at least float32, with the precision of a division, and overflows where the
+    product of all factors does.
     """
     wide = [(mine.to(torch.promote_types(mine.dtype, torch.float32)) * how.prescale) for mine in inputs]
     zeros = [mine == 0 for mine in wide]

@@ -1,7 +1,4 @@
-"""The collectives of programs, differentiably; the results of a grouped allreduce also one after the other.
-
-Horovod's autograd functions are here too, with its arguments, for programs that look inside it.
-"""
+"""The differentiable collectives of programs, and Horovod's autograd functions with Horovod's arguments."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -30,9 +27,9 @@ from worker_runtime.torch.autograd.adjoints import (
 
 
 class GroupMember(Collective):
-    """One tensor of a grouped allreduce that has run: its gradient is a collective of its own.
+    """One tensor of a grouped allreduce that has run. Its gradient is a separate collective.
 
-    All tensors of the group are inputs, so that the gradient is asked for on every rank, whichever of them want one.
+    All tensors of the group are inputs, so that every rank runs backward, whichever of them require a gradient.
     """
 
     @staticmethod
@@ -44,8 +41,8 @@ class GroupMember(Collective):
         result: torch.Tensor,
         *tensors: torch.Tensor,
     ) -> torch.Tensor:
-        """Give the result, which is that of the tensor of this index."""
-        ctx.mark_dirty(result)  # which is itself the output
+        """Return the result of the tensor of this index."""
+        ctx.mark_dirty(result)  # it is itself the output
         own = tensors[index : index + 1]
         return keep(ctx, call, find_adjoint(how, own, [result]), own, 4 + index)[0]
 
@@ -58,11 +55,11 @@ def run_differentiably(
 ) -> Sequence[torch.Tensor]:
     """Run the collective of a program's request, so that its results have gradients; see `Request`.
 
-    The results of a group can be differentiated together, and one after the other. The gradients of Min, Max and
-    Product are made of tensors that autograd frees once they were used, so that each result of these keeps its own.
+    The results of a group can be differentiated together or separately. The gradients of Min, Max and Product need
+    saved tensors, which autograd frees after their use, so each result of such a group has a separate function.
 
     Raises:
-        ValueError: tensors only stand for others here.
+        ValueError: torch traces or transforms the call.
     """
     check_place(call.name)
     if kind != "grouped_allreduce" or settings.reduction not in NONLINEAR:
@@ -88,7 +85,7 @@ Given = tuple[Sequence[torch.Tensor], str | None, ProcessSet, Any]
 
 
 def _make(kind: str, read: Callable[..., Given]) -> type[Collective]:
-    """The function of a collective; `read` takes Horovod's arguments of `apply`."""
+    """Horovod's autograd function of a collective; `read` gets the arguments of its `apply`."""
 
     def apply(cls: type[Collective], *arguments: Any) -> Any:  # noqa: ANN401 - of each kind others
         del cls

@@ -1,10 +1,10 @@
-"""Batch normalisation over the batches of all ranks, and its gradients.
+"""Batch normalization over the batches of all ranks, and its gradients.
 
-With the batch of all ranks together of n values per channel, mean m and standard deviation s, the result is
-(x - m) / s. For a gradient g of it, the gradient of x is (g - mean(g) - (x - m) / s * mean(g * (x - m) / s)) / s, the
-means over the batch of all ranks. Statistics are computed in at least float32; the ranks' are combined by their counts
-(Chan et al., "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979), which is exact also
-where the batches are of different sizes, or empty.
+Let the batches of all ranks together have n values per channel, with mean m and standard deviation s. The result is
+(x - m) / s. For a gradient g of it, the gradient of x is (g - mean(g) - (x - m) / s * mean(g * (x - m) / s)) / s, with
+means over all ranks' batches. Statistics are computed in at least float32. The ranks' statistics are combined by their
+counts (Chan et al., "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979), which is exact
+also for batches of different sizes, or empty ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from worker_runtime.torch.autograd.adjoints import Ran
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of each channel of the batch of all ranks: mean and variance (of shape (channels,)); and how many values."""
+    """Mean and variance of each channel over all ranks, of shape (channels,), and the number of values per channel."""
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -31,15 +31,15 @@ class Statistics:
 
 
 def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
-    """The statistics of the batch of all ranks; a collective.
+    """The statistics over all ranks' batches; a collective.
 
     Args:
-        call: where, and under what name.
+        call: the call.
         x: this rank's batch, of shape (batch, channels, ...).
 
     Raises:
-        ValueError: all ranks' batches are empty, or there is one value for each channel.
-        HorovodInternalError: the ranks do not agree on dtype or channels, or the operation failed.
+        ValueError: all ranks' batches are empty, or have together one value per channel.
+        HorovodInternalError: the ranks have different dtypes or numbers of channels, or the operation failed.
     """
     x, channels = x.detach(), x.shape[1]
     count = x.numel() // channels if channels else 0
@@ -50,7 +50,7 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
         mean = variance = x.new_zeros(channels, dtype=dtype)
     own = x.new_full((1,), count, dtype=torch.float64)
     message = torch.cat([own, mean.to(torch.float64), variance.to(torch.float64)])
-    # Its rows, which have no elements, show each rank's count to the host without a look at the device.
+    # The number of its rows, which have no elements, tells the host each rank's count without reading the device.
     counted = x.new_empty((count, 0))
     note = f"{channels} channels of {str(x.dtype).removeprefix('torch.')}"
     operation = Allgather((message.unsqueeze(0), counted), call.among, call.name, note=note)
@@ -67,14 +67,14 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
 
 
 def measure(call: Call, tensors: Sequence[torch.Tensor]) -> Ran:
-    """`gather_statistics` for a graph: count, mean and variance in one tensor; its adjoint sums over the ranks."""
+    """`gather_statistics` for a graph: count, mean and variance in one tensor. Its adjoint sums over the ranks."""
     found = gather_statistics(call, tensors[0])
     count = found.mean.new_full((1,), float(found.count), dtype=torch.float64)
     return Ran([torch.cat([count, found.mean.to(torch.float64), found.variance.to(torch.float64)])], _add)
 
 
 def add_over_ranks(call: Call, sums: torch.Tensor) -> torch.Tensor:
-    """The sum that the gradient of this call takes; a collective."""
+    """Sum over the ranks, for the gradient of this call; a collective."""
     (totals,) = _add(call.derive("backward"), [sums])
     return totals
 
@@ -84,9 +84,9 @@ def _add(call: Call, sums: Sequence[torch.Tensor], _: Sequence[torch.Tensor] = (
 
 
 class SyncNormalize(Function):
-    """(x - m) / s * weight + bias, differentiable: m and s depend on all ranks' x.
+    """(x - m) / s * weight + bias, where m and s depend on all ranks' x; differentiable.
 
-    torch's kernels for evaluation, which take mean and variance as given, do the work on whole activations.
+    It uses torch's kernels for evaluation, with given mean and variance.
     """
 
     @staticmethod
@@ -99,9 +99,9 @@ class SyncNormalize(Function):
         eps: float,
         add: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
-        """Normalise; the result has the dtype of x."""
+        """Normalize; the result has the dtype of x."""
         mean, variance = statistics.mean, statistics.variance
-        ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may change in place
+        ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may overwrite
         ctx.add, ctx.count, ctx.eps = add, statistics.count, eps
         scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
         result: torch.Tensor
@@ -111,11 +111,11 @@ class SyncNormalize(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
-        """Subtract what changes mean and variance; a collective where the gradient of x is asked for."""
+        """Compute the gradients; a collective if x requires a gradient."""
         x, weight, mean, variance = ctx.saved_tensors
         scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
         scale_gradient = shift_gradient = torch.zeros_like(mean)
-        if x.numel():  # torch's kernel takes no empty batch
+        if x.numel():  # torch's kernel rejects an empty batch
             _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
                 gradient,
                 x,
@@ -144,5 +144,5 @@ class SyncNormalize(Function):
 
 
 def _spread(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """One value for each channel, to be combined with x."""
+    """Values of the channels in a shape that broadcasts with x."""
     return values.view(1, -1, *([1] * (x.dim() - 2)))

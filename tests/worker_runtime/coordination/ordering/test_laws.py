@@ -26,7 +26,7 @@ EVENTS = (
     "refused: has been shut down",
     "refused: has been removed",
     "refused: with Join",
-    "refused: given up",
+    "refused: before anything was sent",
     "refused: every rank waits",
     "refused: Mismatched",
 )

@@ -142,7 +142,7 @@ class Witness:
             "has been shut down",
             "has been removed",
             "with Join",
-            "given up",
+            "before anything was sent",
             "every rank waits",
             "Mismatched",
         ):

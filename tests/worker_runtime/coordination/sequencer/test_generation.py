@@ -120,7 +120,7 @@ def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error(process
         second.ask("alltoall.a", Signature(Kind.FAIL, note="ValueError: no\u00e9\ud800"))
         for client in (first, second):
             text = client.told(Frame.REFUSAL)
-            assert text == "alltoall 'a' was given up on rank 1, before anything was sent: ValueError: no\u00e9\\ud800"
+            assert text == "alltoall 'a' failed on rank 1 before anything was sent: ValueError: no\u00e9\\ud800"
         exchange([first, second], "alltoall.a")
 
 
@@ -259,10 +259,10 @@ def ask_short(client: Client) -> bytes:
 OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
     "unknown frame": (frame(Frame.STALL), "a frame of type 20 came"),
     "no signature": (frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"), "a signature was expected"),
-    "unknown rank": (frame(Frame.DEPARTED, wire.encode_number(3)), "rank 3 is said to have departed, of 3"),
+    "unknown rank": (frame(Frame.DEPARTED, wire.encode_number(3)), "DEPARTED names rank 3 of 3"),
     "cut off": (frame(Frame.ASK, wire.encode_question(0, 0, b"b")[:-1]), "a question is cut off"),
     "trailing": (lambda client: ask(client.encode("b", BARRIER), b"\0"), "a question was expected"),
-    "oversized payload": (lambda client: ask(client.encode("b", summing(), bytes(8_000_000))), "are too many"),
+    "oversized payload": (lambda client: ask(client.encode("b", summing(), bytes(8_000_000))), "is too large"),
     "unknown set": (lambda client: ask(client.encode("b", BARRIER, process_set=9)), "there is no process set 9"),
     "same name twice": (lambda client: ask(client.encode("b", BARRIER) * 2), "has asked b of process set 0 already"),
     "bad block": (frame(Frame.BLOCKED, b"\0"), "a question's number and a truth value were expected"),

@@ -52,7 +52,7 @@ def test_equal_signatures_of_two_ranks_are_one_object(member: Member) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "told"), [(make_head(8), "no signature of the number 8"), (make_head(7, b"\xff"), "is no name")]
+    ("head", "told"), [(make_head(8), "no signature with the number 8"), (make_head(7, b"\xff"), "is not a name")]
 )
 def test_what_means_nothing_is_refused(member: Member, head: bytes, told: str) -> None:
     learn(member, 7, BARRIER)
@@ -69,7 +69,7 @@ def test_what_is_no_signature_is_refused(member: Member, body: bytes) -> None:
 
 
 def test_a_signature_whose_payload_nobody_can_combine_is_refused(member: Member) -> None:
-    with pytest.raises(ProtocolError, match="no payload of 'float33'"):
+    with pytest.raises(ProtocolError, match="payloads of 'float33' cannot"):
         learn(member, 0, summing("float33"))
 
 

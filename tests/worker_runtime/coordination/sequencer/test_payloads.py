@@ -123,5 +123,5 @@ def test_what_cannot(signature: Signature) -> None:
 def test_payloads_are_as_large_as_ranks_may_send_them_in_a_wider_dtype(size: int) -> None:
     allowed = min(PAYLOAD_BYTES, ALL_PAYLOADS_BYTES // size) * 8
     check_size(size, allowed)
-    with pytest.raises(ProtocolError, match=f"too many to travel inside a question of {size} ranks"):
+    with pytest.raises(ProtocolError, match=f"too large for a set of {size} ranks"):
         check_size(size, allowed + 8)

@@ -83,12 +83,12 @@ def test_who_waits_is_woken_when_nobody_needs_the_store_any_more(process: Proces
         assert begun.wait(LIMIT_SECONDS)
         store.cancel()
         assert isinstance(waiting.exception(LIMIT_SECONDS), RuntimeError)
-    with pytest.raises(RuntimeError, match="not reached"):
+    with pytest.raises(RuntimeError, match="cannot reach"):
         store.set("key", b"value")
 
 
 def test_who_does_not_know_the_key_is_not_served(process: Process) -> None:
-    with pytest.raises(RuntimeError, match="not reached"):
+    with pytest.raises(RuntimeError, match="cannot reach"):
         open_store(process, key=bytes(wire.KEY_BYTES)).set("key", b"value")
 
 

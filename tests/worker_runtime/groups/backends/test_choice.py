@@ -74,7 +74,7 @@ def test_there_is_no_objection_to_what_is_there(requested: Backend) -> None:
 
 
 def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outlive_it() -> None:
-    with pytest.raises(BackendRefusedError, match=r"cannot be ended when a worker is lost.*or --min-np"):
+    with pytest.raises(BackendRefusedError, match=r"cannot be aborted when a worker is lost.*or --min-np"):
         choose(UCC, EVERYTHING, is_elastic=True)
 
 
@@ -162,7 +162,7 @@ def test_wrong_use_is_no_answer(
 
 @pytest.mark.parametrize(
     ("has_ucc", "is_elastic", "words"),
-    [(True, "0", "^$"), (False, "0", "no UCC"), (True, "1", "cannot be ended when a worker is lost")],
+    [(True, "0", "^$"), (False, "0", "no UCC"), (True, "1", "cannot be aborted when a worker is lost")],
 )
 def test_the_answer_is_what_torch_has_and_the_job_can_use(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_ucc: object, is_elastic: str, words: str
