@@ -1,1 +1,1 @@
-"""What runs inside a training process: membership, collectives, gradient averaging. Importing it imports no torch."""
+"""The part of hvdrun inside a training process: membership, collectives, gradient averaging. It imports no torch."""

@@ -66,7 +66,7 @@ def test_a_job_that_is_told_to_stop_saves_and_ends_with_75_and_goes_on_at_anothe
     assert f"hvdrun: the state is saved in {path}; the same command continues from there\n" in stopped.stderr
     resumed = train(hvdrun, "-np", "1", samples=600)
     assert (resumed.returncode, resumed.stdout.split()[0]) == (0, "end")
-    assert resumed.stderr == f"hvdrun: going on from {path}\n"
+    assert resumed.stderr == f"hvdrun: continuing from {path}\n"
     seen = Counter(word for path in hvdrun.directory.glob("seen.*") for word in path.read_text().split())
     assert seen == {str(sample): 1 for sample in range(2 * 600)}
 

@@ -161,7 +161,7 @@ def test_every_block_for_torch_runs(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "2", "python", "train.py")
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines() == [f"[0] ran {index}" for index in range(len(OF_TORCH))]
-    assert finished.stderr == f"[0] hvdrun: going on from {hvdrun.directory}/checkpoint-000001.pt\n"
+    assert finished.stderr == f"[0] hvdrun: continuing from {hvdrun.directory}/checkpoint-000001.pt\n"
 
 
 @pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed")

@@ -21,7 +21,7 @@ from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
 
 LARGE = 300_000  # elements of float32: more than travel inside a question
-_ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers travel
+_ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers are sent
 
 
 class Pending:

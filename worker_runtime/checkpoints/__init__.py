@@ -1,7 +1,7 @@
-"""Checkpoints: what an elastic state keeps in a folder, so that another job can go on from there.
+"""Checkpoints of elastic states in a folder, from which another job can continue.
 
-In come a state and a folder. `all_ranks` says what rank 0 writes or reads, and what all ranks get of it; `folder` knows
-the files: written beside, renamed, with a checksum, the two newest kept.
+`all_ranks` saves and loads on all ranks: rank 0 reads and writes, and all ranks get the result. `folder` has the files,
+which are written under another name, renamed, and have a checksum; the two newest are kept.
 
 Threads: the caller's.
 """

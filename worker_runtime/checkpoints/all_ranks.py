@@ -1,6 +1,6 @@
-"""Saving and loading a state together: rank 0 has the files, and all ranks learn alike what became of it.
+"""Saving and loading a state on all ranks: rank 0 reads and writes the files, and all ranks get the same result.
 
-Random numbers are those of Python, NumPy and torch, of each rank.
+A checkpoint also has each rank's random states of Python, NumPy and torch.
 """
 
 import random
@@ -20,7 +20,7 @@ _NUMPY = "numpy"
 
 
 def take_random_states() -> dict[str, Any]:
-    """Where they stand: NumPy's where it is imported, torch's of the CPU, and of the present GPU where it is used."""
+    """The random states: Python's, torch's for the CPU, NumPy's if imported, and the present GPU's if it is used."""
     taken: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if _NUMPY in sys.modules:
         taken[_NUMPY] = sys.modules[_NUMPY].random.get_state()
@@ -30,7 +30,7 @@ def take_random_states() -> dict[str, Any]:
 
 
 def restore_random_states(taken: dict[str, Any]) -> None:
-    """Let the generators go on from there, as far as this process has them."""
+    """Restore the random states of the generators that this process has."""
     random.setstate(taken["python"])
     torch.set_rng_state(taken["torch"])
     if _NUMPY in taken and _NUMPY in sys.modules:
@@ -41,37 +41,37 @@ def restore_random_states(taken: dict[str, Any]) -> None:
 
 Gather = Callable[[Any, str], list[Any]]
 
-_LONGEST_CAUSE = 400  # so much is told of an error's text
+_LONGEST_CAUSE = 400  # characters of an error's text
 
 
 class Keepable(Protocol):
-    """A state that can be kept in files."""
+    """A state that can be saved in a checkpoint; see `elastic.State`."""
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
-        """What was saved last in memory; asked for on rank 0."""
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - any object that can be pickled
+        """Return what was saved last in memory. Called on rank 0."""
 
     def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - see above
-        """Go on from there; called on rank 0, and a sync follows."""
+        """Load it. Called on rank 0; a `sync()` follows."""
 
     def describe_course(self) -> Any:  # noqa: ANN401 - see above
-        """What else a job of the same size needs to go on to the last bit; asked for on rank 0."""
+        """Return what else a job of the same size needs to continue bit for bit. Called on rank 0."""
 
     def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - see above
-        """Go on so; called on every rank."""
+        """Continue from it. Called on all ranks."""
 
     def sync(self) -> None:
-        """Give all ranks the state of rank 0."""
+        """Broadcast the state of rank 0."""
 
     def adapt(self) -> None:
-        """The job has another size than the state has known."""
+        """Adapt to another size of the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What all ranks must know of the checkpoint that rank 0 has read.
+    """The part of a checkpoint that all ranks need.
 
-    random: of each rank that has saved, where its generators of random numbers stood.
-    course: what the state needs besides to go on to the last bit.
+    random: the random states of each rank of the job that saved it.
+    course: the return value of `describe_course()`.
     """
 
     random: list[dict[str, Any]]
@@ -79,68 +79,66 @@ class Found:
 
 
 def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather: Gather, rank: int) -> Path:
-    """Write a checkpoint of what was saved last in memory; all ranks must call it at the same place.
+    """Write a checkpoint of the state's last save. All ranks must call this at the same place of the program.
 
     Args:
-        state: what is kept.
-        folder: of the checkpoints; rank 0 writes there.
-        broadcast: gives every rank the object of rank 0.
-        gather: gives every rank the objects of all, under a name.
-        rank: of this worker.
+        state: the state.
+        folder: the folder of the checkpoints, to which rank 0 writes.
+        broadcast: returns rank 0's object on all ranks.
+        gather: returns the objects of all ranks; it gets a name.
+        rank: this worker's rank.
 
     Returns:
-        Its file.
+        The path of the checkpoint.
 
     Raises:
-        CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
-        HorovodInternalError: a rank has gone.
+        CheckpointError: the checkpoint could not be written; raised on all ranks. Earlier checkpoints are intact.
+        HorovodInternalError: a rank was lost.
     """
     random = gather(take_random_states(), "checkpoint.random")
-    path, trouble = None, ""
+    path, failure = None, ""
     if rank == 0:
         try:
             content = {"state": state.to_checkpoint(), "random": random, "course": state.describe_course()}
             path = CheckpointFolder(folder).write(partial(torch.save, content))
         except CheckpointError as error:
-            trouble = str(error)
-        except Exception as error:  # noqa: BLE001 - the code of the program's own objects runs here
-            trouble = (
-                f"no checkpoint was written to {folder}: {_shorten(error)}; what the state keeps must be picklable"
-            )
-    told: tuple[Path, str] = broadcast((path, trouble))
-    _raise_everywhere(told[1])
-    return told[0]
+            failure = str(error)
+        except Exception as error:  # noqa: BLE001 - the code of the program's objects runs here
+            failure = f"no checkpoint was written to {folder}: {_shorten(error)}; the state must be picklable"
+    result: tuple[Path, str] = broadcast((path, failure))
+    _raise_everywhere(result[1])
+    return result[0]
 
 
 def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather: Gather, rank: int) -> bool:
-    """Go on from the newest checkpoint that is whole; all ranks must call it at the same place.
+    """Load the newest complete checkpoint. All ranks must call this at the same place of the program.
 
-    A job of the same size goes on with the random numbers that would have come next on each rank.
+    In a job of the same size each rank's random numbers continue too.
 
     Args:
-        state: with the names that it had when it was saved.
-        folder: of the checkpoints; rank 0 reads there.
-        broadcast: gives every rank the object of rank 0.
-        gather: gives every rank the objects of all, under a name.
-        rank: of this worker.
+        state: a state with the same attributes as the saved one.
+        folder: the folder of the checkpoints, from which rank 0 reads.
+        broadcast: returns rank 0's object on all ranks.
+        gather: returns the objects of all ranks; it gets a name.
+        rank: this worker's rank.
 
     Returns:
-        Whether there was one; else nothing has changed.
+        True; False if there is no checkpoint, and then nothing has changed.
 
     Raises:
-        CheckpointError: none of those that there are can be read, or what is read does not fit; on all ranks alike.
-        HorovodInternalError: a rank has gone.
+        CheckpointError: no checkpoint is readable, or its content does not fit the state; raised on all ranks.
+        HorovodInternalError: a rank was lost.
     """
-    found, trouble = None, ""
+    found, failure = None, ""
     seen = gather(CheckpointFolder(folder).find_newest_number(), "checkpoint.newest")
     if rank == 0:
         try:
             _check_shared(folder, seen)
             found = _read(state, folder)
         except CheckpointError as error:
-            trouble = str(error)
-    found, trouble = broadcast((found, trouble))
-    _raise_everywhere(trouble)
+            failure = str(error)
+    found, failure = broadcast((found, failure))
+    _raise_everywhere(failure)
     if found is None:
         return False
     state.sync()
@@ -154,45 +152,45 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
 
 
 def _check_shared(folder: Path, seen: list[int]) -> None:
-    """Raise where rank 0 would miss what another rank sees: it would silently begin anew, or too early."""
+    """Raise an error if another rank sees a newer checkpoint than rank 0, which would silently load an older one."""
     newest = max(seen)
     if newest > seen[0]:
         raise CheckpointError(
             f"rank {seen.index(newest)} sees a newer checkpoint in {folder} than rank 0 does; give a folder that all "
-            "hosts share, or remove what is left there of another job"
+            "hosts share, or remove the checkpoints of other jobs there"
         )
 
 
 def _read(state: Keepable, folder: Path) -> Found | None:
-    """On rank 0: read a checkpoint into the state."""
+    """Load the newest complete checkpoint into the state; for rank 0."""
     path = CheckpointFolder(folder).find_newest(tell)
     if path is None:
         return None
     try:
-        content = torch.load(path, weights_only=False)  # what it executes is trusted as the program itself is
+        content = torch.load(path, weights_only=False)  # trusted like the program itself
         state.from_checkpoint(content["state"])
         found = Found(content["random"], content["course"])
     except Exception as error:
         raise CheckpointError(
-            f"the checkpoint {path} does not fit this program: {_shorten(error)}; go on with the program that has "
-            "written it, or begin anew with another folder"
+            f"the checkpoint {path} does not fit this program: {_shorten(error)}; continue with the program that "
+            "wrote it, or start again with another folder"
         ) from error
-    tell(f"going on from {path}")
+    tell(f"continuing from {path}")
     return found
 
 
-def _raise_everywhere(trouble: str) -> None:
-    if trouble:
-        raise CheckpointError(trouble)
+def _raise_everywhere(failure: str) -> None:
+    if failure:
+        raise CheckpointError(failure)
 
 
 def _shorten(error: Exception) -> str:
-    """Its text as a part of a sentence."""
+    """The error's text as a part of a sentence."""
     text = str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:_LONGEST_CAUSE].rstrip(".")
 
 
 def tell(sentence: str) -> None:
-    """Print a sentence for the user on standard error."""
+    """Print a message for the user on standard error."""
     sys.stderr.write(f"hvdrun: {sentence}\n")
     sys.stderr.flush()

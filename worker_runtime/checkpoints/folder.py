@@ -1,7 +1,7 @@
-"""The folder of a job's checkpoints: each is whole or not there, and the two newest stay.
+"""The folder of a job's checkpoints. Each checkpoint is complete or absent, and the two newest are kept.
 
-A checkpoint is written under another name, brought to the disk, and renamed; so a death meanwhile leaves the ones
-before untouched. It ends with a checksum of all that stands before, by which a damaged one is known.
+A checkpoint is written under another name, synchronized to the disk, and renamed, so that a crash leaves the earlier
+ones intact. It ends with a checksum of its content, by which damage is detected.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ _PIECE_BYTES = 1 << 20
 
 
 class CheckpointFolder:
-    """A folder that one job at a time writes to.
+    """A folder to which one job at a time writes.
 
     Args:
-        path: of the folder, which need not be there yet.
+        path: the folder, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, write_content: Callable[[BinaryIO], None]) -> Path:
-        """Add a checkpoint, and remove those that are older than the one before it.
+        """Add a checkpoint, and remove all but the two newest.
 
         Args:
-            write_content: writes what the checkpoint holds, from its beginning to its end.
+            write_content: writes the content to a file, sequentially.
 
         Returns:
-            Its file.
+            The path of the checkpoint.
 
         Raises:
-            CheckpointError: it could not be written; those before are as they were.
+            CheckpointError: the checkpoint could not be written. Earlier checkpoints are intact.
         """
         unfinished = self._path / _UNFINISHED
         try:
@@ -65,10 +65,10 @@ class CheckpointFolder:
         return path
 
     def check_writable(self) -> None:
-        """Make the folder, and write and remove a file there.
+        """Create the folder, and create and remove a file there.
 
         Raises:
-            CheckpointError: one of these is not possible.
+            CheckpointError: one of these failed.
         """
         unfinished = self._path / _UNFINISHED
         try:
@@ -79,21 +79,21 @@ class CheckpointFolder:
             raise self._explain(error) from error
 
     def find_newest_number(self) -> int:
-        """Of the newest checkpoint that can be seen from here, whole or not; 0 where none can be."""
+        """The number of the newest checkpoint that this host sees, complete or not; 0 for none."""
         with suppress(OSError):
             return max((number for number, _ in self._list()), default=0)
         return 0
 
     def find_newest(self, tell: Callable[[str], None]) -> Path | None:
-        """The newest checkpoint that is whole; None where there is none at all.
+        """The newest complete checkpoint; None if there are no checkpoints.
 
-        What a save that was killed has left is removed.
+        This removes the unfinished file of a killed save.
 
         Args:
-            tell: is given a sentence about each newer one that is damaged.
+            tell: called with a message about each newer, damaged checkpoint.
 
         Raises:
-            CheckpointError: all are damaged, or the folder cannot be read.
+            CheckpointError: all checkpoints are damaged, or the folder is not readable.
         """
         with suppress(OSError):
             (self._path / _UNFINISHED).unlink(missing_ok=True)
@@ -109,13 +109,13 @@ class CheckpointFolder:
             damage = _find_damage(path)
             if not damage:
                 for sentence in damages:
-                    tell(f"{sentence}; going on with the one before, {path.name}")
+                    tell(f"{sentence}; continuing with the one before, {path.name}")
                 return path
             damages.append(f"the checkpoint {path} {damage}")
         if damages:
             raise CheckpointError(
-                f"{', and '.join(damages)}; there is no other to go on with: to begin anew, remove them or give "
-                "another folder"
+                f"{', and '.join(damages)}; there is no other checkpoint: to start again, remove them or give another "
+                "folder"
             )
         return None
 
@@ -134,10 +134,10 @@ class CheckpointFolder:
 
 
 class _SummedFile(BufferedIOBase):
-    """Writes to a file, sums what is written, and remembers what went wrong: torch raises something else then.
+    """Writes to a file, computes the checksum, and keeps the first error, in whose place torch raises another one.
 
     Args:
-        file: where to.
+        file: the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -162,7 +162,7 @@ def _write_whole(path: Path, write_content: Callable[[BinaryIO], None]) -> None:
     with path.open("wb") as file:
         summed = _SummedFile(file)
         try:
-            write_content(summed)  # type: ignore[arg-type]  # as far as anybody writes
+            write_content(summed)  # type: ignore[arg-type]  # it has what a writer needs
         except Exception as error:
             if summed.error is not None:
                 raise summed.error from error
@@ -173,7 +173,7 @@ def _write_whole(path: Path, write_content: Callable[[BinaryIO], None]) -> None:
 
 
 def _bring_to_disk(folder: Path) -> None:
-    """The names in it, too."""
+    """Synchronize the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -182,12 +182,12 @@ def _bring_to_disk(folder: Path) -> None:
 
 
 def _find_damage(path: Path) -> str:
-    """What is wrong with a checkpoint, to follow its name; "" where nothing is."""
+    """A description of a checkpoint's damage, to follow its name; "" if it is complete."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size - _FOOTER_BYTES
             if size < 0:
-                return "is cut off"
+                return "is truncated"
             checksum = hashlib.sha256()
             for piece in _read(file, size):
                 checksum.update(piece)

@@ -55,17 +55,17 @@ def form(
     """Connect to the other members of a generation; None for a generation of one.
 
     Args:
-        membership: this worker's numbers, and the generation's key.
-        await_sequencer: waits until the sequencer of a generation listens: where.
-        address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
+        membership: this worker's ranks, and the generation's key.
+        await_sequencer: waits until the sequencer of a generation listens, and returns its address and port.
+        address: the address or host name of this worker for the other members; nothing listens elsewhere.
         limit: how long to wait for the other members.
         operation_limit: the time limit of each later collective.
-        choice: through which backends tensors travel.
-        cancellation: makes this fail soon, where another member is waited for.
+        choice: the backends.
+        cancellation: cancels the waits for other members.
 
     Raises:
-        GroupFormationError: the members could not all connect in time, or it was cancelled.
-        CanaryError: the backend that was chosen does not work.
+        GroupFormationError: the members could not all connect in time, or this was cancelled.
+        CanaryError: the backend failed its test.
         RendezvousError: there is no sequencer.
     """
     if membership.assignment.size == 1:
@@ -81,7 +81,7 @@ def form(
             choice=choice,
             cancellation=cancellation or Cancellation(),
         )
-    # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
+    # The frames of the errors' tracebacks would keep gloo's threads alive, see `await_works`.
     except (RendezvousError, InitializationError) as error:
         failure = error.with_traceback(None)
     except (RuntimeError, OSError) as error:

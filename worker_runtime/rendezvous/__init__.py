@@ -1,9 +1,8 @@
-"""The only import of the rendezvous package by a training process; see `isolation` for why there is only one.
+"""The only import of the rendezvous package in a training process; `isolation` has the reason.
 
-In comes what the agent's variables tell this worker (`Bootstrap` and others). Out come clients of the rendezvous, and
-its plain values.
+It reads the agent's variables (`Bootstrap` and others), and has clients and plain values of the rendezvous.
 
-Threads: gRPC's own, while a client is open.
+Threads: gRPC's, while a client is open.
 """
 
 import os
@@ -91,57 +90,56 @@ _NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZ
 
 
 def read_is_elastic(environment: Mapping[str, str]) -> bool:
-    """Whether the job outlives the loss of workers."""
+    """Whether the job is elastic."""
     return environment.get(_ELASTIC) == "1"
 
 
 def read_checkpoint(environment: Mapping[str, str]) -> Path | None:
-    """The folder that the job's checkpoints are in; None where it has none."""
+    """The folder of the job's checkpoints (`--checkpoint`); None for none."""
     folder = environment.get(CHECKPOINT)
     return Path(folder) if folder else None
 
 
 def read_numbers(environment: Mapping[str, str]) -> Assignment:
-    """The numbers with which the agent has started this worker."""
+    """The ranks and sizes with which the agent has started this worker."""
     return Assignment(*(int(environment[f"HOROVOD_{name}"]) for name in _NUMBERS))
 
 
 def import_client() -> "type[WorkerClient]":
-    """The class of the rendezvous' client; it brings gRPC, which costs 76 ms that a world of one need not pay."""
+    """The class of the rendezvous client. It imports gRPC, which takes 76 ms that a world of one need not spend."""
     with own_packages(), _without_fork_handlers():
         from rendezvous.client import WorkerClient  # noqa: PLC0415 - see above
     return WorkerClient
 
 
 def import_task_client() -> "type[TaskClient]":
-    """The class of the client for tasks; see `import_client`."""
+    """The class of the tasks client; see `import_client`."""
     with own_packages(), _without_fork_handlers():
         from rendezvous.client.tasks import TaskClient  # noqa: PLC0415 - see above
     return TaskClient
 
 
 def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
-    """See `rendezvous.wire.tasks`, which few workers need."""
+    """See `rendezvous.wire.tasks`, which is imported late because few workers need it."""
     with own_packages():
         from rendezvous.wire.tasks import find_unsendable as find  # noqa: PLC0415 - see above
     return find(place, value, is_sendable)
 
 
 def connect(bootstrap: Bootstrap) -> "WorkerClient":
-    """A client of the rendezvous for this worker."""
+    """Create a client of the rendezvous for this worker."""
     with _without_fork_handlers():
         return import_client()(bootstrap)
 
 
 @contextmanager
 def _without_fork_handlers() -> Iterator[None]:
-    """Within it, gRPC starts without its handlers for fork(), unless the user has asked for them.
+    """A context in which gRPC starts without its handlers for fork(), unless the user has enabled them.
 
-    They wait, in the process that forks, for threads of gRPC to pause, and now and then wait for ever: a script that
-    forks between `shutdown()` and `init()` hung within twenty rounds. In an elastic job, where a call of ours is always
-    open, they give up at once, and write a line for each process that a `DataLoader` starts. Nobody needs them here: a
-    forked child is no worker, and uses no connection of its parent's. gRPC reads the variable once, while it is
-    imported, or when it starts.
+    In the forking process they wait for gRPC's threads to pause, and occasionally wait forever: a script that forks
+    between `shutdown()` and `init()` hung within twenty rounds. In an elastic job, which always has an open call, they
+    give up immediately, and print a line for each process that a `DataLoader` starts. They are not needed: a forked
+    child is not a worker, and uses no connection of its parent. gRPC reads the variable once, at its import or start.
     """
     if _FORK_SUPPORT in os.environ:
         yield

@@ -1,9 +1,9 @@
-"""Keeps this project's `protos` and `rendezvous` apart from folders of the same names beside the user's script.
+"""Keeps hvdrun's packages `protos` and `rendezvous` apart from packages of the same names beside the user's script.
 
-Python searches the script's folder first, so `import protos` would find the user's there; and once ours were imported,
-the user's own `import protos` would find ours. Where that can happen, and only there, ours are imported past the search
-path and then taken out of the table of modules; their importers keep them. A folder without an `__init__.py` is
-no package of its own to Python: its modules are found in ours, which look for such folders (`pkgutil.extend_path`).
+Python searches the script's folder first, so hvdrun's `import protos` would find the user's package; and after
+hvdrun's import, the user's `import protos` would find hvdrun's. Only where both exist, hvdrun's packages are imported
+without the search path, and then removed from `sys.modules`; their importers keep them. The modules of a user's folder
+without an `__init__.py` are found in hvdrun's package, whose path includes such folders (`pkgutil.extend_path`).
 """
 
 import sys
@@ -17,11 +17,11 @@ from types import ModuleType
 
 NAMES = ("protos", "rendezvous")
 _ROOT = Path(__file__).resolve().parents[2]
-_KEPT = f"{__name__}:"  # under this prefix ours wait in the table for the next time
+_KEPT = f"{__name__}:"  # the prefix in sys.modules under which hvdrun's modules are kept for the next import
 
 
 class _OwnFinder(MetaPathFinder):
-    """Finds the packages of this project where it is installed, and nothing else."""
+    """Finds only hvdrun's packages, where hvdrun is installed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -32,7 +32,7 @@ class _OwnFinder(MetaPathFinder):
 
 @contextmanager
 def own_packages() -> Iterator[None]:
-    """Within it, `protos` and `rendezvous` are this project's."""
+    """A context in which `protos` and `rendezvous` are hvdrun's."""
     if not any(_is_taken(name) for name in NAMES):
         yield
         return
@@ -50,7 +50,7 @@ def own_packages() -> Iterator[None]:
 
 
 def hide() -> None:
-    """Take ours out of the table of modules where the user has packages of these names."""
+    """Remove hvdrun's packages from `sys.modules` if the user has packages of these names."""
     if any(_is_taken(name) for name in NAMES):
         sys.modules.update({f"{_KEPT}{name}": module for name, module in _take_out().items()})
     for name in sys.modules.keys() & set(NAMES):  # imported before the script's folder was on the search path
@@ -59,7 +59,7 @@ def hide() -> None:
 
 
 def _is_taken(name: str) -> bool:
-    """The search path leads to somebody else's package of this name, or that has been imported."""
+    """Whether another package of this name was imported, or is first on the search path."""
     module = sys.modules.get(name)
     if module is not None and not _is_own(getattr(module, "__file__", None)):
         return True

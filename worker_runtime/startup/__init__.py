@@ -1,8 +1,7 @@
-"""How a worker process begins and ends, before and after the job.
+"""The start and the end of a worker process.
 
-In comes what the agent tells a worker: its program, its environment, its limits. Out comes a process that runs the
-program: forked from a server that has imported torch already (`forkserver`), or started anew. At the end the room finds
-out with which exit code the process ends, and what its traceback shows.
+The forkserver, which has imported torch, forks worker processes for the agent. Each becomes like an executed one: its
+program, environment and limits. At the end, `program_end` finds the exit code, and shortens the traceback.
 
-Threads: `parent-watch`, in the processes that must not outlive their parent, waits for its end.
+Threads: `parent-watch` waits for the end of the parent, in processes that must not outlive it.
 """

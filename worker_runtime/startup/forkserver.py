@@ -1,19 +1,19 @@
-"""Imports torch once per host, and forks workers that cannot be told from executed ones.
+"""The forkserver: it imports torch once per host, and forks workers that behave like executed ones.
 
-The agent starts it with the interpreter that the job's command names, in the job's own environment, as
-`python -m worker_runtime.startup.forkserver DESCRIPTOR WORDS MODULES`; see `hvdrun/agent/prefork.py`, which holds the
-other end of its socket, and `hvdrun/agent/entrance`, which has Python ask `serve` what to run. It only imports: it runs
-no torch operation, opens no device and no channel, and has one thread, since what a second thread holds at the moment
-of a fork is held in the child for ever. Each worker is forked twice, so that it becomes a child of the agent, which is
+The agent starts it with the job's interpreter and environment, as
+`python -m worker_runtime.startup.forkserver DESCRIPTOR WORDS MODULES`; see `hvdrun/agent/prefork.py`, which has the
+other end of its socket, and `hvdrun/agent/entrance`, which calls `serve`. It only imports modules: it runs no torch
+operation, opens no device and no channel, and has one thread, since a lock that another thread holds during a fork
+stays locked in the child forever. It forks each worker twice, so that the worker becomes a child of the agent, which is
 a subreaper.
 
-What a fork cannot keep apart is set right in the child: the session, descriptors, environment, arguments, the seeds of
-torch's and NumPy's global generators (Python's own is reseeded by itself), the number of threads, multiprocessing's
-key. What the imports print is printed by each worker. What stays: hash randomisation is drawn once for all workers of
-a host, and garbage collections leave out what was imported before the fork.
+The child resets what it inherits: session, descriptors, environment, arguments, the seeds of torch's and NumPy's global
+generators (Python reseeds its own), the number of threads, multiprocessing's key. Each worker prints the output of the
+imports. Two differences remain: all workers of a host share one seed of hash randomization, and garbage collections
+ignore objects from before the fork.
 
-In a job that replaces lost workers it does not only wait in the meantime: it imports what torch leaves to the first
-optimizer that is made, which takes a second or two, so that a replacement need not.
+In an elastic job it later imports modules that torch imports for the first optimizer, which takes a second or two, so
+that a replacement need not.
 """
 
 import errno
@@ -46,17 +46,19 @@ from worker_runtime.startup.program import Program
 _OUTPUTS = (1, 2)
 _STANDARD = (0, *_OUTPUTS)
 _PID_BYTES = 32
-_IDLE_SECONDS = 5.0  # the first workers import and connect meanwhile, on the same cores
+_IDLE_SECONDS = 5.0  # the first workers import and connect on the same cores meanwhile
 
 
 def serve(descriptor: str, words: str, modules: str) -> Program:
-    """Import the modules, then fork a worker for each request; returns in the workers, with what each is to run.
+    """Import modules, then fork a worker for each request. Returns only in the workers, with the program to run.
 
-    descriptor: of the socket to the agent.
-    words: what the command starts with, after the interpreter; this and `modules` are lists in JSON.
+    Args:
+        descriptor: the descriptor of the socket to the agent.
+        words: the first words of the command after the interpreter, as a JSON list.
+        modules: the modules to import, as a JSON list.
 
     Raises:
-        SystemExit: in the forkserver, when the agent has gone or closed the socket.
+        SystemExit: in the forkserver, after the agent has ended or closed the socket.
     """
     agent = socket.socket(fileno=int(descriptor))
     names: list[str] = json.loads(modules)
@@ -70,13 +72,13 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
             import_all(later)
             later, said = (), read_outputs()
             if find_objection(agent):
-                raise SystemExit(0)  # the agent executes the workers that are still to come
+                raise SystemExit(0)  # the agent executes further workers
         request, descriptors = receive(agent)
         if request is None:
             raise SystemExit(0)
         pid = fork_twice()
         if pid == 0:
-            agent.close()  # or the agent would not hear of the forkserver's death
+            agent.close()  # else the agent would not notice the forkserver's death
             *streams, gate = descriptors
             pass_gate(gate)
             return become(request, streams, said)
@@ -87,7 +89,7 @@ def serve(descriptor: str, words: str, modules: str) -> Program:
 
 
 def import_all(modules: Sequence[str]) -> None:
-    """Import what the workers need, and keep it out of collections, which would cost each worker 0.3 s at its end."""
+    """Import modules, and exclude them from garbage collections, which would cost each worker 0.3 s at its exit."""
     was_enabled = gc.isenabled()
     gc.disable()
     for name in modules:
@@ -100,25 +102,25 @@ def import_all(modules: Sequence[str]) -> None:
 
 
 def list_later(modules: Sequence[str]) -> tuple[str, ...]:
-    """What is imported when the first workers have been forked, for those that may come in their place."""
+    """The modules to import after the first workers were forked, for their replacements."""
     return ("torch._dynamo",) if read_is_elastic(os.environ) and "torch" in modules else ()
 
 
 def is_idle(agent: socket.socket) -> bool:
-    """Whether nobody is asked for, for some time."""
+    """Whether no request comes for some time."""
     ready, _, _ = select.select([agent], [], [], _IDLE_SECONDS)
     return not ready
 
 
 def read_outputs() -> tuple[bytes, ...]:
-    """What has been printed until now, on standard output and error, which are files."""
+    """The text printed so far on standard output and error, which are files."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     return tuple(os.pread(output, os.fstat(output).st_size, 0) for output in _OUTPUTS)
 
 
 def find_objection(agent: socket.socket) -> str:
-    """Why this process must not fork; "" when it may."""
+    """The reason why this process must not fork; "" if it may."""
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names are all that is wanted
     if threads > 1:
         return f"something that is imported here (a sitecustomize, a preload) started {threads - 1} more threads"
@@ -131,7 +133,7 @@ def find_objection(agent: socket.socket) -> str:
 
 
 def receive(agent: socket.socket) -> tuple[ForkRequest | None, list[int]]:
-    """The next request with its descriptors; None when the agent has gone."""
+    """The next request with its descriptors; None after the agent has ended."""
     head, descriptors, _, _ = socket.recv_fds(agent, LENGTH.size, DESCRIPTORS)
     if not head:
         return None, []
@@ -141,10 +143,10 @@ def receive(agent: socket.socket) -> tuple[ForkRequest | None, list[int]]:
 
 
 def read(agent: socket.socket, size: int) -> bytes:
-    """Exactly so many bytes.
+    """Read exactly `size` bytes.
 
     Raises:
-        SystemExit: the agent has gone.
+        SystemExit: the agent has ended.
     """
     data = bytearray()
     while len(data) < size:
@@ -156,7 +158,7 @@ def read(agent: socket.socket, size: int) -> bytes:
 
 
 def fork_twice() -> int:
-    """Fork a grandchild that leads a session of its own and is nobody's child here: its pid, and 0 in itself.
+    """Fork a grandchild that leads a new session; return its pid, and 0 in the grandchild.
 
     Raises:
         OSError: there are too many processes.
@@ -184,15 +186,18 @@ def fork_twice() -> int:
 
 
 def pass_gate(gate: int) -> None:
-    """Wait until the agent knows of this worker, which is then its child; end where it has given the worker up."""
+    """Wait until the agent has registered this worker; exit if the agent has cancelled it."""
     if not os.read(gate, 1):
         os._exit(0)
 
 
 def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) -> Program:
-    """Be the worker that was asked for; where that cannot be done in this process, execute it after all.
+    """Become the requested worker; if that fails in this process, execute the command instead.
 
-    said: what is printed first, on standard output and error.
+    Args:
+        request: the request.
+        streams: the descriptors of standard input, output and error.
+        said: the output of the imports on standard output and error, which is printed first.
     """
     process_image.take_streams(streams)
     try:
@@ -203,7 +208,7 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
         process_image.set_thread_counts(request.threads)
         process_image.end_without_inherited_destructors()
         loaded = program.load(request.arguments)
-    except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
+    except BaseException:  # noqa: BLE001 - Python itself reports the error of the program
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
     isolation.hide()
     for output, text in zip(_OUTPUTS, said, strict=True):
@@ -212,10 +217,10 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
 
 
 def forget_relatives() -> None:
-    """Have secrets, random numbers and knowledge of one's own, where an import has drawn them before the fork."""
+    """Reset secrets, random generators and caches that the forked workers would share."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.default_generator.seed()  # the import has drawn one
+        torch.default_generator.seed()  # the import has seeded it
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -223,11 +228,11 @@ def forget_relatives() -> None:
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001 - Python 3.11 forgets to
-    sys.path_importer_cache.clear()  # folders may have been made since
+    sys.path_importer_cache.clear()  # folders may have been created since
 
 
 def write(output: int, data: bytes) -> None:
-    """Write all of it."""
+    """Write all data."""
     while data:
         data = data[os.write(output, data) :]
 

@@ -1,8 +1,8 @@
-"""The end of another process: the kernel tells of it, or else somebody must look; and children that end with us.
+"""Waiting for the end of another process; and child processes that exit with their parent.
 
-`python -c BOOT PATH PID MODULE ...` runs a module in a process that ends with its parent, the process PID. The end of a
-pipe does not tell of that: a forked child of the parent, such as a DataLoader's worker, holds the other end open too,
-and may outlive its parent. So a thread waits for the end of the parent itself.
+`python -c BOOT PATH PID MODULE ...` runs a module in a process that exits with its parent, the process PID. The end of
+a pipe is not enough: a forked child of the parent, such as a DataLoader's worker, has its other end open too, and may
+outlive the parent. So a thread waits for the end of the parent process.
 """
 
 import json
@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 
 _LOOK_SECONDS = 0.5
-_START_FIELD = 19  # of /proc/PID/stat, counted from the state, which follows the name in parentheses
-# What the parent's search path has and this one's lacks is searched last, so that nothing there hides a module of
-# Python's own.
+_START_FIELD = 19  # in /proc/PID/stat, counted from the state, which follows the name in parentheses
+# The parent's search path is appended, so that nothing in it hides a module of Python.
 BOOT = (
     "import sys, json; sys.path += json.loads(sys.argv[1]); "
     "from worker_runtime.startup.parent_process import main; main()"
@@ -25,12 +24,12 @@ BOOT = (
 
 
 def make_arguments(module: str, *arguments: str) -> list[str]:
-    """What follows `python -P -c` for a child that ends with this process."""
+    """The arguments after `python -P -c` of a child that exits with this process."""
     return [BOOT, json.dumps([entry for entry in sys.path if entry]), str(os.getpid()), module, *arguments]
 
 
 def main() -> None:
-    """Read the command line, and become what it names; the module runs as if it had been started by itself."""
+    """Start to watch the parent, and run the module of the command line as `__main__`."""
     _, _, parent, module, *arguments = sys.argv
     threading.Thread(target=_follow, args=(int(parent),), name="parent-watch", daemon=True).start()
     sys.argv = [module, *arguments]
@@ -38,17 +37,17 @@ def main() -> None:
 
 
 def _follow(parent: int) -> None:
-    """End this process with its parent."""
+    """Exit when the parent has ended."""
     if os.getppid() == parent:
         wait_for_end(parent)
     os._exit(0)
 
 
 def wait_for_end(pid: int) -> None:
-    """Return when this process has ended, be it reaped or not. The thread sleeps meanwhile.
+    """Wait until a process has ended, whether or not it is reaped.
 
-    A pidfd tells of the end. Pythons that were built on an old Linux cannot open one, nor can Linux before 5.3 and some
-    containers: there /proc is read twice a second.
+    The thread sleeps on a pidfd. Pythons that were built on an old Linux, Linux before 5.3 and some containers have no
+    pidfds: there /proc is read twice a second.
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -64,20 +63,20 @@ def wait_for_end(pid: int) -> None:
 
 
 def _look_until_end(pid: int) -> None:
-    """By its start a process is told from a later one of the same number."""
+    """Poll /proc; the start time distinguishes a process from a later one with the same pid."""
     started = read_start(pid)
     while started and read_start(pid) == started:
         time.sleep(_LOOK_SECONDS)
 
 
 def read_start(pid: int) -> bytes:
-    """When it was started, in ticks of the kernel; empty when it has ended."""
+    """The start time of a process in ticks of the kernel; empty if it has ended."""
     while True:
         try:
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return b""
-        except OSError:  # no more files are to be had now
+        except OSError:  # no free descriptors
             time.sleep(_LOOK_SECONDS)
         else:
             return b"" if fields[0] in b"ZX" else fields[_START_FIELD]

@@ -1,11 +1,11 @@
-"""Makes a forked process what an executed one would be: command line, environment, descriptors, streams, threads, end.
+"""Makes a forked process like an executed one: command line, environment, descriptors, streams, threads, exit.
 
-Linux keeps where a process' arguments and environment lie in its memory; `ps`, py-spy and an agent that looks for a
-worker's strays read them from there. PR_SET_MM_MAP points the kernel to new ones and needs no privilege (kernels
-since 3.18 with CONFIG_CHECKPOINT_RESTORE, which distributions have); where it is refused, the process only looks like
-the forkserver in `ps`.
+Linux knows the addresses of a process's arguments and environment; `ps`, py-spy, and an agent that searches for a
+worker's stray processes, read them. PR_SET_MM_MAP sets new addresses without privileges (Linux since 3.18 with
+CONFIG_CHECKPOINT_RESTORE, which distributions have). If the kernel refuses, the process looks like the forkserver in
+`ps`.
 
-The forkserver loads torch and NumPy's BLAS with OMP_NUM_THREADS=1. A worker sets the number of threads that they use.
+The forkserver loads torch and NumPy's BLAS with OMP_NUM_THREADS=1. A worker sets their number of threads.
 """
 
 import ctypes
@@ -26,33 +26,33 @@ _STANDARD = 3  # descriptors that stay
 
 
 def take_streams(streams: Sequence[int]) -> None:
-    """Make these descriptors standard input, output and error, and close every other one.
+    """Make these descriptors standard input, output and error, and close all others.
 
-    Python's own streams stay the same objects, which libraries may have kept, and forget what they knew of the former
-    descriptors (whether one can seek, what was read ahead).
+    Python's stream objects stay, since libraries may hold them; their state of the former descriptors (seekability,
+    buffers) is reset.
     """
     for target, descriptor in enumerate(streams):
         os.dup2(descriptor, target)
     os.closerange(_STANDARD, max(list_descriptors(), default=0) + 1)
     for descriptor, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
-        if type(stream) is io.TextIOWrapper:  # None where a descriptor was closed
+        if type(stream) is io.TextIOWrapper:  # None if the descriptor was closed
             _renew(stream, descriptor)
 
 
 def list_descriptors() -> list[int]:
-    """All open descriptors, without that of the look itself."""
+    """All open descriptors, without the one that lists them."""
     names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are all that is wanted
     return [int(name) for name in names if os.path.lexists(f"/proc/self/fd/{name}")]
 
 
 def take_environment(environment: Mapping[str, str]) -> None:
-    """Have this environment and no other."""
+    """Replace the environment."""
     os.environ.clear()
     os.environ.update(environment)
 
 
 def show(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Show these arguments and this environment in /proc from now on; False where that is refused."""
+    """Show these arguments and this environment in /proc; return False if the kernel refuses."""
     shown_arguments = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
     shown_environment = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
     memory = mmap.mmap(-1, len(shown_arguments) + len(shown_environment), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -95,7 +95,7 @@ def _renew(stream: io.TextIOWrapper, descriptor: int) -> None:
 
 
 def _remap(arguments: int, environment: int, end: int) -> bool:
-    """Tell the kernel where arguments and environment lie; everything else stays as /proc/self/stat says it is."""
+    """Set the addresses of arguments and environment in the kernel; the others stay, as in /proc/self/stat."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
     def field(number: int) -> int:
@@ -123,21 +123,21 @@ def _remap(arguments: int, environment: int, end: int) -> bool:
     return bool(libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.create_string_buffer(data, len(data)), size, 0) == 0)
 
 
-# NumPy and SciPy rename the symbols of the OpenBLAS that they bring, each release in its own way.
+# NumPy and SciPy rename the symbols of their OpenBLAS, differently in each release.
 _OPENBLAS_SETTERS = tuple(
     f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("", "scipy_") for suffix in ("", "64_", "_64")
 )
 
 
 def set_thread_counts(wanted: int | None) -> None:
-    """Use as many threads from now on as if OMP_NUM_THREADS had said so before the imports; None: it was not set."""
+    """Use as many threads as if OMP_NUM_THREADS had been set before the imports; None if it was not set."""
     if wanted == 1:
         return
     usable = len(os.sched_getaffinity(0))
     count = usable if wanted is None else min(wanted, usable)
     torch = sys.modules.get("torch")
     if torch is not None:
-        if torch.backends.mkl.is_available():  # it never uses more threads than there are cores, and torch follows it
+        if torch.backends.mkl.is_available():  # MKL uses at most one thread per core, and torch follows it
             torch.set_num_threads(min(count, len(_find_cores())))
         else:
             torch.set_num_threads(usable if wanted is None else wanted)
@@ -150,13 +150,13 @@ def set_thread_counts(wanted: int | None) -> None:
 
 
 def _find_openblas() -> set[str]:
-    """The OpenBLAS libraries that this process has mapped; NumPy and SciPy bring one each."""
+    """The OpenBLAS libraries that this process has mapped; NumPy and SciPy have one each."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     return {line[line.index("/") :] for line in lines if "openblas" in line and "/" in line}
 
 
 def _find_cores() -> set[tuple[str, str]]:
-    """The cores that this process may use; one core may have two hardware threads."""
+    """The cores that this process may use; a core may have two hardware threads."""
     return {_find_core(cpu) for cpu in os.sched_getaffinity(0)}
 
 

@@ -1,11 +1,11 @@
-"""A Python program run by the interpreter itself, in a process that is an interpreter already.
+"""Runs a Python program in a running interpreter as the interpreter itself would.
 
-`python script.py`, `python folder`, `python archive.zip` and `python -m module`. The same functions of C run it, print
-what it does not catch, and end it; they are called where no Python function runs, so that the program's frame is the
-outermost.
+It supports `python script.py`, `python folder`, `python archive.zip` and `python -m module`. The interpreter's own C
+functions run the program, print its uncaught exception, and end it. They are called outside of any Python function, so
+that the program's frame is the outermost.
 
-What cannot be made equal: modules that were imported before the program are in sys.modules from its start (so a program
-that brings one of these itself is executed); and the depth at which recursion ends.
+Two differences remain: modules that the forkserver has imported are in sys.modules from the start (so a program that
+has its own module of such a name is executed instead), and the recursion limit is reached at another depth.
 """
 
 import ctypes
@@ -25,17 +25,17 @@ from worker_runtime.rendezvous import isolation
 
 _MODULE_FLAG = "-m"
 _MAIN = "__main__"
-_MP_MAIN = "__mp_main__"  # what children that were spawned call the script's classes when they send them back
-_OURS = frozenset({_MAIN, *isolation.NAMES})  # the latter have a way of their own to step aside
+_MP_MAIN = "__mp_main__"  # the module name of the script's classes in objects from spawned children
+_OURS = frozenset({_MAIN, *isolation.NAMES})  # `isolation` handles the latter
 
-Program = Callable[..., object]  # runs it, without a frame of its own; whatever arguments it gets mean nothing
+Program = Callable[..., object]  # runs the program without a Python frame; its arguments are ignored
 
 
 def load(arguments: Sequence[str]) -> Program:
-    """Prepare this process for the program that the command (interpreter first) names, up to its first instruction.
+    """Prepare this process for the program of a command (interpreter first), up to its first instruction.
 
     Raises:
-        OSError: there is no such script; executing the command would say the same in Python's own words.
+        OSError: the script does not exist.
     """
     sys.orig_argv[:] = arguments
     _renew_main()
@@ -53,17 +53,17 @@ def load(arguments: Sequence[str]) -> Program:
 
 
 def _renew_main() -> None:
-    """Have a `__main__` that garbage collections look at: what was there before the fork they leave out."""
+    """Create a new `__main__`, since garbage collections ignore the one from before the fork."""
     main = sys.modules[_MAIN] = ModuleType(_MAIN)
     vars(main).update(
         __doc__=None, __loader__=BuiltinImporter, __annotations__={}, __builtins__=sys.modules["builtins"]
     )
-    if _MP_MAIN in sys.modules:  # multiprocessing, imported before, has noted the former one under this name as well
+    if _MP_MAIN in sys.modules:  # multiprocessing has registered the former one under this name too
         sys.modules[_MP_MAIN] = main
 
 
 def _make_module_program(*arguments: object) -> Program:
-    """What the interpreter calls for `-m`. Null ends the arguments: what follows is not read."""
+    """The interpreter's call for `-m`. NULL ends the C arguments: later ones are not read."""
     call = ctypes.PyDLL(None).PyObject_CallFunctionObjArgs
     call.argtypes = (ctypes.py_object,) * (1 + len(arguments)) + (ctypes.c_void_p,)
     call.restype = ctypes.py_object
@@ -71,7 +71,7 @@ def _make_module_program(*arguments: object) -> Program:
 
 
 def _make_script_program(path: bytes) -> Program:
-    """What the interpreter calls for a script, which has shown what was not caught when it returns."""
+    """The interpreter's call for a script, which prints an uncaught exception before it returns."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fopen.restype = ctypes.c_void_p
     file = libc.fopen(path, b"rbe")
@@ -89,9 +89,10 @@ def _conclude(returned: int) -> None:
 
 
 def find_objection(words: Sequence[str]) -> str:
-    """Why the program must not run in this process, with what has been imported here; "" when it may.
+    """The reason why the program must not run in this process with its imported modules; "" if it may.
 
-    words: the command after the interpreter; all but the first two may be missing.
+    Args:
+        words: the command after the interpreter; words after the second may be missing.
     """
     if words[0] == _MODULE_FLAG:
         if not {words[1], f"{words[1]}.{_MAIN}"}.isdisjoint(sys.modules):
@@ -104,7 +105,7 @@ def find_objection(words: Sequence[str]) -> str:
         return "the script is no file, and can be read only once"
     try:
         with open_code(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # said when the worker compiles it
+            warnings.simplefilter("ignore")  # the worker's compilation shows them
             compile(file.read(), path, "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"the script cannot be compiled: {type(error).__name__}"
@@ -112,7 +113,7 @@ def find_objection(words: Sequence[str]) -> str:
 
 
 def _find_shadow(folder: str, *, is_certain: bool = False) -> str:
-    """Why not, when the program would find other modules of its own in place of some that have been imported."""
+    """The reason, if the program has its own modules in place of some imported ones; "" if not."""
     if sys.flags.safe_path and not is_certain:
         return ""
     for name, module in tuple(sys.modules.items()):
@@ -120,7 +121,7 @@ def _find_shadow(folder: str, *, is_certain: bool = False) -> str:
             continue
         spec = PathFinder.find_spec(name, [folder])
         if spec is not None and spec.origin is not None and not _is_same(spec.origin, module):
-            return f"{spec.origin} stands before another {name}, which the forkserver has imported"
+            return f"{spec.origin} would be imported before another {name}, which the forkserver has imported"
     return ""
 
 
@@ -131,12 +132,12 @@ def _is_same(origin: str, module: ModuleType) -> bool:
 
 
 def _locate(name: str) -> str:
-    """The absolute path of a script, made as the interpreter makes it."""
+    """The absolute path of a script, in the interpreter's form."""
     return name if name.startswith("/") else f"{os.getcwd()}/{name}"  # noqa: PTH109 - a string
 
 
 def _find_folder(path: str) -> str:
-    """What stands first on the search path for this script."""
+    """The first entry of the search path for a script."""
     return os.path.dirname(os.path.realpath(path))  # noqa: PTH120 - a string, as the interpreter has it
 
 

@@ -1,12 +1,11 @@
-"""How the program ends: with which exit code, and what its traceback shows.
+"""The end of the program: its exit code before Python's teardown, and a traceback with the user's frames only.
 
-The exit code is known before Python's teardown, which takes a second with torch. Python reports it nowhere. An
-uncaught exception is left in `sys.last_value`. An exception of `sys.exit()` is not: a function that leaves a mark in
-its frame takes the place of `sys.exit`. The frame lives as long as the exception. When the mark goes and no Python
-frame is left, nothing has caught the exception, and it has ended the program. A SystemExit that the program raises
-itself is not seen.
+The teardown takes a second with torch, and Python does not report the exit code before it. An uncaught exception is in
+`sys.last_value`. The SystemExit of `sys.exit()` is not; so this module replaces `sys.exit` by a function with a mark in
+its frame. The frame lives as long as the exception. If no Python frame is left when the mark is deleted, nothing has
+caught the exception, and it ends the program. A SystemExit that the program raises itself is not seen.
 
-The traceback of an error of ours that ends the program shows the user's frames alone.
+The traceback of an error of this package shows only the user's frames.
 """
 
 import runpy
@@ -17,30 +16,30 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 _FAILURE = 1
-_LONGEST_CAUSE = 200  # so much is told of an error's text
-_CODES = 256  # the kernel keeps a byte
+_LONGEST_CAUSE = 200  # characters of an error's text
+_CODES = 256  # the kernel stores a byte
 
 
 class ExitCode:
-    """The exit code of the program that this process runs; one for each process."""
+    """The exit code of the program of this process; create one for each process."""
 
     def __init__(self) -> None:
-        self._exited: int | None = None  # by sys.exit()
+        self._exited: int | None = None  # the code of sys.exit()
         exit_process = sys.exit
 
         def leave(status: str | int | None = None, /) -> None:
             mark = _Mark(self, status)
             exit_process(status)
-            del mark  # type: ignore[unreachable]  # it goes with this frame
+            del mark  # type: ignore[unreachable]  # deleted with this frame
 
         leave.__name__ = leave.__qualname__ = "exit"
         leave.__doc__ = exit_process.__doc__
         sys.exit = leave  # type: ignore[assignment]  # it does not return either
 
     def find_failure(self) -> int | None:
-        """How the program has failed, as waitpid will tell it; None where it has not, or that is not known.
+        """The exit code of a failed program, as waitpid will report it; None if it has not failed, or is unknown.
 
-        To be asked when the program has ended, in an exit hook.
+        Call it in an exit hook, after the program has ended.
         """
         error = getattr(sys, "last_value", None)
         traceback = getattr(error, "__traceback__", None)
@@ -49,7 +48,7 @@ class ExitCode:
         return self._exited or None
 
     def note_exit(self, status: str | int | None) -> None:
-        """An exception of `sys.exit()` has gone; it has ended the program where nothing of it runs any more."""
+        """Process the deletion of an exception of `sys.exit()`; without a caller it has ended the program."""
         if threading.current_thread() is not threading.main_thread():
             return
         if sys._getframe(1).f_back is None:  # noqa: SLF001 - the caller is the mark
@@ -57,7 +56,7 @@ class ExitCode:
 
 
 class _Mark:
-    """Tells when the exception has gone in whose frame it is."""
+    """Reports the deletion of the exception whose traceback has its frame."""
 
     def __init__(self, exit_code: ExitCode, status: str | int | None) -> None:
         self._exit_code = exit_code
@@ -68,9 +67,10 @@ class _Mark:
 
 
 def describe_end(returncode: int | None) -> str:
-    """How this process ends, for the others, to follow "rank 1"; as far as is known in an exit hook.
+    """A description of this process's end, to follow "rank 1" in the other ranks' messages; for an exit hook.
 
-    returncode: with which the program has failed; None where it has not, or that is not known.
+    Args:
+        returncode: the exit code of the failed program; None if it has not failed, or is unknown.
     """
     error = getattr(sys, "last_value", None)
     if error is not None:
@@ -79,7 +79,7 @@ def describe_end(returncode: int | None) -> str:
 
 
 def _is_outermost(frame: FrameType) -> bool:
-    """Whether this was the frame of the whole program: C code may print exceptions that have ended less."""
+    """Whether this is the frame of the whole program: C code may print exceptions that do not end the program."""
     program = vars(sys.modules["__main__"])
     if frame.f_globals is not program and frame.f_code is not runpy._run_module_as_main.__code__:  # type: ignore[attr-defined]  # noqa: SLF001 - under `python -m`
         return False
@@ -90,7 +90,7 @@ _OURS = frozenset({"worker_runtime", "horovod"})
 
 
 def shorten_tracebacks() -> None:
-    """From now on; to be called once. What is not raised by this package is shown as ever."""
+    """Shorten tracebacks of this package's errors from now on; call it once. Other errors are unaffected."""
     hook = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -103,7 +103,7 @@ def shorten_tracebacks() -> None:
 
 
 def shorten(error: BaseException) -> None:
-    """Leave our frames out, where there are others; and an error before it that was raised and handled among them."""
+    """Remove this package's frames, if there are others; and a context that was raised and handled only in them."""
     kept: TracebackType | None = None
     for each in reversed(list(_list_others(error.__traceback__))):
         kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)

@@ -1,6 +1,6 @@
-"""How a worker runs the functions of `hvdrun.run()`, one after the other.
+"""A worker that runs the functions of `hvdrun.run()`, one after the other.
 
-In come pickled functions from the agent's socket. Out go their results, or their exceptions in words.
+It gets pickled functions from the agent's socket, and returns their results or exceptions.
 
-Threads: the main one alone.
+Threads: only the main thread.
 """

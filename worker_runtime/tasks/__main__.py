@@ -1,4 +1,4 @@
-"""`python -m worker_runtime.tasks`: what the workers of `hvdrun.run()` and `hvdrun.Cluster` execute."""
+"""`python -m worker_runtime.tasks`: the program of the workers of `hvdrun.run()` and `hvdrun.Cluster`."""
 
 import sys
 

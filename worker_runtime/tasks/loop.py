@@ -1,10 +1,9 @@
-"""The life of a worker that runs functions: fetch one, run it, tell what has become of it, until there are no more.
+"""The loop of a worker that runs functions: fetch a function, run it, return its result, until there are no more.
 
-The connection to the agent is closed while a function runs: a process that forks (a DataLoader with workers does) with
-an open one cannot rely on gRPC in the child.
+The connection to the agent is closed while a function runs: gRPC is unreliable in the child of a process that forks
+with an open connection, as a DataLoader with workers does.
 
-A function's modules come with it where this host does not have them, or has others. What it raises is written for the
-program that has sent it.
+A function comes with its modules, for hosts that lack them or have others. Its exception is sent to the program.
 """
 
 import importlib
@@ -24,17 +23,17 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client
 
-_MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
+_MEMORY_BYTES = 16 * 1024 * 1024  # larger functions and results are in files
 _FAILURE = 1
 _WRONG_USE = 2
 
 
 def add_modules(units: Sequence[tuple[str, Mapping[str, bytes]]], place: Path) -> list[str]:
-    """Write what is missing under a folder of this worker's own; what to put first on the search path.
+    """Write missing modules to a folder of this worker; return the folders to put first on the search path.
 
     Args:
-        units: of each module or package the folder that it lies in, and its sources by their path in that folder.
-        place: goes with the job.
+        units: for each module or package its folder, and its sources by their path in that folder.
+        place: a folder that is removed with the job.
     """
     added: list[str] = []
     for folder, sources in units:
@@ -60,12 +59,12 @@ def _holds(file: Path, source: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception in words.
+    """An exception as text.
 
     kind: the name of its class, as Python prints it; "" for a result that cannot be sent.
     text: its message.
-    traceback: as Python prints it.
-    pickled: the exception itself; None where it cannot be sent.
+    traceback: its traceback, as Python prints it.
+    pickled: the pickled exception; None if it cannot be pickled.
     """
 
     kind: str
@@ -75,26 +74,26 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """That of an exception which was caught where the function was called."""
+        """The failure of an exception that was caught in the caller of the function."""
         own = error.__traceback__  # the frame that has called the function
         lines = traceback.format_exception(type(error), error, own and own.tb_next)
         return cls(name(error), _describe(error), "".join(lines), _pickle(error))
 
     def write(self, file: IO[bytes]) -> None:
-        """As a plain tuple, which needs no class to be read."""
+        """Write it as a plain tuple, which needs no class to be read."""
         cloudpickle.dump((self.kind, self.text, self.traceback, self.pickled), file)
 
 
 def explain_unsendable(result: object, error: Exception) -> Failure:
-    """What is told in place of a result that cannot be pickled."""
+    """The failure that replaces a result that cannot be pickled."""
     return Failure("", find_unsendable("what the function returned", result, is_sendable) or str(error))
 
 
 def is_sendable(value: object) -> bool:
-    """Whether it can be pickled."""
+    """Whether a value can be pickled."""
     try:
         cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+    except Exception:  # noqa: BLE001 - its own code may raise any error
         return False
     return True
 
@@ -110,29 +109,29 @@ def name(error: BaseException) -> str:
 def _describe(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+    except Exception:  # noqa: BLE001 - its own code may raise any error
         return "(its message cannot be printed)"
 
 
 def _pickle(error: BaseException) -> bytes | None:
     if not isinstance(error, Exception):
-        return None  # SystemExit and its like would end the program that gets them
+        return None  # SystemExit and the like would end the program that receives them
     try:
         pickled: bytes = cloudpickle.dumps(error)
         cloudpickle.loads(pickled)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+    except Exception:  # noqa: BLE001 - its own code may raise any error
         return None
     return pickled
 
 
 class TaskHead(NamedTuple):
-    """What stands before each function; the program writes it as a plain tuple.
+    """The head of each function; the program writes it as a plain tuple.
 
-    paths: where the program finds its modules.
-    begins_anew: the function before has failed on some rank: what is left of that is ended.
-    is_last: nothing can follow; a worker whose function fails then fails itself.
-    leaves_group: the worker leaves the group after the function, whatever has become of it.
-    modules: the program's own, for hosts that lack them; see `worker_runtime.tasks.loop`.
+    paths: the program's search path.
+    begins_anew: the function before has failed on some rank: leave its group first.
+    is_last: no function can follow, so that a worker whose function fails exits with 1.
+    leaves_group: the worker leaves the group after the function.
+    modules: the program's modules, for hosts that lack them; see `add_modules`.
     """
 
     paths: tuple[str, ...]
@@ -143,7 +142,7 @@ class TaskHead(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What has become of a function, in bytes; see `rendezvous.wire.tasks.OutcomeHead`."""
+    """The result or failure of a function as a file; see `rendezvous.wire.tasks.OutcomeHead`."""
 
     file: IO[bytes]
     failed: bool = False
@@ -153,23 +152,23 @@ class Answer(NamedTuple):
 
 
 def run_all() -> int:
-    """Run the functions of this job; the exit code."""
+    """Run the functions of this job; return the exit code."""
     bootstrap = Bootstrap.read(os.environ)
     if bootstrap is None:
-        sys.stderr.write("worker_runtime.tasks runs the functions of hvdrun.run(), and nothing else.\n")
+        sys.stderr.write("worker_runtime.tasks runs only in the workers of hvdrun.run().\n")
         return _WRONG_USE
     connect = import_task_client()
     number, answer = 0, None
     while True:
         with make_file() as task:
-            with _interrupts(signal.SIG_DFL), closing(connect(bootstrap)) as tasks:  # nothing of the user's runs
+            with _interrupts(signal.SIG_DFL), closing(connect(bootstrap)) as tasks:  # no code of the user runs
                 if answer is not None:
                     with answer.file as file:
                         tasks.deliver(number, file, failed=answer.failed, follows_another=answer.follows_another)
                     if answer.failed and answer.is_last:
                         return _FAILURE
                     if answer.failed or answer.leaves_group:
-                        leave_job()  # now that the program knows of the failure, the others may
+                        leave_job()  # only after the program knows of the failure, before the others do
                 found = tasks.fetch(number, task)
             if found is None:
                 return 0
@@ -179,11 +178,13 @@ def run_all() -> int:
 
 
 def run(file: IO[bytes], place: Path) -> Answer:
-    """Run the function that stands in a file, and write what has become of it.
+    """Run the function in a file, and write its result or failure.
 
-    place: a folder for the program's modules, which goes with the job.
+    Args:
+        file: the head and the pickled function.
+        place: a folder for the program's modules, which is removed with the job.
     """
-    orders = TaskHead(*pickle.load(file))  # noqa: S301 - from the program that has started this worker
+    orders = TaskHead(*pickle.load(file))  # noqa: S301 - from the program that has started the job
     if orders.begins_anew:
         leave_job()
     answer = make_file()
@@ -196,7 +197,7 @@ def run(file: IO[bytes], place: Path) -> Answer:
         except KeyboardInterrupt:
             answer.close()
             raise
-        except BaseException as error:  # noqa: BLE001 - told to the program
+        except BaseException as error:  # noqa: BLE001 - reported to the program
             Failure.of(error).write(answer)
             return Answer(answer, failed=True, follows_another=follows_another(), is_last=orders.is_last)
         finally:
@@ -205,7 +206,7 @@ def run(file: IO[bytes], place: Path) -> Answer:
                     stream.flush()
         try:
             cloudpickle.dump(result, answer)
-        except Exception as error:  # noqa: BLE001 - whatever the result's own code raises
+        except Exception as error:  # noqa: BLE001 - the result's own code may raise any error
             answer.seek(0)
             answer.truncate()
             explain_unsendable(result, error).write(answer)
@@ -214,31 +215,31 @@ def run(file: IO[bytes], place: Path) -> Answer:
 
 
 def make_file() -> IO[bytes]:
-    """An empty file, which lies in memory while it is small."""
+    """An empty file, which is in memory while it is small."""
     return SpooledTemporaryFile(_MEMORY_BYTES, prefix="hvdrun-")
 
 
 def leave_job() -> None:
-    """Leave the group of the workers, where this one is in it, so that nobody waits for it."""
+    """Leave the group of the workers, if this one is in it, so that none waits for it."""
     if (runtime := find_runtime()) is not None:
         runtime.shutdown()
 
 
 def follows_another() -> bool:
-    """Another worker's end was told to this one."""
+    """Whether this worker knows of another worker's failure."""
     runtime = find_runtime()
     return runtime is not None and runtime.is_initialized and runtime.engine.has_failed
 
 
 def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported
-    """The runtime of this process, where the function has brought it."""
+    """The runtime of this process, if the function has imported it."""
     module = sys.modules.get("worker_runtime.membership.runtime")
     return None if module is None else module.RUNTIME
 
 
 @contextmanager
-def _interrupts(handler: Any) -> Iterator[None]:  # noqa: ANN401 - what `signal.signal` takes
-    """Within it, Ctrl-C does this."""
+def _interrupts(handler: Any) -> Iterator[None]:  # noqa: ANN401 - the type of `signal.signal`
+    """A context with this handler of Ctrl-C."""
     former = signal.signal(signal.SIGINT, handler)
     try:
         yield

@@ -150,7 +150,7 @@ def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm, *, r
     slurm.wait_for(job, "size 6$")
     slurm.run("scancel", "--batch", "--signal=USR2", job)
     slurm.wait_for(job, "start 1 of job")
-    slurm.wait_for(job, f"going on from .*/checkpoints-{job}/")
+    slurm.wait_for(job, f"continuing from .*/checkpoints-{job}/")
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
     assert "start 2" not in slurm.output(job)

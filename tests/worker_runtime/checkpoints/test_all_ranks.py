@@ -198,7 +198,7 @@ def test_an_error_of_rank_0_is_raised_on_all_ranks(ranks: RankPool, tmp_path: Pa
             f"no checkpoint can be written to {tmp_path}/full: File too large; free space there",
             "000001.pt does not fit this program: it has epoch, model, optimizer, and the state has best, epoch, ",
             "does not fit this program: model: Error(s) in loading state_dict for Linear: size mismatch for weight",
-            "; what the state keeps must be picklable",
+            "; the state must be picklable",
             f"rank 1 sees a newer checkpoint in {tmp_path}/full than rank 0 does; give a folder that all hosts share",
         ),
         strict=True,
@@ -296,5 +296,5 @@ def test_a_function_begins_with_the_newest_checkpoint_of_the_job_once(ranks: Ran
             del os.environ["HVD_CHECKPOINT"]
         return begun, said.getvalue()
 
-    said = f"hvdrun: going on from {tmp_path}/checkpoint-000001.pt\n"
+    said = f"hvdrun: continuing from {tmp_path}/checkpoint-000001.pt\n"
     assert ranks.run(body, tmp_path) == [([3, 4, 5, 6, 7], said), ([3, 4, 5, 6, 7], "")]

@@ -55,7 +55,7 @@ def test_the_two_newest_stay_in_a_folder_that_is_made_for_them(tmp_path: Path) -
     [
         (lambda data: data[:-1], r"is damaged \(its checksum does not match\)"),
         (lambda data: data[: len(data) // 2], r"is damaged \(its checksum does not match\)"),
-        (lambda _: b"", "is cut off"),
+        (lambda _: b"", "is truncated"),
         *(
             (lambda data, at=at: data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], "does not match")
             for at in (0, 999, 1003, -1)
@@ -73,11 +73,11 @@ def test_a_damaged_one_is_skipped_for_the_one_before_and_said(
     content, (sentence,) = find(tmp_path)
     assert content == b"one" * 1000
     assert re.fullmatch(
-        f"the checkpoint {newest} .*{words}.*; going on with the one before, checkpoint-000001.pt", sentence
+        f"the checkpoint {newest} .*{words}.*; continuing with the one before, checkpoint-000001.pt", sentence
     )
     (tmp_path / "checkpoint-000001.pt").write_bytes(b"")
     with pytest.raises(
-        CheckpointError, match=rf"{words}.*, and .*000001.pt is cut off; there is no other to go on with"
+        CheckpointError, match=rf"{words}.*, and .*000001.pt is truncated; there is no other checkpoint"
     ):
         find(tmp_path)
     assert write(tmp_path, b"three") == ["checkpoint-000002.pt", "checkpoint-000003.pt"]

@@ -342,7 +342,7 @@ def test_a_module_of_the_program_s_own_is_not_hidden_by_one_that_has_been_import
     own = folder / name
     own.parent.mkdir(exist_ok=True)
     own.touch()
-    objection = f"{own} stands before another json, which the forkserver has imported"
+    objection = f"{own} would be imported before another json, which the forkserver has imported"
     for words in (["script.py"], ["-m", "script"], [str(folder)]):
         assert program.find_objection(words) == objection
     (folder / "elsewhere").mkdir()

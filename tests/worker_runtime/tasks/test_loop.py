@@ -187,4 +187,4 @@ def test_outside_of_a_job_the_module_says_what_it_is_for(
 ) -> None:
     monkeypatch.delenv("HVD_JOB", raising=False)
     assert run_all() == 2
-    assert "runs the functions of hvdrun.run()" in capsys.readouterr().err
+    assert "runs only in the workers of hvdrun.run()" in capsys.readouterr().err

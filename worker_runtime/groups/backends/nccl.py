@@ -1,13 +1,13 @@
-"""NCCL: what moves CUDA tensors, on the GPUs' own streams.
+"""NCCL groups, for CUDA tensors.
 
-Waiting for a work lets the current stream wait, and not the host: a work's own wait with a time limit would hold the
-host up and, when the limit is over, abort the group. So the limits of CUDA operations are others: the agent notices a
-lost peer, and each member that hears of it aborts the group, which ends what is pending. In a job that outlives its
-workers the host waits too, by looking again and again: an operation counts as done once all ranks have its result.
+A wait for a work makes the current stream wait, and not the host: torch's wait with a time limit would block the host,
+and abort the group after the limit. So CUDA operations have no time limit: the agent notices a lost peer, and each
+member that learns of it aborts the group, which ends pending operations. In an elastic job the host waits too, by
+polling: an operation counts as done only when all ranks have its result.
 
-For that the groups connect without blocking, since a blocked connecting could not be aborted, and torch's own handling
-of errors, which ends the process, is off in them: TORCH_NCCL_ASYNC_ERROR_HANDLING=0 holds while a group is made, unless
-the user has set it; groups that the user makes are not touched.
+So groups connect without blocking, since a blocked connection attempt could not be aborted, and torch's error handling,
+which ends the process, is off in them: TORCH_NCCL_ASYNC_ERROR_HANDLING is 0 while a group is created, unless the user
+has set it. Groups of the user are not affected.
 """
 
 import os
@@ -25,23 +25,23 @@ import torch.distributed as dist
 from worker_runtime.groups.torch_groups import Interruptible, TorchGroup, Work
 from worker_runtime.groups.torch_store import OpenStore
 
-# An abort has been reported never to return when a peer is stopped; the process is then lost, and its agent ends it.
+# There are reports of aborts that never return when a peer is stopped; then the process must exit.
 ABORT_LIMIT_SECONDS = 5.0
 
-_LOOK_SECONDS = 50e-6  # between two looks whether a work has ended, where the host waits
+_LOOK_SECONDS = 50e-6  # between two polls of a work, when the host waits
 _SLICE = timedelta(milliseconds=20)
 
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-_FORMER_NAME = "NCCL_ASYNC_ERROR_HANDLING"  # which torch reads as well
-_SHARED = "Duplicate GPU"  # all that distinguishes this error of NCCL from others
+_FORMER_NAME = "NCCL_ASYNC_ERROR_HANDLING"  # torch reads it too
+_SHARED = "Duplicate GPU"  # the only words that distinguish this error of NCCL
 
 
 @dataclass(frozen=True, slots=True)
 class Nccl:
-    """How NCCL's groups are made.
+    """Creates NCCL's groups.
 
-    open_store: opens a store of torch's for a group: NCCL uses it from threads of its own.
-    local_rank: this worker's number on its host; None where it is not known.
+    open_store: opens a torch store for a group, which NCCL uses from its own threads.
+    local_rank: this worker's local rank; None if it is unknown.
     operation_limit: the time limit of each collective.
     holds_host: see `Choice`.
     """
@@ -54,19 +54,19 @@ class Nccl:
     def make(
         self, prefix: str, rank: int, size: int, device: str, limit: timedelta
     ) -> tuple[TorchGroup, Interruptible]:
-        """Make a group; NCCL connects its members in the first operation. See `torch_groups.MakeGroup`.
+        """Create a group; NCCL connects its members in the first operation. See `torch_groups.MakeGroup`.
 
         Raises:
-            RuntimeError: NCCL cannot.
+            RuntimeError: NCCL cannot create it.
         """
         del device
         nccl: Any = dist.distributed_c10d.ProcessGroupNCCL
         options = nccl.Options()
         options.config.blocking = 0
-        options._timeout = self.operation_limit  # noqa: SLF001 - torch's only way to choose it
+        options._timeout = self.operation_limit  # noqa: SLF001 - torch has no public way
         with _without_error_handling():
-            made = nccl(self.open_store(prefix, rank, limit), rank, size, options)
-        group = NcclGroup(made, self.local_rank, holds_host=self.holds_host)
+            created = nccl(self.open_store(prefix, rank, limit), rank, size, options)
+        group = NcclGroup(created, self.local_rank, holds_host=self.holds_host)
         return group, group
 
 
@@ -74,7 +74,7 @@ class NcclGroup:
     """A `TorchGroup` of NCCL.
 
     Args:
-        group: torch's.
+        group: torch's group.
         local_rank, holds_host: see `Nccl`.
     """
 
@@ -87,7 +87,7 @@ class NcclGroup:
         self._abort_deadline = 0.0
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
-        """Combine in place."""
+        """Reduce in place."""
         return self._start(tensor, lambda: self._group.allreduce(tensor, op))
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
@@ -95,7 +95,7 @@ class NcclGroup:
         return self._start(tensor, lambda: self._group.broadcast(tensor, root))
 
     def allgather(self, output_tensors: list[torch.Tensor], input_tensor: torch.Tensor) -> Work:
-        """Collect tensors of one shape."""
+        """Gather tensors of one shape."""
         return self._start(input_tensor, lambda: self._group.allgather(output_tensors, input_tensor))
 
     def alltoall_base(
@@ -105,7 +105,7 @@ class NcclGroup:
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
     ) -> Work:
-        """Give each rank some rows, and get some from each."""
+        """Send some rows to each rank, and receive rows from each."""
         return self._start(
             input,
             lambda: self._group.alltoall_base(output, input, output_split_sizes, input_split_sizes),
@@ -113,14 +113,14 @@ class NcclGroup:
 
     @property
     def is_aborted(self) -> bool:
-        """Whether what was pending was made to end: its results are worth nothing."""
+        """Whether the group was aborted: results of operations that were pending are invalid."""
         return self._abort is not None
 
     def shut_down(self) -> bool:
-        """Abort what is pending, within a limit; see `Interruptible`."""
+        """Abort pending operations, within a time limit; see `Interruptible`."""
         with self._lock:
             if self._abort is None:
-                # Nothing ends an abort that does not return, but for the end of the process.
+                # An abort that does not return ends only with the process.
                 self._abort = threading.Thread(target=self._run_abort, name="abort of NCCL", daemon=True)
                 self._abort_deadline = time.monotonic() + ABORT_LIMIT_SECONDS
                 self._abort.start()
@@ -128,18 +128,18 @@ class NcclGroup:
         return not self._abort.is_alive()
 
     def find_silent(self, limit_seconds: float) -> str:
-        """None: NCCL watches its connections itself."""
+        """Return "": NCCL watches its connections itself."""
         del limit_seconds
         return ""
 
     def shutdown(self) -> None:
-        """End it; one that was aborted has ended."""
+        """Shut the group down, unless it was aborted."""
         if self._abort is None:
             self._group.shutdown()
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of later operations."""
-        self._group._set_default_timeout(timeout)  # noqa: SLF001 - torch's only way to change it
+        self._group._set_default_timeout(timeout)  # noqa: SLF001 - torch has no public way
 
     def _run_abort(self) -> None:
         with suppress(RuntimeError):
@@ -155,7 +155,7 @@ class NcclGroup:
 
 
 class SharedDeviceError(RuntimeError):
-    """NCCL refused a group since two of its members use one GPU.
+    """NCCL rejects a group because two of its members use the same GPU.
 
     Cause: Two workers of a host use the same GPU.
     Remedy: Call `torch.cuda.set_device(hvd.local_rank())` before the first CUDA tensor.
@@ -164,18 +164,17 @@ class SharedDeviceError(RuntimeError):
     def __init__(self, device: str, local_rank: int | None) -> None:
         who = "this worker" if local_rank is None else f"this one, of local rank {local_rank},"
         super().__init__(
-            f"two workers of one host use the same GPU, which NCCL refuses ({who} uses {device}): call "
-            "torch.cuda.set_device(hvd.local_rank()) before the first CUDA tensor is made, or let them share it with "
-            "--backend gloo"
+            f"two workers of one host use the same GPU, which NCCL rejects ({who} uses {device}): call "
+            "torch.cuda.set_device(hvd.local_rank()) before the first CUDA tensor, or share the GPU with --backend gloo"
         )
 
 
 class StreamWork:
-    """A piece of communication that the current stream waits for, when it is waited for.
+    """A work whose wait makes the current stream wait.
 
     Args:
-        work: torch's.
-        group: of which it is.
+        work: torch's work.
+        group: its group.
         holds_host: see `Choice`.
     """
 
@@ -185,18 +184,18 @@ class StreamWork:
         self._holds_host = holds_host
 
     def wait(self, timeout: timedelta = _SLICE) -> bool:
-        """Have the current stream wait for its end; the host continues, unless it is held.
+        """Make the current stream wait; the host waits too if `holds_host`.
 
         Args:
-            timeout: how long the host is held at most.
+            timeout: the time limit of the host's wait.
 
         Raises:
-            RuntimeError: it has failed, or was aborted; or has not ended in time.
+            RuntimeError: the work has failed, was aborted, or did not complete in time.
         """
         self._work.wait()
         if self._holds_host:
             self._hold_host(time.monotonic() + timeout.total_seconds())
-        # Of a work that was aborted torch says that it ended well: what is in its tensors is unknown.
+        # torch reports an aborted work as successful, though the content of its tensors is undefined.
         if self._group.is_aborted or (self._work.is_completed() and not self._work.is_success()):
             raise RuntimeError("NCCL failed, or its group was aborted since a peer was lost")
         return True
@@ -204,17 +203,17 @@ class StreamWork:
     def _hold_host(self, deadline_seconds: float) -> None:
         while not (self._work.is_completed() or self._group.is_aborted):
             if time.monotonic() > deadline_seconds:
-                raise RuntimeError("NCCL has not ended in time")
+                raise RuntimeError("NCCL did not complete in time")
             time.sleep(_LOOK_SECONDS)
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether it has completed or failed."""
         return bool(self._work.is_completed())
 
 
 @contextmanager
 def _without_error_handling() -> Iterator[None]:
-    """Within it, groups are made whose errors end no process, unless the user has said otherwise."""
+    """A context in which groups are created whose errors do not end the process, unless the user has set that."""
     if _ERROR_HANDLING in os.environ or _FORMER_NAME in os.environ:
         yield
         return

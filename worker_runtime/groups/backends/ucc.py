@@ -1,15 +1,15 @@
-"""Makes groups of UCC, which is not trusted with everything: beside gloo's, tested, and behind a gate.
+"""UCC groups: each is tested, and runs only the collectives that are known to be right; gloo runs the others.
 
-The gate lets through what was found right with UCC 1.8.0 on the CPU: Sum, Min, Max and Product (an Average travels as a
-Sum) and the moving of the dtypes below. gloo does the rest. An allreduce of float16 silently returned its input, and
-allgathers of several lengths silently returned garbage. The answers are alike on all ranks, since they call alike.
+UCC 1.8.0 on the CPU was found right for Sum, Min, Max and Product (an Average is sent as a Sum), and for moving the
+dtypes below. An allreduce of float16 silently returned its input, and allgathers of different lengths silently returned
+garbage. All ranks choose the same backend for a call, since their calls are the same.
 
-A new group is tested by an allreduce whose result is known: a backend that returns its input, or garbage, raises
-nothing, and training with it would be silently wrong.
+A new group is tested by an allreduce with a known result: a backend that returns its input, or garbage, raises no
+error, and training with it would be silently wrong.
 
-UCC is fast for small tensors, and slower than gloo from some megabytes on. Two threads per rank use a core each while a
-collective runs, so ranks that share cores get slower with it. When a peer dies a survivor may get a wrong result
-without an error: recovery is by restart.
+UCC is fast for small tensors, and slower than gloo from some megabytes on. Two threads per rank use a core each during
+a collective, so ranks that share cores get slower. When a peer is lost, a survivor may get a wrong result without an
+error: recovery needs a restart.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ from worker_runtime.errors import InitializationError
 from worker_runtime.groups.torch_groups import Interruptible, MakeGroup, TorchGroup, Work, describe_cause
 from worker_runtime.rendezvous import Backend
 
-# Most operations of UCC end within this time, and sleeping would take longer; a waiting thread yields meanwhile.
+# Most operations of UCC complete within this time, and sleeping would take longer; a waiting thread only yields.
 _SPIN_SECONDS = 0.0002
 _PAUSE_SECONDS = 0.00005
 _LONGEST_PAUSE_SECONDS = 0.001
@@ -39,34 +39,34 @@ _DTYPES = frozenset({torch.bfloat16, torch.float32, torch.float64, torch.int8, t
 
 
 def lets_reduce(tensor: torch.Tensor, reduction: dist.ReduceOp.RedOpType) -> bool:
-    """Whether an allreduce of such tensors goes through."""
+    """Whether UCC runs an allreduce of such tensors."""
     return reduction in _REDUCTIONS and lets_move(tensor)
 
 
 def lets_move(tensor: torch.Tensor) -> bool:
-    """Whether a broadcast of such tensors goes through."""
+    """Whether UCC runs a broadcast of such tensors."""
     return tensor.dtype in _DTYPES and tensor.numel() > 0
 
 
 def lets_gather(outputs: Sequence[torch.Tensor], tensor: torch.Tensor) -> bool:
-    """Whether an allgather of such tensors goes through."""
+    """Whether UCC runs an allgather of such tensors."""
     return lets_move(tensor) and all(output.shape == tensor.shape for output in outputs)
 
 
 def lets_exchange(tensor: torch.Tensor) -> bool:
-    """Whether an alltoall of such tensors goes through; the number of rows may differ between ranks."""
+    """Whether UCC runs an alltoall of such tensors; the number of rows may differ between ranks."""
     return tensor.dtype in _DTYPES
 
 
 class PolledWork:
-    """A piece of communication that is looked at until it has ended, so that signals and interruptions get through.
+    """A work that is polled until it completes, so that signals and interruptions can end a wait.
 
-    UCC's own wait takes no time limit and uses a core; there is nothing to be woken by.
+    UCC's own wait has no time limit, uses a core, and cannot be woken.
 
     Args:
-        work: the library's.
-        interruption: when set, the work counts as failed, whatever becomes of it.
-        limit: how long a wait without a limit may take.
+        work: the library's work.
+        interruption: when set, the work counts as failed.
+        limit: the default time limit of a wait.
     """
 
     def __init__(self, work: Work, interruption: threading.Event, limit: timedelta) -> None:
@@ -75,10 +75,10 @@ class PolledWork:
         self._limit = limit
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for its end.
+        """Wait until it completes.
 
         Raises:
-            RuntimeError: it failed, was interrupted, or did not end in time.
+            RuntimeError: it failed, was interrupted, or did not complete in time.
         """
         limit = timeout or self._limit
         now = time.monotonic()
@@ -87,7 +87,7 @@ class PolledWork:
         while not self._work.is_completed():
             now = time.monotonic()
             if now >= deadline:
-                raise RuntimeError(f"it did not end within {limit.total_seconds():g} s")
+                raise RuntimeError(f"it did not complete within {limit.total_seconds():g} s")
             if now < spun and not self._interruption.is_set():
                 time.sleep(0)
             elif self._interruption.wait(min(pause, deadline - now)):
@@ -97,40 +97,40 @@ class PolledWork:
         return self._work.wait()
 
     def is_completed(self) -> bool:
-        """Whether it has ended, well or not, or is not waited for any more."""
+        """Whether it has completed or failed, or was interrupted."""
         return self._interruption.is_set() or self._work.is_completed()
 
     @property
     def is_running(self) -> bool:
-        """The library still has its hands on the tensors."""
+        """Whether the library may still access the tensors."""
         return not self._work.is_completed()
 
 
 class CanaryError(InitializationError, RuntimeError):
-    """A new group of a backend failed a test whose result is known; all its members raise this alike.
+    """A new group of a backend failed its test; all its members raise this error.
 
     Cause: The library computes wrong results, or fails, on some members.
     Remedy: Use another backend: `--backend gloo`.
 
-    It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
+    It is a RuntimeError too, since groups of process sets are created by operations, whose errors are RuntimeErrors.
     """
 
     def __init__(self, backend: Backend, positions: Sequence[int], size: int, fault: str) -> None:
         seen = f": {fault}" if fault else ""
         super().__init__(
             f"the backend {backend} failed its test on {len(positions)} of {size} members (the first is member "
-            f"{positions[0]}){seen}; use another one, as with --backend gloo"
+            f"{positions[0]}){seen}; use another one, for example --backend gloo"
         )
 
 
 class GatedGroup:
-    """A `TorchGroup` that sends each call through the gate, or around it.
+    """A `TorchGroup` that runs each call by UCC or by gloo.
 
     Args:
         inside: UCC's group.
-        outside: gloo's.
-        connections: gloo's.
-        limit: how long a wait without a limit may take.
+        outside: gloo's group.
+        connections: gloo's connections.
+        limit: the default time limit of a wait.
     """
 
     def __init__(self, inside: TorchGroup, outside: TorchGroup, connections: Interruptible, limit: timedelta) -> None:
@@ -142,7 +142,7 @@ class GatedGroup:
         self._works: list[PolledWork] = []
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
-        """Combine in place."""
+        """Reduce in place."""
         if lets_reduce(tensor, op):
             return self._watch(self._inside.allreduce(tensor, op))
         return self._outside.allreduce(tensor, op)
@@ -154,7 +154,7 @@ class GatedGroup:
         return self._outside.broadcast(tensor, root)
 
     def allgather(self, output_tensors: list[torch.Tensor], input_tensor: torch.Tensor) -> Work:
-        """Collect tensors of one shape."""
+        """Gather tensors of one shape."""
         if lets_gather(output_tensors, input_tensor):
             return self._watch(self._inside.allgather(output_tensors, input_tensor))
         return self._outside.allgather(output_tensors, input_tensor)
@@ -166,24 +166,24 @@ class GatedGroup:
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
     ) -> Work:
-        """Give each rank some rows, and get some from each."""
+        """Send some rows to each rank, and receive rows from each."""
         if lets_exchange(input):
             return self._watch(self._inside.alltoall_base(output, input, output_split_sizes, input_split_sizes))
         return self._outside.alltoall_base(output, input, output_split_sizes, input_split_sizes)
 
     def shut_down(self) -> bool:
-        """Make pending collectives raise, here and, as far as gloo does them, in the peers; see `Interruptible`."""
+        """Make pending collectives raise, here and, for gloo's, on the peers; see `Interruptible`."""
         self._interruption.set()
         return self._connections.shut_down()
 
     def find_silent(self, limit_seconds: float) -> str:
-        """As far as gloo is concerned; see `Interruptible`."""
+        """See `Interruptible`; only gloo's connections."""
         return self._connections.find_silent(limit_seconds)
 
     def shutdown(self) -> None:
-        """Stop the threads of both; a backend that is still at work is left alone for ever, since it would be awaited.
+        """Shut both groups down. A UCC group that still runs a work is leaked, since its shutdown would wait.
 
-        A backend without a shutdown ends with its last reference.
+        A group without `shutdown` ends with its last reference.
         """
         if any(work.is_running for work in self._works):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inside))
@@ -191,13 +191,13 @@ class GatedGroup:
             with suppress(RuntimeError):
                 self._inside.shutdown()
         self._works = []
-        self._inside = self._outside  # nothing comes any more
+        self._inside = self._outside  # drops the last reference; no further call comes
         self._outside.shutdown()
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of later operations."""
         self._limit = timeout
-        self._outside._set_default_timeout(timeout)  # noqa: SLF001 - torch's only way to change it
+        self._outside._set_default_timeout(timeout)  # noqa: SLF001 - torch has no public way
 
     def _watch(self, work: Work) -> PolledWork:
         self._works = [earlier for earlier in self._works if earlier.is_running]
@@ -206,16 +206,16 @@ class GatedGroup:
         return watched
 
 
-_COUNT = 67  # no power of two, and more than one vector register
+_COUNT = 67  # not a power of two, and more than a vector register
 
 
 def find_fault(group: TorchGroup, rank: int, size: int, limit: timedelta) -> str:
-    """Add up known numbers with all members; what is wrong with the result, or "" when nothing is.
+    """Test a group by a sum of known numbers; return a description of the fault, or "".
 
     Args:
-        group: takes part in it on every member.
-        rank: of this worker in the group.
-        size: of the group.
+        group: the group to test, on every member.
+        rank: this worker's rank in the group.
+        size: the size of the group.
         limit: how long to wait for the others.
     """
     tensor = _make_numbers(rank)
@@ -233,22 +233,22 @@ def find_fault(group: TorchGroup, rank: int, size: int, limit: timedelta) -> str
 
 
 def _make_numbers(rank: int) -> torch.Tensor:
-    """Small whole numbers, of which single precision holds any sum of thousands of ranks exactly."""
+    """Small whole numbers; float32 represents their sums over thousands of ranks exactly."""
     return (torch.arange(_COUNT, dtype=torch.float32, device="cpu") * (rank + 3) + rank) % 31 + 1
 
 
-# Makes UCC's group. Its arguments: a prefix for keys in the store, this worker's rank in the group, its size, and the
+# Creates UCC's group. Its arguments: a prefix for keys in the store, this worker's rank in the group, its size, and the
 # time limit of its operations.
 Connect: TypeAlias = Callable[[str, int, int, timedelta], TorchGroup]
 
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """How such groups are made.
+    """Creates gated groups.
 
-    gloo: makes gloo's groups.
-    connect: makes UCC's.
-    operation_limit: the time limit of each collective, once a group is formed.
+    gloo: creates gloo's groups.
+    connect: creates UCC's groups.
+    operation_limit: the time limit of each collective.
     """
 
     gloo: MakeGroup
@@ -261,8 +261,8 @@ class Gated:
         """Connect to the other members; see `torch_groups.MakeGroup`.
 
         Raises:
-            CanaryError: UCC cannot be used; all members raise it, also those that saw no fault.
-            RuntimeError: they could not connect within the limit.
+            CanaryError: UCC failed the test on some member; all members raise it.
+            RuntimeError: the members could not connect within the limit.
         """
         outside, connections = self.gloo(prefix, rank, size, device, limit)
         gated, fault = None, ""
@@ -276,13 +276,13 @@ class Gated:
         faulty = _list_faulty(outside, rank, size, bool(fault), limit)
         if gated is None or faulty:
             if gated is not None:
-                gated.shutdown()  # not the connections: peers may still be reading from them
+                gated.shutdown()  # not gloo's connections, from which peers may still read
             raise CanaryError(Backend.UCC, faulty, size, fault)
         return gated, gated
 
 
 def _list_faulty(gloo: TorchGroup, rank: int, size: int, is_faulty: bool, limit: timedelta) -> list[int]:  # noqa: FBT001 - what it reports
-    """Which members saw a fault; all members learn the same."""
+    """The members that have found a fault, the same on all members."""
     faults = torch.zeros(size, dtype=torch.uint8, device="cpu")
     faults[rank] = is_faulty
     gloo.allreduce(faults, dist.ReduceOp.MAX).wait(limit)

@@ -121,7 +121,7 @@ def test_without_a_plugin_there_is_what_torch_was_built_with() -> None:
     [
         (BackendRefusedError(Backend.UCC, "torch 2.13 has none; take another"), "the backend ucc cannot be used here:"),
         (CanaryError(Backend.UCC, [1, 3], 4, "it was wrong"), r"on 2 of 4 members \(the first is member 1\): it was"),
-        (CanaryError(Backend.UCC, [1], 4, ""), r"member 1\); use another one, as with --backend gloo$"),
+        (CanaryError(Backend.UCC, [1], 4, ""), r"member 1\); use another one, for example --backend gloo$"),
         (SharedDeviceError("cuda:0", 1), r"of local rank 1, uses cuda:0\).* torch\.cuda\.set_device\(hvd\.local_rank"),
         (SharedDeviceError("cuda:0", None), r"\(this worker uses cuda:0\)"),
     ],

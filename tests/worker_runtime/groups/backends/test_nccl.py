@@ -114,7 +114,7 @@ def test_where_the_job_outlives_its_workers_a_wait_is_for_the_end() -> None:
     endless = StreamWork(
         SimpleNamespace(wait=lambda: True, is_completed=lambda: False), NcclGroup(StubGroup(), 0), holds_host=True
     )
-    with pytest.raises(RuntimeError, match="not ended in time"):
+    with pytest.raises(RuntimeError, match="did not complete in time"):
         endless.wait(timedelta(milliseconds=1))
 
 

@@ -34,7 +34,7 @@ def test_a_work_that_ends_meanwhile_is_waited_for() -> None:
 def test_every_wait_has_a_limit_after_which_the_work_goes_on(limits: tuple[timedelta, timedelta | None]) -> None:
     work = StubWork(is_ended=False)
     polled = PolledWork(work, threading.Event(), limits[0])
-    with pytest.raises(RuntimeError, match=r"did not end within 0\.005 s"):
+    with pytest.raises(RuntimeError, match=r"did not complete within 0\.005 s"):
         polled.wait(limits[1])
     assert (polled.is_completed(), polled.is_running) == (False, True)
     work.end()
