@@ -39,7 +39,7 @@ EXPECTED = {
 }
 # What all ranks may say of an operation, in the same words, that one process takes.
 REFUSED = (
-    "ChangedGradientError: .*",  # the model has zeroed in place what travels already
+    "ChangedGradientError: .*",  # the model has zeroed in place what is being reduced
     "SupersededError: .*",  # a parameter was frozen when the newer optimizer was made
 )
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
