@@ -123,7 +123,7 @@ def read_root(name: str, root: object, ranks: Sequence[int]) -> int:
     if rank not in ranks:
         listed = ", ".join(map(str, ranks))
         raise ValueError(
-            f"broadcast received invalid root rank {root} ({make_title(name)}); the set's ranks are {listed}"
+            f"broadcast received invalid root rank {root!r} ({make_title(name)}); the set's ranks are {listed}"
         )
     return rank
 

@@ -32,8 +32,7 @@ def broadcast_parameters(
     Parameters that are initialized on all ranks are broadcast immediately. The broadcast of the others is deferred
     until each rank initializes them, usually in the first forward:
 
-    - The root sends its present values, or if it has none, the values of its initialization. It does not wait. Later
-      changes on the root are not sent.
+    - The root does not wait: it sends its present values, or the values of its initialization, and no later changes.
     - The other ranks wait where they first use the parameter, and then have the root's values. Values that they set
       before are overwritten.
     - An error of the broadcast is raised at each use of the parameter, until it is broadcast or initialized again.
@@ -61,9 +60,7 @@ def broadcast_parameters(
     among = gathering.among
     with gathering.preparing():
         named = _name_parameters(params, prefix or "")
-        if root_rank not in among.ranks:
-            ranks = ", ".join(map(str, among.ranks))
-            raise ValueError(f"{_TITLE} received invalid root rank {root_rank!r}; the set's ranks are {ranks}")
+        root_rank = read_root(title, root_rank, among.ranks)
         rows = _describe_all(named) if among.size > 1 else {}
     if among.size == 1:
         return
