@@ -47,12 +47,13 @@ def run(  # noqa: PLR0917 - Horovod's order
     """Run a function on `num_proc` workers (1 unless given), and return what it returns on each of them, by rank.
 
     An elastic job (min_num_proc, or a discovery script) returns the first min_num_proc of these. There is no MPI: what
-    is said of it, and of Horovod's cache, has no effect. Long because there are 27 parameters.
+    is said of it, and of Horovod's cache, has no effect.
 
     Raises:
         ValueError: the parameters contradict each other, or the job is impossible.
         RuntimeError: the job failed; what the function has raised is the cause.
     """
+    # Long because there are 27 parameters.
     del disable_cache
     num_proc = _rename(num_proc, np, "np", "num_proc")
     min_num_proc = _rename(min_num_proc, min_np, "min_np", "min_num_proc")

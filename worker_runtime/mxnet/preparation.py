@@ -167,8 +167,6 @@ def prepare(
     5. The parameters and the trainer's states of rank 0 are broadcast to all ranks. Parameters of unknown shape follow
        in the first forward.
 
-    (Long because each step has its switch and its documentation.)
-
     Args:
         net: an initialized Block.
         trainer: a `gluon.Trainer`: `prepare` returns an `hvd.DistributedTrainer` with its parameters, optimizer and
@@ -188,6 +186,7 @@ def prepare(
         ValueError: an argument is wrong, or the loader's data cannot be split. The message says what to write by hand.
         HorovodInternalError: the ranks have different nets, or a rank was lost.
     """
+    # Long because each step has its switch and its documentation.
     if not isinstance(net, mx.gluon.Block):
         raise WrongArgumentError(f"prepare: a gluon.Block was expected first, not {type(net).__name__}")
     if trainer is not None and not isinstance(trainer, mx.gluon.Trainer | mx.optimizer.Optimizer):

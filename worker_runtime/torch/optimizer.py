@@ -74,8 +74,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     A `torch.amp.GradScaler` works as usual (`scaler.unscale_(optimizer)`, `scaler.step(optimizer)`). It finds the same
     infinities on all ranks, because gradients are averaged before it checks them.
 
-    (Long because Horovod's ten arguments are documented.)
-
     Args:
         optimizer: any torch optimizer, with or without state. A distributed one is unwrapped and wrapped again.
         named_parameters: `model.named_parameters()`: names for messages. It must name all of the optimizer's
@@ -101,6 +99,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
             where the ranks' parameters or arguments differ (the message names both sides; you can continue with the
             next step), or after a rank was lost.
     """
+    # Long because Horovod's ten arguments are documented.
     check_optimizer(_TITLE, optimizer)
     check_process_set(_TITLE, process_set)
     check_compression(_TITLE, compression)

@@ -140,8 +140,6 @@ def prepare(
     4. `hvd.DistributedOptimizer` wraps the optimizer, unless it is already distributed.
     5. The model's and the optimizer's state of rank 0 is broadcast to all ranks.
 
-    (Long because each step has its switch and its documentation.)
-
     Args:
         model: a module.
         optimizer: an optimizer of the model's parameters. Without one, no gradients are averaged.
@@ -163,6 +161,7 @@ def prepare(
         ValueError: an argument is wrong, or the loader's data cannot be split. The message says what to write by hand.
         HorovodInternalError: the ranks have different models, or a rank was lost.
     """
+    # Long because each step has its switch and its documentation.
     if not isinstance(model, torch.nn.Module):
         raise WrongArgumentError(f"prepare: a torch.nn.Module was expected first, not {type(model).__name__}")
     if optimizer is not None:

@@ -207,7 +207,7 @@ def test_an_error_of_rank_0_is_raised_on_all_ranks(ranks: RankPool, tmp_path: Pa
     assert [path.name for path in (tmp_path / "good").iterdir()] == ["checkpoint-000001.pt"]
 
 
-def test_what_is_skipped_and_what_is_gone_on_from_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_tell_what_is_skipped_and_continued_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also of a program that is no job."""
     state = hvd.elastic.ObjectState(lambda value: value, lambda: 0, epoch=1)
     for state.epoch in (1, 2):
@@ -216,7 +216,7 @@ def test_what_is_skipped_and_what_is_gone_on_from_is_said(tmp_path: Path, capsys
     newest.write_bytes(newest.read_bytes()[:-1])
     assert all_ranks.load(state, tmp_path, lambda value: value, lambda value, _: [value], 0)
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(" ")[:3] for line in lines] == [["hvdrun:", "the", "checkpoint"], ["hvdrun:", "going", "on"]]
+    assert [line.split(" ")[1:3] for line in lines] == [["the", "checkpoint"], ["continuing", "from"]]
     assert state.epoch == 1
 
 
