@@ -1,1 +1,1 @@
-"""How an agent is started on a host, and how orders and output travel."""
+"""Transports: each starts the agent of one host, and carries orders and output."""

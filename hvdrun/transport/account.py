@@ -1,4 +1,4 @@
-"""The account that runs this process; a container may run it under a number that no password database knows."""
+"""The account that runs this process. In a container the password database may not have it."""
 
 import getpass
 import os
@@ -9,19 +9,19 @@ _NO_HOME = Path("/nonexistent")  # as Debian calls the home of an account that h
 
 
 def name_user() -> str:
-    """The user, as ssh names them: by the password database, else by $USER and its like, else the number."""
+    """The user's name as ssh has it: from the password database, else from $USER, else the number."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         pass
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a Python's version decides which
+    except (KeyError, OSError):  # the version of Python decides which
         return str(os.getuid())
 
 
 def find_home() -> Path:
-    """The user's home folder; one that does not exist where the account has none."""
+    """The user's home folder; one that does not exist if the account has none."""
     try:
         return Path.home()
     except RuntimeError:

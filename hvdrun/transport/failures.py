@@ -1,6 +1,6 @@
-"""Why an agent could not be started on a host: each failure one sentence with its remedy.
+"""Why an agent could not be started on a host: each failure is one sentence with its remedy.
 
-All have `host`, as the user named it, so that whoever shows several at once can group them.
+All have `host`, the name that the user gave, so that the console can group them.
 """
 
 from hvdrun.errors import LaunchError
@@ -15,9 +15,9 @@ class TransportError(LaunchError):
 
 
 class AgentStartError(TransportError):
-    """The agent did not start, for a reason that has no class of its own.
+    """The agent did not start, for a reason without another class.
 
-    Cause: The host let hvdrun log in, but the agent ended at its start.
+    Cause: The login succeeded, but the agent ended while it started.
     Remedy: Run the command that `-v` prints on that host.
     """
 
@@ -27,7 +27,7 @@ class AgentStartError(TransportError):
 
 
 class RemotePrefixError(TransportError):
-    """The command that prepares the host failed.
+    """The command of --remote-prefix failed.
 
     Cause: The command of `--remote-prefix` ends with an error on the host.
     Remedy: Try it there by hand. End it with `; true` if its exit code does not matter.
@@ -38,7 +38,7 @@ class RemotePrefixError(TransportError):
         super().__init__(
             host,
             f"the remote prefix {prefix!r} failed on the host {host!r} with exit code {code}{words}: correct it, or "
-            "end it with '; true' if that is no fault.",
+            "end it with '; true' if the exit code does not matter.",
         )
         self.code = code
         self.said = said
@@ -108,7 +108,7 @@ class HvdrunMissingError(TransportError):
 class VersionMismatchError(TransportError):
     """The host has another version of hvdrun.
 
-    Cause: The hosts have two versions of hvdrun, which speak two protocols.
+    Cause: The hosts have two versions of hvdrun, and each version has its own protocol.
     Remedy: Install the version of this machine on every host.
     """
 
@@ -123,15 +123,15 @@ class VersionMismatchError(TransportError):
 
 
 class NoTunnelError(TransportError):
-    """The host does not reach this machine, and the command that starts its agent carries no connections.
+    """The host cannot connect to this machine, and the command that starts its agent has no tunnel.
 
-    Cause: The host cannot connect to this machine, and `--rsh` or the scheduler's command carries no tunnel.
-    Remedy: Open the firewall towards this machine, or run hvdrun on one of the hosts.
+    Cause: The host cannot connect to this machine, and `--rsh` or the scheduler's command has no tunnel.
+    Remedy: Let the firewall admit the host's connections, or run hvdrun on one of the hosts.
     """
 
     def __init__(self, host: str, name: str) -> None:
         super().__init__(
             host,
-            f"the host {host!r} reaches no address of this machine, and {name} makes no tunnel: let the host connect "
+            f"the host {host!r} reaches no address of this machine, and {name} has no tunnel: let the host connect "
             "to this machine, or run hvdrun on one of the job's hosts.",
         )

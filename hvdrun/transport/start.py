@@ -1,8 +1,8 @@
-"""Starts an agent on a host where we have a shell, and finds out why it did not start.
+"""Starts an agent through a shell on its host, and finds out why it did not start.
 
-The command line is constant text, but for a number of seconds: the interpreter's path and the user's prefix come after
-it on standard input, where nobody else on the host can see them. What the user's shell or the prefix prints is skipped:
-the agent's own output begins behind a mark.
+The command line is constant, but for a number of seconds. The interpreter's path and the user's prefix follow on
+standard input, which other users of the host cannot read. The agent's output begins behind a mark; what the user's
+shell or the prefix prints before is skipped.
 """
 
 import math
@@ -30,12 +30,12 @@ _COMMAND = (
     "exec sh -c 's=sh; command -v bash >/dev/null 2>&1 && s=bash; exec $s -c \"$0\"' "
     "'IFS= read -r {limit}line; eval \"$line\"'"
 )
-_LIMIT = "${{BASH_VERSION:+-t{seconds}}} "  # other shells know no limit
-_LEAST_SECONDS = 5  # for one line, which is sent at once
+_LIMIT = "${{BASH_VERSION:+-t{seconds}}} "  # other shells have no limit
+_LEAST_SECONDS = 5  # for one line, which is sent immediately
 MARK = b"\x01hvdrun-agent\x02"
 _PREFIX_MARK = b"\x01hvdrun-prefix\x02"  # a line with the prefix' exit code follows
 _STATUS = re.compile(re.escape(_PREFIX_MARK) + rb"(\d+)\n")
-_PREFIX_FAILED = 121  # an exit code that nothing else has
+_PREFIX_FAILED = 121  # an exit code that no shell or agent has
 _DIRECTORY_MISSING = 122  # the same
 _GARBAGE_BYTES = 16 * 1024
 _NOT_EXECUTABLE = 126
@@ -46,10 +46,10 @@ _NOT_FOUND = 127
 class RemoteAgent:
     """How to start an agent.
 
-    python: the interpreter there. prefix: shell commands that prepare its environment; for bash, if there is one.
-    directory: what the workers need to exist there; it may be the prefix that brings it.
+    python: the interpreter there. prefix: shell commands that prepare its environment; bash runs them, else sh.
+    directory: the workers' folder, which has to exist after the prefix.
     wrapper: the words of a program that runs the interpreter, in a container for example.
-    patience_seconds: how long it may hear nothing before it has been told of the job; None: without a limit.
+    patience_seconds: how long the agent waits for the next order until the job begins; None: without a limit.
     """
 
     python: str
@@ -59,7 +59,7 @@ class RemoteAgent:
     wrapper: tuple[str, ...] = ()
 
     def command(self) -> str:
-        """Starts a shell, which waits for one line no longer than for orders: its host may be cut off meanwhile."""
+        """The command of a shell that runs one line. It waits for the line no longer than an agent for orders."""
         if self.patience_seconds is None:
             return _COMMAND.format(limit="")
         seconds = max(_LEAST_SECONDS, math.ceil(self.patience_seconds))
@@ -74,29 +74,29 @@ class RemoteAgent:
             parts.append(f"p=$(printf '{_write_octal(self.prefix)}')")
             failed = f"printf '{_write_octal(_PREFIX_MARK.decode())}%s\\n' $s >&2; exit {_PREFIX_FAILED}"
             parts.append(f'eval "$p" </dev/null || {{ s=$?; {failed}; }}')
-        if self.directory is not None:  # the wrapper's words may name files in it
+        if self.directory is not None:  # the wrapper may name files of the folder
             check = "cd" if self.wrapper else "[ -d"
             end = "" if self.wrapper else " ]"
             parts.append(f"{check} \"$(printf '{_write_octal(self.directory)}')\"{end} || exit {_DIRECTORY_MISSING}")
         mark = _write_octal(MARK.decode())
         begin = f"printf '{mark}' >&2; printf '{mark}'"
         run = f"exec {word} -P -m hvdrun.agent"
-        if self.wrapper:  # whatever the wrapper prints is skipped too
+        if self.wrapper:  # so that what the wrapper prints is skipped too
             run = f"exec {shlex.join(self.wrapper)} sh -c {shlex.quote(f'{begin}; {run}')}"
         parts += [run] if self.wrapper else [begin, run]
         return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
 
     def encode_start(self) -> bytes:
-        """What the shell and the agent are sent, in one piece: no agent can wait for its first order for ever."""
+        """The line for the shell and the agent's first order, in one piece, so that every agent gets a first order."""
         return self.script() + codec.encode_order(Wait(self.patience_seconds))
 
     def explain(self, host: str, exit_code: int, errors: bytes, before: bytes) -> TransportError:
         """Why the agent did not start.
 
-        exit_code: of the shell or the interpreter, -1 where there is none.
-        errors: the end of standard error. before: what came on standard output before the mark.
+        exit_code: of the shell or the interpreter; negative if there is none.
+        errors: the end of standard error. before: the output before the mark.
         """
-        if self.prefix is not None and (status := _STATUS.search(errors)):  # a trap of its may have changed the rest
+        if self.prefix is not None and (status := _STATUS.search(errors)):  # its trap may have printed more
             said = _last_line(errors[: status.start()]) or _last_line(errors[status.end() :])
             return RemotePrefixError(host, self.prefix, int(status[1]), said)
         before_mark, mark, after_mark = errors.rpartition(MARK)
@@ -112,7 +112,7 @@ class RemoteAgent:
         if b"Unknown option: -P" in after_mark:
             return PythonTooOldError(host, self.python)
         how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
-        if exit_code == 0 and not mark:  # a shell that reads nothing ends so
+        if exit_code == 0 and not mark:  # as of a shell that reads nothing
             how = f"{how}: its command must pass standard input on"
         return AgentStartError(host, how, said)
 
@@ -129,7 +129,7 @@ def make_agent(spec: JobSpec) -> RemoteAgent:
 
 
 async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
-    """What came before the agent's own output, and the beginning of that; it is empty where there is none."""
+    """What came before the agent's output, and the beginning of its output; empty if the output ended before."""
     seen = b""
     while chunk := await read():
         seen += chunk
@@ -141,18 +141,18 @@ async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]
 
 
 def last_words(errors: bytes) -> str:
-    """What an agent that had started said last on standard error."""
+    """The last line that a started agent wrote to standard error."""
     return _last_line(errors.rpartition(MARK)[2])
 
 
 def add_last_words(how: str, errors: bytes) -> str:
-    """How an agent ended, and what it said last."""
+    """How an agent ended, with its last words."""
     last = last_words(errors)
     return f"{how}: {last}" if last else how
 
 
 def _write_octal(text: str) -> str:
-    """For printf: the text may hold newlines, and what is sent is one line."""
+    """The text for printf, in one line: it may have newlines."""
     return "".join(f"\\{byte:03o}" for byte in text.encode(errors="surrogateescape"))
 
 

@@ -1,1 +1,1 @@
-"""The way to an agent on another machine: an ssh connection. Nothing outside this package knows paramiko."""
+"""The transport over ssh. Only this package imports paramiko."""

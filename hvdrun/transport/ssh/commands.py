@@ -1,4 +1,4 @@
-"""Runs the commands of the ssh configuration: those of `Match exec`, and ProxyCommand."""
+"""The commands of the ssh configuration: those of `Match exec`, and ProxyCommand."""
 
 import contextlib
 import os
@@ -15,38 +15,38 @@ LIMIT_SECONDS = 10.0
 
 
 def find_shell() -> str:
-    """The shell in which ssh runs the commands of its configuration."""
+    """The shell that ssh uses for the commands of its configuration."""
     return os.environ.get("SHELL") or "/bin/sh"
 
 
 class MatchCommands:
-    """The commands that have run or are running; for use from many threads.
+    """Runs the commands of `Match exec`, each once for a host; several threads may call it.
 
-    A command runs in a session of its own, so that it ends as a whole: at its limit, and with `close`.
+    A command leads a session, so that its limit and `close` end all its processes.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._verdicts: dict[tuple[str, str], Future[bool]] = {}
+        self._results: dict[tuple[str, str], Future[bool]] = {}
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_closed = False
 
     def succeeds(self, host: str, command: str) -> bool:
-        """The command of this host has ended with 0; who asks while it runs waits for it."""
+        """The command of this host ends with 0; a second caller waits for the first one's command."""
         with self._lock:
-            verdict = self._verdicts.get((host, command))
-            is_first = verdict is None
-            if verdict is None:
-                verdict = self._verdicts[host, command] = Future()
+            result = self._results.get((host, command))
+            is_first = result is None
+            if result is None:
+                result = self._results[host, command] = Future()
         if is_first:
             try:
-                verdict.set_result(self._run(command))
-            except (OSError, ValueError):  # no such shell, no process is to be had, or the command has a null character
-                verdict.set_result(False)
-        return verdict.result()
+                result.set_result(self._run(command))
+            except (OSError, ValueError):  # no such shell, no more processes, or the command has a null character
+                result.set_result(False)
+        return result.result()
 
     def close(self) -> None:
-        """End the commands that run; none is started any more."""
+        """Kill the commands that run; start no more."""
         with self._lock:
             self._is_closed = True
             for process in self._running:
@@ -77,7 +77,7 @@ class MatchCommands:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that has not been reaped, and what it has started."""
+    """Kill the session of a process that has not been reaped."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -86,9 +86,12 @@ _CLOSE_SECONDS = 2.0
 
 
 class ProxyCommand:
-    """A running command; `socket` is its other end.
+    """A running ProxyCommand.
 
-    A real socket, so that paramiko's limits hold; paramiko's own class for this knows no limit for a write.
+    socket: connected with the command's standard input and output.
+    has_failed: after `close`: the command had ended by itself, with another exit code than 0.
+
+    paramiko.ProxyCommand has no limit for a write, and no shell.
     """
 
     def __init__(self, host: str, command: str) -> None:
@@ -99,7 +102,7 @@ class ProxyCommand:
             self._errors.close()
             raise
         try:
-            self._process = subprocess.Popen(  # ssh runs it so as well; in a session of its own, to be ended as a whole
+            self._process = subprocess.Popen(  # as ssh does; its session is killed as a whole
                 [find_shell(), "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
@@ -116,7 +119,7 @@ class ProxyCommand:
         self.has_failed = False
 
     def close(self) -> str:
-        """End the command; what it had to say, if it ended by itself. Blocks for a moment."""
+        """End the command; the last line that it wrote, else how it ended. Blocks for up to a few seconds."""
         self.socket.close()
         try:
             code: int | None = self._process.wait(_CLOSE_SECONDS / 10)

@@ -1,8 +1,11 @@
 """The user's ssh configuration and the machine's: what `ssh` itself would do for a host.
 
-The first value of a keyword counts. The files are gone through a second time, under the name that the first time has
-led to, where they ask for it (Match final, CanonicalizeHostname). A section with a condition that is not known here
-(Match localnetwork, ...) does not apply.
+The first value of a keyword counts. Files with Match final or CanonicalizeHostname are read a second time, under the
+name that the first time has found. A section with an unknown condition (Match localnetwork, ...) does not apply.
+
+paramiko.SSHConfig is not used: of the configurations in tests/hvdrun/transport/ssh/test_openssh.py it reads half in
+another way than ssh. It has no Include, no comments behind arguments, no Match tagged and no check of values, its Match
+exec has no limit of time, and its Match final and quotes differ.
 """
 
 import ipaddress
@@ -19,7 +22,7 @@ DEFAULT_PORT = 22
 LAST_PORT = 65_535
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _LISTS = frozenset({"identityfile", "certificatefile"})  # each line adds one
-_WORDS = frozenset({"userknownhostsfile", "globalknownhostsfile", "canonicaldomains"})  # a line has several
+_WORDS = frozenset({"userknownhostsfile", "globalknownhostsfile", "canonicaldomains"})  # a line may have several
 _SINGLE = frozenset({
     "addressfamily", "canonicalizefallbacklocal", "canonicalizehostname", "canonicalizemaxdots", "connecttimeout",
     "hashknownhosts", "hostkeyalias", "hostname", "identitiesonly", "identityagent", "port", "revokedhostkeys",
@@ -32,9 +35,9 @@ Settings = Mapping[str, tuple[str, ...]]
 
 
 class SshConfig:
-    """Answers what is configured for a host; read once, asked for many, from any thread.
+    """The configuration of all hosts; several threads may look hosts up.
 
-    home: the user's home directory. names: the hosts that have a section of their own.
+    home: the user's home directory. names: the hosts that a Host line names without wildcards.
     commands: runs the commands of `Match exec`.
     """
 
@@ -46,36 +49,36 @@ class SshConfig:
 
     @classmethod
     def read(cls, home: Path, system: Path = _SYSTEM, commands: MatchCommands | None = None) -> "SshConfig":
-        """Read the files of the user and of the machine; what is not there says nothing.
+        """Read the files of the user and of the machine; a missing file is empty.
 
         Raises:
-            ValueError: a line of theirs cannot be understood.
+            ValueError: a line is wrong.
         """
         user = home / ".ssh" / "config"
         return cls([read_file(file, file.parent, home) for file in (user, system)], home, commands)
 
     def lookup(self, host: str, user: str | None = None, port: int | None = None) -> Settings:
-        """What is configured for a host: keywords in small letters -> their words; `hostname` is always there.
+        """The configuration of a host: lower-case keyword -> arguments. It always has `hostname`.
 
-        The given user and port win over what is configured, in the conditions of sections too.
+        The given user and port replace the configured ones, also in the conditions of sections.
 
         Raises:
-            BadSshConfigError: it cannot be understood.
+            BadSshConfigError: the configuration is wrong.
         """
         try:
-            return _Reading(self.home, self._commands, host, user, port).run(self._files)
+            return _Lookup(self.home, self._commands, host, user, port).run(self._files)
         except ValueError as error:
             raise BadSshConfigError(host, str(error)) from error
 
 
-class _Reading:
-    """One host's way through the files."""
+class _Lookup:
+    """The lookup of one host."""
 
     def __init__(self, home: Path, commands: MatchCommands, host: str, user: str | None, port: int | None) -> None:
         self._home = home
         self._commands = commands
         self._original = host
-        self._name = host  # which sections are for
+        self._name = host  # which Host lines are compared with
         self._is_final = False
         self._wants_final = False
         self._values: dict[str, tuple[str, ...]] = {}
@@ -89,14 +92,14 @@ class _Reading:
             self._apply(statements, is_active=True)
         self._name = self._canonicalize(self._find_address())
         self._values["hostname"] = (self._name,)
-        if self._wants_final or self._says("canonicalizehostname") in {"yes", "true", "always"}:
+        if self._wants_final or self._get("canonicalizehostname") in {"yes", "true", "always"}:
             self._is_final = True
             for statements in files:
                 self._apply(statements, is_active=True)
         return self._values
 
     def _apply(self, statements: Iterable[Statement], *, is_active: bool) -> None:
-        """Take what is in the sections for this host; where the inclusion of a file is not, nothing of it is."""
+        """Take the settings of the sections for this host; is_active: the section that includes these statements is."""
         can_match = is_active
         for statement in statements:
             match statement.keyword:
@@ -136,10 +139,10 @@ class _Reading:
             values.setdefault(keyword, words)
 
     def _meets(self, statement: Statement) -> bool:
-        """The conditions of a Match line are met; commands run only where those before them are.
+        """The conditions of a Match line are met. A command runs only if the conditions before it are.
 
         Raises:
-            ValueError: the line cannot be understood.
+            ValueError: the line is wrong.
         """
         words = statement.words
         if not words:
@@ -165,7 +168,7 @@ class _Reading:
         return is_met
 
     def _judge(self, name: str, argument: str) -> bool:
-        user = self._says("user") or name_user()
+        user = self._get("user") or name_user()
         match name:
             case "host":
                 return fits_any(self._find_address().lower(), argument.lower().split(","))
@@ -176,41 +179,41 @@ class _Reading:
             case "localuser":
                 return fits_any(name_user(), argument.split(","))
             case "tagged":
-                return fits_any(self._says("tag") or "", argument.split(","))
+                return fits_any(self._get("tag") or "", argument.split(","))
             case _:
-                port = int(self._says("port") or DEFAULT_PORT)
-                alias, address = self._says("hostkeyalias"), self._find_address()
+                port = int(self._get("port") or DEFAULT_PORT)
+                alias, address = self._get("hostkeyalias"), self._find_address()
                 tokens = make_tokens(
                     self._original, address=address, port=port, user=user, alias=alias or address, home=self._home
                 )
                 return self._commands.succeeds(self._original, expand_tokens(argument, tokens))
 
-    def _says(self, keyword: str) -> str | None:
+    def _get(self, keyword: str) -> str | None:
         return self._values[keyword][0] if keyword in self._values else None
 
     def _find_address(self) -> str:
-        configured = self._says("hostname")
+        configured = self._get("hostname")
         if configured is None or self._is_final:
             return configured or self._name
         return expand_tokens(configured, {"%": "%", "h": self._name})
 
     def _canonicalize(self, address: str) -> str:
-        """The name that ssh goes on with: an address as it is usually written, and a name with its domain if asked.
+        """The canonical name: an address in its usual form; a name with its domain, if CanonicalizeHostname wants that.
 
         Raises:
-            ValueError: no domain has the name, and there is to be one.
+            ValueError: no domain has the name, and CanonicalizeFallbackLocal is no.
         """
         literal = _read_address(address)
         if literal is not None:
             return literal
         address = address.lower()
-        wanted = self._says("canonicalizehostname")
-        is_direct = all((self._says(way) or "none") == "none" for way in ("proxycommand", "proxyjump"))
+        wanted = self._get("canonicalizehostname")
+        is_direct = all((self._get(way) or "none") == "none" for way in ("proxycommand", "proxyjump"))
         if wanted not in {"yes", "true", "always"} or not (is_direct or wanted == "always"):
             return address
         if address.endswith("."):
             candidates = [address]
-        elif address.count(".") > int(self._says("canonicalizemaxdots") or 1):
+        elif address.count(".") > int(self._get("canonicalizemaxdots") or 1):
             return address
         else:
             domains = self._values.get("canonicaldomains", ())
@@ -218,18 +221,18 @@ class _Reading:
         for candidate in candidates:
             if _resolves(candidate):
                 return candidate.removesuffix(".")
-        if self._says("canonicalizefallbacklocal") in {"no", "false"}:
+        if self._get("canonicalizefallbacklocal") in {"no", "false"}:
             raise ValueError(f"no CanonicalDomains has {address!r}, and CanonicalizeFallbackLocal is no")
         return address
 
 
 def _check_port(text: str, where: str) -> None:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= LAST_PORT):
-        raise ValueError(f"{where}: Port {text!r} is no port")
+        raise ValueError(f"{where}: Port {text!r} is not a port number")
 
 
 def _read_address(text: str) -> str | None:
-    """The usual form of an IP address; None where the text is a name."""
+    """The usual form of an IP address; None if the text is a name."""
     try:
         found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):

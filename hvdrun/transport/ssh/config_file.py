@@ -1,4 +1,4 @@
-"""Reads one ssh configuration file, with the files that it includes, into statements; its tokens and patterns."""
+"""The syntax of an ssh configuration file: statements, included files, tokens and patterns."""
 
 import glob
 import hashlib
@@ -21,7 +21,7 @@ _ESCAPABLE = frozenset("'\"\\")
 class Statement:
     """A keyword with its arguments.
 
-    where: the file and the line, for an error. keyword: in small letters. rest: the arguments as they are written.
+    where: the file and the line, for an error. keyword: in lower case. rest: the arguments as they are written.
     included: for Include, the statements of each file.
     """
 
@@ -35,18 +35,18 @@ class Statement:
         """The arguments, without quotes and a trailing comment.
 
         Raises:
-            ValueError: a quote has no end.
+            ValueError: a quote is not closed.
         """
         return split_words(self.rest, self.where)
 
 
 def read_file(file: Path, folder: Path, home: Path, depth: int = 0) -> tuple[Statement, ...]:
-    """The statements of a file; one that is not there has none.
+    """The statements of a file; a missing file has none.
 
-    folder: where relative names of included files are looked for.
+    folder: relative names of included files start here.
 
     Raises:
-        ValueError: it cannot be understood.
+        ValueError: a line is wrong.
     """
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
@@ -59,7 +59,7 @@ def split_words(text: str, where: str) -> list[str]:
     """Split as OpenSSH does: quotes of both kinds, backslashes before quotes, and comments that begin a word.
 
     Raises:
-        ValueError: a quote has no end.
+        ValueError: a quote is not closed.
     """
     words: list[str] = []
     position = 0
@@ -85,7 +85,7 @@ def split_words(text: str, where: str) -> list[str]:
                 word += letter
             position += 1
         if quote:
-            raise ValueError(f"{where}: a quote has no end")
+            raise ValueError(f"{where}: a quote is not closed")
         words.append(word)
     return words
 
@@ -117,9 +117,9 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def make_tokens(original: str, *, address: str, port: int, user: str, alias: str | None, home: Path) -> dict[str, str]:
-    """What each token stands for.
+    """The value of each token.
 
-    original: the host as it was asked for. address: where that leads. alias: its HostKeyAlias.
+    original: the host's name as the user gave it. address: its HostName. alias: its HostKeyAlias.
     """
     here = socket.gethostname()
     connection = f"{here}{address}{port}{user}".encode()
@@ -143,12 +143,12 @@ def expand_tokens(text: str, tokens: Mapping[str, str]) -> str:
     """The text with its tokens replaced.
 
     Raises:
-        ValueError: it has a token that stands for nothing here.
+        ValueError: a token is unknown.
     """
 
     def replace(match: re.Match[str]) -> str:
         if match[1] not in tokens:
-            raise ValueError(f"{match[0]!r} in {text!r} stands for nothing")
+            raise ValueError(f"the token {match[0]!r} in {text!r} is unknown")
         return tokens[match[1]]
 
     return _TOKEN.sub(replace, text)
@@ -158,7 +158,7 @@ def expand_path(text: str, tokens: Mapping[str, str], home: Path) -> Path:
     """The path with a leading ~, tokens and ${variables} replaced.
 
     Raises:
-        ValueError: it has a token or a variable that stands for nothing.
+        ValueError: a token is unknown, or a variable is not set.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -171,13 +171,13 @@ def expand_path(text: str, tokens: Mapping[str, str], home: Path) -> Path:
 
 
 def expand_home(text: str, home: Path) -> str:
-    """The text with a leading ~ or ~user replaced; an unknown user's stays."""
+    """The text with a leading ~ or ~user replaced; ~user stays if the user is unknown."""
     if text == "~" or text.startswith("~/"):
         return f"{home}{text[1:]}"
     return os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises for an unknown user
 
 
 def fits_any(name: str, patterns: Iterable[str]) -> bool:
-    """Some pattern fits, and none that begins with !; brackets, as around an address with a port, are not special."""
+    """A pattern fits, and no fitting one begins with !. Brackets, as around an address with a port, are not special."""
     fitting = [pattern for pattern in patterns if fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]"))]
     return bool(fitting) and not any(pattern.startswith("!") for pattern in fitting)

@@ -1,7 +1,7 @@
-"""Connects to a host, directly, through jump hosts or through a command, and tries again where the server was busy.
+"""Connects to a host, directly, through jump hosts or through a command, and tries again if the server was busy.
 
-sshd drops connections at random, without a word, when too many are not yet logged in (MaxStartups, 10 by default):
-those are tried again after a pause that grows and differs from attempt to attempt, until the limit.
+sshd drops connections at random, without a message, while too many logins are in progress (MaxStartups, 10 by default).
+hvdrun tries these again until the limit, after a pause that grows and has a random part.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from hvdrun.transport.ssh.target import Target
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 3.0
-_UNACKNOWLEDGED_SECONDS = 20  # what we sent and nobody confirmed: the peer, or the way to it, is gone
+_UNACKNOWLEDGED_SECONDS = 20  # a peer that acknowledges nothing for so long is lost
 _LIKENESS = 0.75
 
 Address = tuple[socket.AddressFamily, tuple[Any, ...]]
@@ -41,14 +41,14 @@ Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A host that we are logged in to, and what leads there."""
+    """A host that we are logged in to, with the jump host or command that the connection uses."""
 
     client: paramiko.Transport
     via: "Connection | None" = None
     proxy: ProxyCommand | None = None
 
     def close(self) -> None:
-        """End it, and what leads there. May block for a moment."""
+        """Close it, and what it uses. Blocks for up to a few seconds."""
         self.client.close()
         self.client.sock.close()
         if self.proxy is not None:
@@ -61,7 +61,7 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
     """Connect and log in.
 
     Raises:
-        LaunchError: it cannot be; one of the classes in `failures`.
+        LaunchError: one of the classes in `failures`.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -80,7 +80,7 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
                     dropped = error
                 elif dropped is None:
                     raise
-                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads attempts; nothing to guess
+                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads attempts; no secret
                 if loop.time() + wait >= deadline:
                     raise ConnectionDroppedError(
                         *target.where,
@@ -109,12 +109,12 @@ async def _try(target: Target, via: Connection | None, deadline: float, limit_se
     """One attempt.
 
     Raises:
-        DroppedError: the server ended it; worth another.
+        DroppedError: the server ended the connection; another attempt may succeed.
     """
     proxy: ProxyCommand | None = None
     connected: Any
     if via is not None:
-        connected = await _pass_through(target, via, deadline)
+        connected = await _connect_through(target, via, deadline)
     elif target.proxy_command is not None:
         proxy = ProxyCommand(target.host, target.proxy_command)
         connected = proxy.socket
@@ -140,7 +140,7 @@ async def _connect(target: Target, deadline: float, limit_seconds: float) -> soc
     addresses = await _look_up(target, limit_seconds)
     failures: list[OSError] = []
     for left, (family, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        share = max(deadline - loop.time(), 0.0) / left  # an address that swallows everything leaves time for the next
+        share = max(deadline - loop.time(), 0.0) / left  # so that a silent address leaves time for the next
         connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             async with asyncio.timeout(share):
@@ -169,20 +169,20 @@ async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
     except TimeoutError as error:
         raise TimedOutError(*target.where, limit_seconds, "looking up its address") from error
     except (socket.gaierror, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no host name"
+        reason = getattr(error, "strerror", None) or "not a host name"
         raise UnknownHostError(target.host, target.address, str(reason).lower(), _suggest(target)) from error
     return [(info[0], info[4]) for info in found]
 
 
 def _suggest(target: Target) -> str | None:
-    """A name that is known and close; anything else would be a guess."""
+    """The most similar name of the configuration and the known_hosts files; None if none is similar."""
     known = (list_names(target.known_hosts) | target.configured_names) - {target.host}
     close = get_close_matches(target.host, sorted(known), n=1, cutoff=_LIKENESS)
     return close[0] if close else None
 
 
 def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) -> Exception:
-    """The failure that says most, of those of all addresses."""
+    """The most telling failure of all addresses."""
     for failure in failures:
         if isinstance(failure, ConnectionResetError | ConnectionAbortedError):
             return DroppedError("it reset the connection")
@@ -194,8 +194,8 @@ def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) 
     return UnreachableError(*target.where, (reason or "it has no address").lower())
 
 
-async def _pass_through(target: Target, via: Connection, deadline: float) -> paramiko.Channel:
-    """A way to the host through a jump host that we are logged in to."""
+async def _connect_through(target: Target, via: Connection, deadline: float) -> paramiko.Channel:
+    """A channel to the host through a jump host that we are logged in to."""
     jump = f"the jump host {target.via.host!r}" if target.via is not None else "the jump host"
     remaining = max(deadline - asyncio.get_running_loop().time(), 0.1)
     work = functools.partial(
@@ -204,7 +204,7 @@ async def _pass_through(target: Target, via: Connection, deadline: float) -> par
     try:
         return await in_thread(work)
     except paramiko.ChannelException as error:
-        reason = f"from there, {target.address} port {target.port} cannot be connected to ({error.text.lower()})"
+        reason = f"it cannot connect to {target.address} port {target.port} ({error.text.lower()})"
         raise JumpFailedError(target.host, jump, reason) from error
     except (paramiko.SSHException, OSError, EOFError) as error:
         reason = f"the connection to it ended, or it did not answer in time ({error})"

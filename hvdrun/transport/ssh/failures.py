@@ -1,4 +1,4 @@
-"""Why a host could not be reached over ssh: each failure one sentence with its remedy."""
+"""Why a host could not be reached over ssh: each failure is one sentence with its remedy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +11,10 @@ class SshError(TransportError):
 
 
 class BadSshConfigError(SshError):
-    """What an ssh configuration file says for this host cannot be understood.
+    """The ssh configuration for this host is wrong.
 
-    Cause: `~/.ssh/config` has a line that cannot be understood.
-    Remedy: `ssh -G HOST` shows the fault. Mend the line.
+    Cause: `~/.ssh/config` has a line that hvdrun cannot read.
+    Remedy: `ssh -G HOST` shows the error. Correct the line.
     """
 
     def __init__(self, host: str, reason: str) -> None:
@@ -22,7 +22,7 @@ class BadSshConfigError(SshError):
 
 
 class UnknownHostError(SshError):
-    """The name leads to no address.
+    """The name has no address.
 
     Cause: The name is misspelled, or no name server knows it.
     Remedy: Check the spelling, or give the address.
@@ -34,8 +34,8 @@ class UnknownHostError(SshError):
         super().__init__(host, f"the host {name} cannot be found ({reason}): {remedy}")
 
 
-class ConnectionRefusedError(SshError):  # noqa: A001 - says what it is; the builtin one is an OSError, and never meant here
-    """Nobody listens on the ssh port.
+class ConnectionRefusedError(SshError):  # noqa: A001 - the builtin one is an OSError, which this package never means
+    """No program listens on the ssh port.
 
     Cause: No ssh server runs on that port of the host.
     Remedy: Start one, or give its port with `--ssh-port`.
@@ -45,12 +45,12 @@ class ConnectionRefusedError(SshError):  # noqa: A001 - says what it is; the bui
         super().__init__(
             host,
             f"the host {host!r} refused the ssh connection to {address} port {port}: start an ssh server there, or "
-            "give the port that it listens on with --ssh-port.",
+            "give the port of its ssh server with --ssh-port.",
         )
 
 
 class UnreachableError(SshError):
-    """The network has no way to the host, or broke the connection off.
+    """The network has no route to the host, or broke the connection.
 
     Cause: The host is down, or the network has no route to it.
     Remedy: Check the host, the network, and the firewalls between.
@@ -60,12 +60,12 @@ class UnreachableError(SshError):
         super().__init__(
             host,
             f"the host {host!r} cannot be reached at {address} port {port} ({reason}): check that it is up, and the "
-            "network and firewalls on the way.",
+            "network and the firewalls between.",
         )
 
 
 class TimedOutError(SshError):
-    """The host did not answer in time; `stage` says what was waited for.
+    """The host did not answer in time; `stage` says which step took too long.
 
     Cause: A firewall drops the packets, the host is down, or another program has the port.
     Remedy: Check with `ssh -v HOST`.
@@ -75,12 +75,12 @@ class TimedOutError(SshError):
         super().__init__(
             host,
             f"the host {host!r} at {address} port {port} gave no answer within {seconds:g} s ({stage}): check that it "
-            "is up, that this is its ssh port, and the firewalls on the way.",
+            "is up, that this is its ssh port, and the firewalls between.",
         )
 
 
 class ConnectionDroppedError(SshError):
-    """The server ended every connection before anybody could log in.
+    """The server ended every connection before the login.
 
     Cause: The server admits few logins at a time, or has banned this address.
     Remedy: See its log. Raise `MaxStartups` in its sshd_config.
@@ -98,7 +98,7 @@ class ConnectionDroppedError(SshError):
 
 
 class NotSshError(SshError):
-    """Something listens on the port, but it does not speak ssh as hvdrun does.
+    """The port belongs to another program, or the server and hvdrun have no cipher in common.
 
     Cause: The port belongs to another program, or the server offers only old ciphers.
     Remedy: Check `--ssh-port`, and `ssh -v HOST`.
@@ -113,14 +113,14 @@ class NotSshError(SshError):
 
 
 class JumpFailedError(SshError):
-    """The way to the host leads over another, or through a command, and ends there.
+    """The connection through a jump host or a command failed.
 
-    Cause: The host is reached through another one (`ProxyJump`, `ProxyCommand`), where the connection ends.
-    Remedy: `ssh HOST true` must work by the same way.
+    Cause: The host is reached through another one (`ProxyJump`, `ProxyCommand`), and that connection failed.
+    Remedy: Make `ssh HOST true` work.
     """
 
     def __init__(self, host: str, jump: str, reason: str) -> None:
-        super().__init__(host, f"the way to the host {host!r} through {jump} failed: {reason.rstrip('.')}.")
+        super().__init__(host, f"the connection to the host {host!r} through {jump} failed: {reason.rstrip('.')}.")
         self.jump = jump
         self.reason = reason
 
@@ -141,12 +141,12 @@ class TunnelRefusedError(SshError):
 
 
 class AuthenticationFailedError(SshError):
-    """The server let nobody in with what there was.
+    """The server accepted none of the keys.
 
     Cause: No key of yours is in the `authorized_keys` of that user, or a key has a passphrase.
     Remedy: `ssh-copy-id HOST`, `ssh-add`, or name the key with `-i`.
 
-    methods: what the server allows. tried: the keys that it refused. unusable: keys that could not be used, with why.
+    methods: what the server allows. tried: the keys that it refused. unusable: keys that could not be used, and why.
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class AuthenticationFailedError(SshError):
 
 
 class HostKeyUnknownError(SshError):
-    """No known_hosts file has a key for the host, nor one that has certified it.
+    """No known_hosts file has the key of the host, or the key of an authority that has certified it.
 
     Cause: You have never logged in to the host from here.
     Remedy: Log in once with ssh and compare the fingerprint, or add `--ssh-accept-new`.
 
-    certificate: why the certificate that the host shows is not accepted; None where it shows none.
+    certificate: why the host's certificate is not accepted; None if it has none.
     """
 
     def __init__(self, host: str, name: str, kind: str, fingerprint: str, certificate: str | None = None) -> None:
@@ -198,10 +198,10 @@ class HostKeyUnknownError(SshError):
 
 
 class HostKeyChangedError(SshError):
-    """The host shows another key than the known one; refused, whatever the options.
+    """The host shows another key than the known one. No option accepts it.
 
     Cause: The host was installed anew, or another machine answers in its place.
-    Remedy: If you know that it was installed anew, remove the line that the sentence names.
+    Remedy: If you know that it was installed anew, remove the line that the message names.
     """
 
     def __init__(self, host: str, name: str, kind: str, fingerprint: str, *, file: Path, line: int) -> None:
@@ -216,7 +216,7 @@ class HostKeyChangedError(SshError):
 
 
 class HostKeyRevokedError(SshError):
-    """The host shows a key, or a certificate by a key, that a file marks as revoked.
+    """A file marks the host's key, or the key that has certified it, as revoked.
 
     Cause: A known_hosts file marks the key of the host as revoked.
     Remedy: Give the host a new key or certificate.

@@ -1,6 +1,6 @@
-"""From a connected socket to a session that is logged in, on a host that has proved who it is.
+"""The ssh handshake over a connected socket: agree on keys, verify the host's key, log in.
 
-Everything here blocks, and is meant for a thread of its own; closing the socket from elsewhere ends it.
+All functions block, and are for a thread. Closing the socket in another thread ends them.
 """
 
 import logging
@@ -34,21 +34,21 @@ from hvdrun.transport.ssh.host_keys import (
 from hvdrun.transport.ssh.login import Login
 from hvdrun.transport.ssh.target import Target
 
-_KEEPALIVE_SECONDS = 10  # with dial's limit for what is not acknowledged, a dead peer is noticed within half a minute
-_ALMOST = 0.9  # of a limit: paramiko looks at its clock now and then, and does not say that a limit was the reason
+_KEEPALIVE_SECONDS = 10  # with the limit for acknowledgements in dial.py, a dead peer is noticed within half a minute
+_ALMOST = 0.9  # of a limit: paramiko checks its clock now and then, and does not report that a limit was the reason
 
 
 class DroppedError(Exception):
-    """The server ended the connection before the login, as sshd does beyond its MaxStartups: worth another try."""
+    """The server ended the connection before the login, as sshd does beyond its MaxStartups; try again."""
 
 
 class Client(paramiko.Transport):
-    """paramiko's, which by itself asks for certificates only after all plain keys.
+    """paramiko's connection, with another order of host keys: paramiko asks for certificates after all plain keys.
 
     host_key_kinds: the kinds of host keys to ask for, the best first.
     """
 
-    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, or paramiko's likeness of one
+    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, or a channel of paramiko
         super().__init__(connected)
         self.host_key_kinds: tuple[str, ...] = tuple(self.get_security_options().key_types)
 
@@ -58,14 +58,14 @@ class Client(paramiko.Transport):
         return self.host_key_kinds
 
 
-def shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:  # noqa: ANN401 - a socket, or paramiko's likeness of one
+def shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:  # noqa: ANN401 - a socket, or a channel of paramiko
     """Verify the host, and log in.
 
-    deadline: on the monotonic clock. limit_seconds: the limit that it comes from, for a sentence about it.
+    deadline: on the monotonic clock. limit_seconds: the whole limit, for a message.
 
     Raises:
         DroppedError: the server ended the connection before the login.
-        SshError: it cannot be; one of the classes in `failures`.
+        SshError: one of the classes in `failures`.
     """
     silence_paramiko()
     try:
@@ -87,7 +87,7 @@ def shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: 
 
 
 def silence_paramiko() -> None:
-    """Keep paramiko's own words, tracebacks among them, from standard error: whatever matters is raised."""
+    """Keep paramiko's log, which has tracebacks, from standard error: hvdrun raises what matters."""
     logger = logging.getLogger("paramiko")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
@@ -106,7 +106,7 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
     if failure is None and client.is_active() and client.initial_kex_done:
         return
     if time.monotonic() - started >= remaining * _ALMOST:
-        stage = "it was connected to, but is silent" if not client.remote_version else "agreeing on keys"
+        stage = "it accepted the connection, but is silent" if not client.remote_version else "agreeing on keys"
         raise TimedOutError(*target.where, limit_seconds, stage) from failure
     if isinstance(failure, IncompatiblePeer) or "ndecipherable" in str(failure):
         raise NotSshError(*target.where, str(failure).rstrip(".")) from failure
@@ -114,17 +114,21 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
 
 
 def _describe_drop(client: paramiko.Transport) -> str:
-    return "it closed the connection at once" if not client.remote_version else "it closed the connection midway"
+    return (
+        "it closed the connection immediately"
+        if not client.remote_version
+        else "it closed the connection during the handshake"
+    )
 
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of kind ssh-rsa may sign
 
 
 class HostKey:
-    """What is known of one host's key, under the host's name with its port and without."""
+    """Verifies the key of one host, known under the host's name with its port or without."""
 
     def __init__(self, target: Target) -> None:
-        """Read what the files know.
+        """Read the known_hosts files and the file of revoked keys.
 
         Raises:
             SshError: a file of revoked keys cannot be read.
@@ -136,9 +140,9 @@ class HostKey:
             self._revoked += _read_revoked(target, target.revoked_keys)
 
     def order_kinds(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """Which kinds to ask for: certificates where an authority is known, then keys of which one is known.
+        """The kinds to ask for: certificates if an authority is known, then the kinds of known keys, then the others.
 
-        A server has several, and one that nobody noted proves nothing.
+        A server has several keys, and only a known one proves its identity.
         """
         kinds = tuple(kinds)
         noted = [key.kind for known in self._known for key in known.keys]
@@ -148,10 +152,10 @@ class HostKey:
         return (*(f"{kind}{SUFFIX}" for kind in kinds), *plain) if certified else plain
 
     def verify(self, key: paramiko.PKey) -> None:
-        """Make sure that the host may show this key.
+        """Accept the host's key, or refuse it.
 
         Raises:
-            SshError: it may not, or a new one cannot be noted.
+            SshError: the key is refused, or a new key cannot be added to the known_hosts file.
         """
         target, kind, blob = self._target, key.get_name(), key.asbytes()
         shown = fingerprint(blob)
@@ -177,10 +181,10 @@ class HostKey:
             _remember(target, kind, blob)
 
     def _check(self, known: KnownHost, certificate: HostCertificate) -> None:
-        """An authority that is known for the host has certified it.
+        """Accept a certificate by an authority that is known for the host.
 
         Raises:
-            BadCertificateError: none has.
+            BadCertificateError: it is refused.
         """
         if all(entry.blob != certificate.authority for entry in known.authorities):
             shown = fingerprint(certificate.authority)
@@ -195,7 +199,7 @@ class HostKey:
 
 
 def _read_certificate(key: paramiko.PKey) -> tuple[HostCertificate | None, str | None]:
-    """The certificate that came with the key, or why it cannot be read."""
+    """The certificate of the key, or why it cannot be read; neither if the key has none."""
     if key.public_blob is None:
         return None, None
     try:

@@ -1,7 +1,7 @@
-"""Which keys a host may show: those of known_hosts files, and those that a certificate vouches for.
+"""Host keys: known_hosts files and host certificates.
 
-hvdrun reads known_hosts files by itself, because paramiko knows neither wildcards nor markers, and cannot name the line
-that differs.
+paramiko.HostKeys is not used: it supports neither wildcards nor markers, and does not report the line of a key.
+paramiko checks no host certificates.
 """
 
 import base64
@@ -35,20 +35,20 @@ _LENGTH_BYTES = 4
 
 
 class BadCertificateError(Exception):
-    """A certificate does not hold; half a sentence."""
+    """A certificate is not accepted; half a sentence."""
 
 
 class HostCertificate:
-    """A certificate that a host shows.
+    """A certificate of a host.
 
-    authority: the key that has signed it, as it is on the wire.
+    authority: the key that has signed it, in the encoding of the protocol.
     """
 
     def __init__(self, kind: str, blob: bytes) -> None:
         """Read it.
 
         Raises:
-            BadCertificateError: it is none that can be read.
+            BadCertificateError: it cannot be read.
         """
         self._blob = blob
         self._certificate = _read_certificate(kind, blob)
@@ -59,7 +59,7 @@ class HostCertificate:
         self.authority = _encode(self._signer)
 
     def check(self, name: str, now: float) -> None:
-        """Make sure that it lets its key speak for the host of this name.
+        """Check that it certifies the host of this name.
 
         Raises:
             BadCertificateError: it does not.
@@ -71,19 +71,19 @@ class HostCertificate:
         except (InvalidSignature, ValueError) as error:
             raise BadCertificateError("its signature is wrong") from error
         if self._certificate.type is not SSHCertificateType.HOST:
-            raise BadCertificateError("it is a user's")
+            raise BadCertificateError("it is for a user, not for a host")
         if now < self._certificate.valid_after:
             raise BadCertificateError(f"it is not valid before {_show_time(self._certificate.valid_after)}")
         if now >= self._certificate.valid_before:
             raise BadCertificateError(f"it has expired at {_show_time(self._certificate.valid_before)}")
         if self._certificate.critical_options:
-            raise BadCertificateError("it has critical options, which nobody knows of hosts")
+            raise BadCertificateError("it has critical options, and none is defined for hosts")
         principals = [principal.decode(errors="replace") for principal in self._certificate.valid_principals]
         if principals and name not in principals:
             raise BadCertificateError(f"it is for {', '.join(principals)}, not for {name}")
 
     def _is_signed_with_sha1(self) -> bool:
-        """The signature, as long as the key and behind its length, ends the certificate; before it stands its kind."""
+        """Look at the end of the certificate: the kind and length of the signature, and the signature."""
         if not isinstance(self._signer, RSAPublicKey):
             return False
         size = _LENGTH_BYTES + (self._signer.key_size + 7) // 8
@@ -91,10 +91,10 @@ class HostCertificate:
 
 
 def read_subject(kind: str, blob: bytes) -> bytes:
-    """The key that a certificate is for, as it is on the wire.
+    """The key that a certificate is for, in the encoding of the protocol.
 
     Raises:
-        BadCertificateError: it is none that can be read.
+        BadCertificateError: it cannot be read.
     """
     return _encode(_read_certificate(kind, blob).public_key())
 
@@ -116,7 +116,7 @@ def _encode(key: SSHCertPublicKeyTypes) -> bytes:
 def _show_time(seconds: int) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):  # the end of time, or beyond
+    except (OverflowError, OSError, ValueError):  # beyond the range of datetime
         return f"{seconds} s after 1970"
 
 
@@ -126,7 +126,7 @@ _REVOCATION_LIST = b"SSHKRL\n\0"
 
 
 class Marker(StrEnum):
-    """What a line says of its key, other than that the host may show it."""
+    """A line's marker; a line without one has a key of the host."""
 
     REVOKED = "@revoked"
     AUTHORITY = "@cert-authority"
@@ -144,7 +144,7 @@ class KnownKey:
     blob: bytes
 
     def is_for(self, name: str) -> bool:
-        """The line speaks of this host."""
+        """The line is for this host."""
         if self.names.startswith("|"):
             return _matches_hash(self.names, name)
         return fits_any(name, self.names.lower().split(","))
@@ -152,10 +152,9 @@ class KnownKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
-    """What the files know of one host.
+    """The lines for one host.
 
-    keys: those that it may show. authorities: those that may certify it. revoked: those that nobody may show, nor
-    certify with.
+    keys: of the host. authorities: keys that may certify it. revoked: keys that are refused, also of an authority.
     """
 
     name: str
@@ -170,7 +169,7 @@ def name_host(address: str, port: int) -> str:
 
 
 def find_known(files: Iterable[Path], name: str) -> KnownHost:
-    """What these files know of a host; files that are not there know nothing."""
+    """The lines of these files for a host; a missing file has none."""
     lines = [key for file in files for key in _read(file) if key.is_for(name)]
 
     def choose(marker: Marker | None) -> tuple[KnownKey, ...]:
@@ -180,11 +179,11 @@ def find_known(files: Iterable[Path], name: str) -> KnownHost:
 
 
 def read_revoked(file: Path) -> tuple[KnownKey, ...]:
-    """The keys of a file that lists revoked ones alone, one a line.
+    """The keys of a file of revoked keys, one a line.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such list.
+        OSError: the file cannot be read.
+        ValueError: it has another format.
     """
     data = file.read_bytes()
     if data.startswith(_REVOCATION_LIST):
@@ -195,13 +194,13 @@ def read_revoked(file: Path) -> tuple[KnownKey, ...]:
 
 
 def list_names(files: Iterable[Path]) -> set[str]:
-    """The host names that stand in these files in plain text."""
+    """The host names in these files that are not hashed and have no wildcards."""
     names = {name for file in files for key in _read(file) for name in key.names.split(",")}
     return {name for name in names if not set(name) & set("|*?![")}
 
 
 def add_known(file: Path, name: str, kind: str, blob: bytes, *, hashed: bool = False) -> None:
-    """Add a host's key to a file, unless it is there already; other processes may do the same.
+    """Add a host's key to a file, unless the file has it; other processes may do the same.
 
     Raises:
         OSError: the file cannot be written.

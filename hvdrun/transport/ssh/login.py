@@ -1,6 +1,6 @@
-"""Logs in with keys: those that were asked for, the ssh agent's, and those that ssh would try unasked.
+"""Logs in with keys: those of the configuration or -i, the ssh agent's, and ssh's default ones.
 
-Never with a password: hundreds of hosts cannot each ask for one.
+There is no login with a password, for which hundreds of hosts would have to ask.
 """
 
 import copy
@@ -17,11 +17,11 @@ from hvdrun.transport.ssh.failures import AuthenticationFailedError
 from hvdrun.transport.ssh.host_keys import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.target import Target
 
-_AGENT_SECONDS = 10.0  # an ssh agent that asks its user to confirm a key may take a moment
+_AGENT_SECONDS = 10.0  # an ssh agent may ask its user to confirm a key
 
 
 class SshAgent(AgentSSH):
-    """The ssh agent at a socket of the configuration's choice; paramiko's own class knows only SSH_AUTH_SOCK."""
+    """The ssh agent at the socket that the configuration names; paramiko.Agent supports only SSH_AUTH_SOCK."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -29,18 +29,18 @@ class SshAgent(AgentSSH):
         self._socket.settimeout(_AGENT_SECONDS)
         try:
             self._socket.connect(path)
-            self._connect(self._socket)  # type: ignore[attr-defined]  # the stubs lack it; there is no other way in
+            self._connect(self._socket)  # type: ignore[attr-defined]  # the stubs lack it
         except BaseException:
             self._socket.close()
             raise
 
     def close(self) -> None:
-        """Leave the agent."""
+        """Close the connection."""
         self._socket.close()
 
 
 class AgentCertificate(AgentKey):
-    """A certificate that the ssh agent holds, with its key; paramiko's own class offers the plain key in its place."""
+    """A certificate that the ssh agent holds; paramiko.AgentKey would offer the plain key instead."""
 
     def asbytes(self) -> bytes:
         """See paramiko."""
@@ -62,7 +62,7 @@ class Login:
         """Log in.
 
         Raises:
-            AuthenticationFailedError: the server refused all there was.
+            AuthenticationFailedError: the server accepted no key.
         """
         if self._needs_no_key():
             return
@@ -80,7 +80,7 @@ class Login:
             self._try_all(self._list_keys(held))
 
     def _needs_no_key(self) -> bool:
-        """The server lets everybody in; else what it allows has been learned."""
+        """The server asks for no key; if it does, note the methods that it allows."""
         try:
             remaining = self._client.auth_none(self._target.user)
         except paramiko.BadAuthenticationType as error:
@@ -105,17 +105,19 @@ class Login:
             except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
                 self._tried.append(name)
                 if not self._client.is_active():
-                    raise self._fail("then the server ended the connection; name the one right key with -i") from error
+                    raise self._fail(
+                        "then the server ended the connection; give only the right key, with -i"
+                    ) from error
                 continue
             self._tried.append(name)
             if not remaining:
                 return
             self._methods = list(remaining)
-            raise self._fail("a key alone is not enough there")
+            raise self._fail("a key alone is not enough")
         raise self._fail()
 
     def _list_keys(self, held: Sequence[AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
-        """All keys in the order in which to try them: a server hangs up after a few wrong ones."""
+        """All keys, the likeliest first: a server ends the connection after a few wrong ones."""
         target = self._target
         by_blob = {_find_offer(key): key for key in held}
         for path in target.certificates:
@@ -130,7 +132,7 @@ class Login:
                 yield from self._list_key(path, by_blob)
 
     def _list_key(self, path: Path, held: Mapping[bytes, AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
-        """A key, and the certificate that lies beside it, unless others were asked for."""
+        """A key, and the certificate beside its file, unless CertificateFile names others."""
         public = _read_public(path)
         if public is not None and public.key_blob in held:
             yield f"{path} (from the ssh agent)", held[public.key_blob]
@@ -143,10 +145,10 @@ class Login:
     def _certify(
         self, file: Path, keys: Iterable[Path], held: Mapping[bytes, AgentKey]
     ) -> Iterator[tuple[str, paramiko.PKey]]:
-        """A certificate with the key that it is for: the ssh agent's, or one of these."""
+        """A certificate with its key, which the ssh agent or one of these files has."""
         certificate = _read_blob(file)
         if certificate is None or not certificate.key_type.endswith(SUFFIX):
-            self._unusable.append(f"{file} (no certificate that can be read)")
+            self._unusable.append(f"{file} (not a certificate that can be read)")
             return
         if certificate.key_blob in held:
             yield f"{file} (from the ssh agent)", held[certificate.key_blob]
@@ -174,10 +176,10 @@ class Login:
             self._unusable.append(f"{path} (does not exist)")
         except OSError as error:
             self._unusable.append(f"{path} ({error.strerror})")
-        except (paramiko.PasswordRequiredException, TypeError):  # the latter is cryptography's word for the same
+        except (paramiko.PasswordRequiredException, TypeError):  # cryptography raises the latter
             self._unusable.append(f"{path} (encrypted)")
-        except Exception:  # noqa: BLE001 - what the libraries raise for a file that is no key has many names
-            self._unusable.append(f"{path} (no private key that can be read)")
+        except Exception:  # noqa: BLE001 - the libraries raise many classes for a file that is no key
+            self._unusable.append(f"{path} (not a private key that can be read)")
         else:
             return key
         return None
@@ -204,7 +206,7 @@ class Login:
 
 
 def _read_private(path: Path) -> paramiko.PKey:
-    """A private key alone; PKey.from_path would read the certificate beside it too, and fail with it."""
+    """A private key. PKey.from_path would also read the certificate beside it, and fail if that is wrong."""
     failure: Exception | None = None
     for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
@@ -213,11 +215,11 @@ def _read_private(path: Path) -> paramiko.PKey:
             raise
         except paramiko.SSHException as error:
             failure = error
-    raise paramiko.SSHException(f"no kind of key that is known: {failure}")
+    raise paramiko.SSHException(f"an unknown kind of key: {failure}")
 
 
 def _read_public(path: Path) -> PublicBlob | None:
-    """The public half that lies beside a private key, or is all there is: the agent may hold the rest."""
+    """The public key, from the .pub file, or from the file itself if only the agent has the private key."""
     return _read_blob(path.with_name(f"{path.name}.pub")) or _read_blob(path)
 
 
@@ -229,14 +231,14 @@ def _read_blob(file: Path) -> PublicBlob | None:
 
 
 def _join(key: paramiko.PKey, certificate: PublicBlob) -> paramiko.PKey:
-    """The key as the holder of a certificate."""
+    """A copy of the key with this certificate."""
     joined = AgentKey(key.agent, key.blob, key.comment) if isinstance(key, AgentKey) else copy.copy(key)
     joined.public_blob = certificate
     return joined
 
 
 def _find_offer(key: paramiko.PKey) -> bytes:
-    """What the server is shown of a key: it, or its certificate."""
+    """What the server gets of a key: the certificate, or the public key."""
     return key.asbytes() if key.public_blob is None else key.public_blob.key_blob
 
 

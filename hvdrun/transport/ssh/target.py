@@ -1,4 +1,4 @@
-"""Where an ssh connection goes, and with what: the command line and the ssh configuration, resolved."""
+"""The target of an ssh connection: what the command line and the ssh configuration say of a host, resolved."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from hvdrun.transport.ssh.config_file import expand_path, expand_tokens, make_to
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.host_keys import name_host
 
-_MAX_JUMPS = 8  # a jump host that is reached through itself would never end
+_MAX_JUMPS = 8  # ends the chain of a jump host that is reached through itself
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
@@ -25,20 +25,20 @@ _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<n
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One host, and all that is needed to log in there.
+    """One host, with all that a login there needs.
 
-    host: what the user calls it; errors do too.
-    address, port, user: where to go, and as whom. family: of the addresses that may be used, AF_UNSPEC for all.
-    keys: files with private keys that were asked for. default_keys: those that are tried unasked.
-    certificates: files with certificates of those keys; without any, the ones beside the keys are used.
-    identities_only: the ssh agent's other keys are not to be used.
+    host: the name that the user gave; errors use it.
+    address, port, user: of the login. family: of the addresses that may be used, AF_UNSPEC for all.
+    keys: files of private keys from the configuration or -i. default_keys: ssh's default files.
+    certificates: files with certificates of these keys; if there are none, those beside the keys are used.
+    identities_only: the ssh agent's other keys are not used.
     agent_socket: where the ssh agent listens; None for no agent.
-    via: the jump host, if one leads there. proxy_command: the command, if one leads there.
+    via: the jump host. proxy_command: the command that connects. At most one is given.
     known_as: the host's name in known_hosts files. principal: its name in a certificate.
-    known_hosts: the known_hosts files; the first one is added to. revoked_keys: a file of keys that no host may show.
-    accept_new: a host without a known key is trusted, and added.
-    connect_timeout_seconds: what the configuration allows for a connection; None where it says nothing.
-    configured_names: hosts that the configuration speaks of; the user may have meant one of them.
+    known_hosts: the known_hosts files; new keys go to the first. revoked_keys: a file of keys that are refused.
+    accept_new: a host without a known key is trusted, and its key added.
+    connect_timeout_seconds: ConnectTimeout; None if it is not configured.
+    configured_names: hosts that the configuration names, for suggestions.
     """
 
     host: str
@@ -64,12 +64,12 @@ class Target:
 
     @property
     def where(self) -> tuple[str, str, int]:
-        """Host, address and port, as the errors name them."""
+        """Host, address and port, as the errors take them."""
         return self.host, self.address, self.port
 
     @property
     def known_names(self) -> tuple[str, ...]:
-        """The names under which known_hosts files may have the host: with its port, then without."""
+        """The host's possible names in known_hosts files: with its port, then without."""
         return tuple(dict.fromkeys((self.known_as, self.principal)))
 
 
@@ -82,17 +82,17 @@ def resolve_target(
     identity_file: Path | None = None,
     accept_new: bool = False,
 ) -> Target:
-    """Where the user's name for a host leads; what is given here wins over what is configured.
+    """The target of a host's name. The arguments replace what is configured.
 
     Raises:
-        BadSshConfigError: what is configured for the host cannot be understood.
-        JumpFailedError: the jump hosts lead in a circle.
+        BadSshConfigError: the host's configuration is wrong.
+        JumpFailedError: the jump hosts form a circle.
     """
     return _Resolver(config, accept_new=accept_new).resolve(host, user, port, identity_file, jumps=None, depth=0)
 
 
 class _Resolver:
-    """Resolves a host and the jump hosts before it."""
+    """Resolves a host and its jump hosts."""
 
     def __init__(self, config: SshConfig, *, accept_new: bool) -> None:
         self._config = config
@@ -108,7 +108,7 @@ class _Resolver:
         jumps: Sequence[str] | None,
         depth: int,
     ) -> Target:
-        """Resolve a host; `jumps` are the hosts that lead there, None for those that are configured."""
+        """Resolve a host; `jumps` are the hosts before it, None for the configured ones."""
         if depth > _MAX_JUMPS:
             raise JumpFailedError(host, repr(host), f"more than {_MAX_JUMPS} jump hosts; does one lead to itself?")
         settings = self._config.lookup(host, user, port)
@@ -121,9 +121,9 @@ class _Resolver:
         self, host: str, settings: Settings, identity_file: Path | None, jumps: Sequence[str] | None, depth: int
     ) -> Target:
         address = settings["hostname"][0]
-        port = int(_text(settings, "port") or DEFAULT_PORT)
-        user = _text(settings, "user") or name_user()
-        alias = _text(settings, "hostkeyalias")
+        port = int(_get(settings, "port") or DEFAULT_PORT)
+        user = _get(settings, "user") or name_user()
+        alias = _get(settings, "hostkeyalias")
         alias = alias.lower() if alias else None
         tokens = make_tokens(host, address=address, port=port, user=user, alias=alias, home=self._config.home)
 
@@ -133,11 +133,11 @@ class _Resolver:
 
         folder = self._config.home / ".ssh"
         if jumps is None:
-            jumps = expand_tokens(_text(settings, "proxyjump") or "none", tokens).split(",")
+            jumps = expand_tokens(_get(settings, "proxyjump") or "none", tokens).split(",")
         jumps = [jump.strip() for jump in jumps]
         via = None if not jumps or jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
-        command = _text(settings, "proxycommand") or "none"
-        checking = (_text(settings, "stricthostkeychecking") or "").lower()
+        command = _get(settings, "proxycommand") or "none"
+        checking = (_get(settings, "stricthostkeychecking") or "").lower()
         return Target(
             host=host,
             address=address,
@@ -145,33 +145,33 @@ class _Resolver:
             user=user,
             known_as=alias or name_host(address, port),
             principal=alias or address,
-            family=_FAMILIES.get((_text(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
+            family=_FAMILIES.get((_get(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
             keys=((identity_file,) if identity_file is not None else ()) + expand("identityfile"),
             default_keys=() if "identityfile" in settings else tuple(folder / name for name in _DEFAULT_KEYS),
             certificates=expand("certificatefile"),
-            identities_only=(_text(settings, "identitiesonly") or "").lower() in _YES,
+            identities_only=(_get(settings, "identitiesonly") or "").lower() in _YES,
             agent_socket=self._find_agent(settings, tokens),
             via=via,
             proxy_command=None if via is not None or command.lower() == "none" else expand_tokens(command, tokens),
             known_hosts=expand("userknownhostsfile", _KNOWN_HOSTS)
             + expand("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
             revoked_keys=next(iter(expand("revokedhostkeys")), None),
-            hash_known_hosts=(_text(settings, "hashknownhosts") or "").lower() in _YES,
+            hash_known_hosts=(_get(settings, "hashknownhosts") or "").lower() in _YES,
             accept_new=self._accept_new or checking in {"accept-new", "no", "false", "off"},
-            connect_timeout_seconds=_read_seconds(_text(settings, "connecttimeout") or "none"),
+            connect_timeout_seconds=_read_seconds(_get(settings, "connecttimeout") or "none"),
             configured_names=self._config.names,
         )
 
     def _resolve_jump(self, host: str, jumps: Sequence[str], depth: int) -> Target:
         match = _JUMP.fullmatch(jumps[-1])
         if match is None or int(match["port"] or 1) not in range(1, LAST_PORT + 1):
-            raise BadSshConfigError(host, f"ProxyJump {jumps[-1]!r} is no [user@]host[:port]")
+            raise BadSshConfigError(host, f"ProxyJump {jumps[-1]!r} does not have the form [user@]host[:port]")
         port = int(match["port"]) if match["port"] else None
-        before = list(jumps[:-1]) or None  # the first of a chain is reached as is configured for it
+        before = list(jumps[:-1]) or None  # the first of a chain has the jump hosts of its own configuration
         return self.resolve(match["v6"] or match["name"], match["user"], port, None, jumps=before, depth=depth + 1)
 
     def _find_agent(self, settings: Settings, tokens: Mapping[str, str]) -> str | None:
-        configured = _text(settings, "identityagent") or "SSH_AUTH_SOCK"
+        configured = _get(settings, "identityagent") or "SSH_AUTH_SOCK"
         if configured.lower() == "none":
             return None
         if configured == "SSH_AUTH_SOCK":
@@ -181,19 +181,19 @@ class _Resolver:
         return str(expand_path(configured, tokens, self._config.home))
 
 
-def _text(settings: Settings, keyword: str) -> str | None:
+def _get(settings: Settings, keyword: str) -> str | None:
     return settings[keyword][0] if keyword in settings else None
 
 
 def _read_seconds(text: str) -> int | None:
-    """The value of ConnectTimeout; None for no limit of its own.
+    """The value of ConnectTimeout; None for none.
 
     Raises:
-        ValueError: it is no time.
+        ValueError: it is not a time.
     """
     if text.lower() == "none":
         return None
     if not re.fullmatch(r"(\d+[smhdw]?)+", text.lower(), re.ASCII):
-        raise ValueError(f"ConnectTimeout {text!r} is no time")
+        raise ValueError(f"ConnectTimeout {text!r} is not a time")
     parts = re.findall(r"(\d+)([smhdw]?)", text.lower())
     return sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts) or None

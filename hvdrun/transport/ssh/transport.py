@@ -189,7 +189,7 @@ def _disconnect(connection: Connection, forwarder: Forwarder | None) -> None:
 
 
 class SshTransports:
-    """Makes the transports of one job; its ssh configuration is read once, when the first of them is opened."""
+    """Creates the transports of one job; the ssh configuration is read once, when the first of them opens."""
 
     def __init__(self) -> None:
         self._gate = asyncio.Semaphore(MAX_AT_ONCE)
@@ -198,15 +198,15 @@ class SshTransports:
         self._reading = threading.Lock()
 
     def make(self, host: str, spec: JobSpec) -> SshTransport:
-        """The transport to a host; it is not open, and nothing is known of where the host's name leads."""
+        """The transport to a host, not open yet; the host's name is resolved when it opens."""
         return SshTransport(host, partial(self._resolve, host, spec), make_agent(spec), self._gate)
 
     def close(self) -> None:
-        """End the commands of the ssh configuration that still run."""
+        """Kill the commands of the ssh configuration that still run."""
         self._commands.close()
 
     def _resolve(self, host: str, spec: JobSpec) -> Target:
-        """Blocks while files are read and commands of `Match exec` run."""
+        """Resolve a host's name; blocks while files are read and commands of `Match exec` run."""
         return resolve_target(
             host,
             config=self._read_config(host),

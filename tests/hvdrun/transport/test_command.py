@@ -191,5 +191,5 @@ async def test_a_process_in_another_session_that_keeps_the_output_open_does_not_
 
 @in_loop
 async def test_there_is_no_tunnel_to_another_machine(tmp_path: Path) -> None:
-    with pytest.raises(NoTunnelError, match="'a' reaches no address of this machine, and srun makes no tunnel"):
+    with pytest.raises(NoTunnelError, match="'a' reaches no address of this machine, and srun has no tunnel"):
         await make(RemoteAgent("python3"), str(tmp_path / "srun")).tunnel(7)

@@ -85,7 +85,10 @@ def test_a_refusal_lists_what_was_tried_and_what_is_allowed(home: Home, server: 
         reach(home.target(server))
     error = caught.value
     assert (error.user, error.methods, error.tried) == (USER, ("publickey",), (str(home.key),))
-    assert error.unusable == (f"{tmp_path}/nonsense (no private key that can be read)", "/no/such/key (does not exist)")
+    assert error.unusable == (
+        f"{tmp_path}/nonsense (not a private key that can be read)",
+        "/no/such/key (does not exist)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +112,7 @@ def test_a_server_that_hangs_up_after_too_many_keys_is_told(home: Home, ssh_agen
     with serving(tmp_path / "server", options=("MaxAuthTries 3",)) as server:
         server.authorize(home.key)
         home.trust(server)
-        with pytest.raises(AuthenticationFailedError, match=r"ended the connection; name the one right key with -i"):
+        with pytest.raises(AuthenticationFailedError, match=r"ended the connection; give only the right key, with -i"):
             reach(home.target(server))
 
 
