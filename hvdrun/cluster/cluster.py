@@ -1,4 +1,4 @@
-"""`hvdrun.run()` and `hvdrun.Cluster`: run a Python function on the workers of a job, and get what each returns."""
+"""`hvdrun.run()` and `hvdrun.Cluster`: run a Python function on the workers of a job, and return their results."""
 
 import threading
 import time
@@ -22,10 +22,10 @@ Hosts = str | Sequence[str]
 
 @dataclass(slots=True)
 class Answers:
-    """What has become of one function.
+    """The outcomes of one function.
 
-    delivered: by the workers, in the order in which it came.
-    end: how the job has ended; None while it goes on.
+    delivered: the workers' outcomes, in the order in which they came.
+    end: how the job ended; None while it runs.
     """
 
     delivered: list[Delivered] = field(default_factory=list)
@@ -37,13 +37,13 @@ class Answers:
         return any(outcome.failed for outcome in self.delivered)
 
     def find_first_failure(self) -> Delivered | None:
-        """The failure that came first; one that only follows from another's is none while that may be known yet."""
+        """The first failure with a cause; one that follows another worker's end counts only after the job's end."""
         failed = [outcome for outcome in self.delivered if outcome.failed]
         first = next((outcome for outcome in failed if not outcome.follows_another), None)
         return first or next(iter(failed if self.end is None else ()), None)
 
     def explain_end(self) -> JobRefusedError | JobEndedError | None:
-        """Why the job ended, or never began; None where it goes on or has ended well."""
+        """Why the job failed, or never began; None if it runs or has succeeded."""
         match self.end:
             case Refused():
                 return JobRefusedError(self.end.lines)
@@ -53,16 +53,20 @@ class Answers:
                 return None
 
     def read(self, size: int, *, is_elastic: bool = False) -> list[Any]:
-        """The results by rank; of an elastic job those that there are. They can be read once.
+        """The results by rank; of an elastic job those that came. They can be read once.
 
         Raises:
-            Exception: what the function has raised first, or that the job has ended or never begun.
+            Exception: the first exception of the function; or the job failed or never began.
         """
         try:
             return self._read(size, is_elastic=is_elastic)
         finally:
-            for outcome in self.delivered:
-                outcome.body.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the outcomes, which cannot be read any more."""
+        for outcome in self.delivered:
+            outcome.body.close()
 
     def _read(self, size: int, *, is_elastic: bool) -> list[Any]:
         has_succeeded = isinstance(self.end, Ended) and self.end.succeeded
@@ -80,23 +84,27 @@ class Answers:
 
 
 def collect(job: Job, size: int | None = None, grace_seconds: float = 0.0) -> Answers:
-    """Take what the workers deliver of the function that a job runs.
+    """Receive the outcomes of the function that a job runs.
 
     Args:
         job: has been sent a function.
-        size: so many outcomes are enough; None waits for the job's end.
-        grace_seconds: when one has failed, how long the others are waited for.
+        size: how many outcomes to wait for; None waits for the job's end.
+        grace_seconds: how long to wait for the others after one has failed.
     """
     answers = Answers()
     deadline: float | None = None
-    while len(answers.delivered) != size:
-        message = next(job.messages(deadline), None)
-        if not isinstance(message, Delivered):
-            answers.end = message
-            break
-        answers.delivered.append(message)
-        if message.failed and size is not None and deadline is None:
-            deadline = time.monotonic() + grace_seconds
+    try:
+        while len(answers.delivered) != size:
+            message = next(job.messages(deadline), None)
+            if not isinstance(message, Delivered):
+                answers.end = message
+                break
+            answers.delivered.append(message)
+            if message.failed and size is not None and deadline is None:
+                deadline = time.monotonic() + grace_seconds
+    except BaseException:
+        answers.close()
+        raise
     return answers
 
 
@@ -121,16 +129,16 @@ def run(  # noqa: PLR0917 - the order is Horovod's
         num_proc: how many workers; all slots of the hosts, without hosts as many as this machine has GPUs, else 2.
         hosts: where they run: "server1:4,server2:4", or a list of these.
         hostfile: a file that names the hosts.
-        min_num_proc: the job is elastic, and goes on with so few workers.
-        max_num_proc: to how many workers it may grow.
-        env: variables for the workers, beside those that the command line gives them.
-        options: every other option of `hvdrun --help`, with _ for -, as in start_timeout=30.
+        min_num_proc: the job is elastic, and continues with as few workers as this.
+        max_num_proc: how many workers it may grow to.
+        env: more variables for the workers.
+        options: every other option of `hvdrun --help`, with _ for -, for example start_timeout=30.
 
     Raises:
-        Exception: what the function has raised first; its traceback on the worker is the cause.
-        JobEndedError: a worker has died.
+        Exception: the first exception of the function; its cause shows the traceback on the worker.
+        JobEndedError: a worker died.
         HvdrunError: the job is impossible, or cannot be launched.
-        TypeError: there is no such option; or something cannot be sent, and is named.
+        TypeError: there is no such option, or an object cannot be sent; the message names it.
         KeyboardInterrupt: Ctrl-C was pressed; the job has ended.
     """
     given = {
@@ -147,7 +155,7 @@ def run(  # noqa: PLR0917 - the order is Horovod's
 def run_once(
     request: "Request", function: Callable[..., ResultT], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[ResultT]:
-    """Run a function on the workers of such a job; see `run`."""
+    """Run a function on the workers of a new job; see `run`."""
     body = pack(function, args, kwargs, is_last=True, modules=request.collect_modules())
     job = request.start()
     try:
@@ -162,8 +170,8 @@ def run_once(
 class Cluster:
     """Workers that run one function after the other, and stay warm between them.
 
-    Its parameters are those of `run()`. Use it in a `with` block, whose end is the end of the workers. When a worker
-    dies, that function's job ends with an error, and the next function gets new workers.
+    Its parameters are those of `run()`. Use it in a `with` block; the workers end with the block. When a worker dies,
+    the function that runs raises an error, and the next function gets new workers.
     """
 
     def __init__(
@@ -176,9 +184,7 @@ class Cluster:
     ) -> None:
         self._request = Request({"num_proc": num_proc, "hosts": hosts, "hostfile": hostfile, **options}, env)
         if self._request.is_elastic:
-            raise UsageError(
-                "the workers of a Cluster stay the same: run a function of an elastic job with hvdrun.run()."
-            )
+            raise UsageError("a Cluster cannot be elastic: run a function of an elastic job with hvdrun.run().")
         self._lock = threading.Lock()
         self._job: Job | None = None
         self._number = 0
@@ -206,14 +212,14 @@ class Cluster:
         *,
         leaves_group: bool = False,
     ) -> Answers:
-        """Run a function on all workers; what has become of it on each of them, in the order in which that came.
+        """Run a function on all workers; the outcomes, in the order in which they came.
 
-        grace_seconds: when it has failed on one, how long the others may take; the job ends after that.
-        leaves_group: a worker leaves `hvd`'s group when it has run the function, so that the others do not wait for it.
+        grace_seconds: how long the other workers may take after one has failed; then the job ends.
+        leaves_group: a worker leaves `hvd`'s group after the function, so that the others do not wait for it.
         """
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("this hvdrun.Cluster is closed: make another one.")
+                raise RuntimeError("this hvdrun.Cluster is closed: create another one.")
             job = self._open()
             body = pack(
                 function,
@@ -237,10 +243,10 @@ class Cluster:
             return answers
 
     def close(self) -> None:
-        """End the workers; does nothing when they have ended."""
+        """End the workers, if they have not ended."""
         with self._lock:
             self._is_closed = True
-            self._end_job(in_peace=True)
+            self._end_job(is_orderly=True)
 
     def __enter__(self) -> Self:
         with self._lock:
@@ -253,22 +259,22 @@ class Cluster:
         self.close()
 
     def _open(self) -> Job:
-        """The job, which is started where there is none, or none any more."""
+        """The job; a new one if there is none, or it has ended."""
         if self._job is not None and self._job.has_ended():  # a worker has died since the last function
             self._end_job()
         if self._job is None:
             self._job = self._request.start()
             self._number, self._begins_anew = 0, False
-            self._finalizer = weakref.finalize(self, self._job.close)  # with the interpreter at the latest
+            self._finalizer = weakref.finalize(self, self._job.close)  # at the exit of the interpreter at the latest
         return self._job
 
-    def _end_job(self, *, in_peace: bool = False) -> None:
+    def _end_job(self, *, is_orderly: bool = False) -> None:
         job, self._job = self._job, None
         if job is None:
             return
-        if in_peace:
+        if is_orderly:
             job.finish()
-            # what a function has left running in a worker, a thread perhaps, does not keep it
+            # a thread that a function left running in a worker does not delay this longer
             for message in job.messages(time.monotonic() + self._request.grace_seconds):
                 if isinstance(message, Delivered):
                     message.body.close()

@@ -1,4 +1,4 @@
-"""What a program that runs functions on workers may have to catch, beside what these functions raise."""
+"""The errors of `hvdrun.run()` and `hvdrun.Cluster`, beside those that the functions raise."""
 
 from hvdrun.errors import HvdrunError, LaunchError
 
@@ -15,13 +15,13 @@ class JobRefusedError(LaunchError):
 
 
 class JobEndedError(HvdrunError, RuntimeError):
-    """The job ended before its functions did, and none of these has raised anything.
+    """The job ended before its functions returned, and no function raised an exception.
 
-    Cause: A worker was killed or has ended while its function ran.
+    Cause: A worker was killed or exited while its function ran.
     Remedy: See the last lines of that worker in the message.
 
-    rank, returncode, last_lines: of the worker that failed first, where one did: the returncode as waitpid tells it,
-        and the last that it has written.
+    rank, returncode, last_lines: of the worker that failed first, if one did: a negative returncode is a signal, and
+        last_lines are the end of its output.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class JobEndedError(HvdrunError, RuntimeError):
 
 
 class RemoteError(RuntimeError):
-    """A function has raised on a worker what cannot be raised here: SystemExit, or what cannot be sent.
+    """An exception of a function that cannot be raised here: SystemExit, or one that cannot be pickled.
 
-    Cause: The function has raised on a worker what cannot be sent back.
+    Cause: The function has raised an exception that cannot be pickled, or SystemExit.
     Remedy: See the traceback of the worker below the error.
 
     rank: of the worker. kind: the name of the exception's class.
@@ -52,8 +52,8 @@ class RemoteError(RuntimeError):
         self.kind = kind
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, and none itself
-    """Shows the traceback of an exception on the worker where it was raised."""
+class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, never raised itself
+    """Shows the traceback of an exception on its worker."""
 
     def __init__(self, rank: int, text: str) -> None:
         super().__init__(rank, text)
@@ -65,15 +65,15 @@ class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, and non
 
 
 class UnsendableError(TypeError, ValueError):
-    """Something cannot be pickled that should go to the workers, or come back from one.
+    """A function, an argument or a result cannot be pickled.
 
     Cause: An argument, a result or a variable of the function cannot be pickled: a lock, an open file, a module.
-    Remedy: Make it inside the function.
+    Remedy: Create it inside the function.
     """
 
 
 class UnknownKeywordError(TypeError):
-    """A keyword that stands for no option.
+    """No option has this keyword.
 
     Cause: The keyword belongs to no option of hvdrun.
     Remedy: `hvdrun --help` lists the options: `--min-np` is `min_np`.

@@ -12,7 +12,7 @@ ResultT = TypeVar("ResultT")
 _FAILED = (
     "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated"
 )
-_HERE = 3  # the frame that has called `run`, seen from where warnings are given
+_HERE = 3  # how many frames the caller of `run` is above `_rename`
 
 
 def run(  # noqa: PLR0917 - Horovod's order
@@ -46,12 +46,12 @@ def run(  # noqa: PLR0917 - Horovod's order
 ) -> list[ResultT]:
     """Run a function on `num_proc` workers (1 unless given), and return what it returns on each of them, by rank.
 
-    An elastic job (min_num_proc, or a discovery script) returns the first min_num_proc of these. There is no MPI: what
-    is said of it, and of Horovod's cache, has no effect.
+    An elastic job (min_num_proc, or a discovery script) returns the first min_num_proc of these. The parameters for MPI
+    and for Horovod's cache have no effect.
 
     Raises:
         ValueError: the parameters contradict each other, or the job is impossible.
-        RuntimeError: the job failed; what the function has raised is the cause.
+        RuntimeError: the job failed; its cause is the exception of the function.
     """
     # Long because there are 27 parameters.
     del disable_cache
@@ -64,9 +64,7 @@ def run(  # noqa: PLR0917 - Horovod's order
     if use_gloo and use_mpi:
         raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
     if use_mpi or mpi_args:
-        warnings.warn(
-            "use_mpi and mpi_args have no effect: the workers talk through gloo or NCCL.", stacklevel=_HERE - 1
-        )
+        warnings.warn("use_mpi and mpi_args have no effect: the workers use gloo or NCCL.", stacklevel=_HERE - 1)
     is_elastic = min_num_proc is not None or host_discovery_script is not None
     given: dict[str, object] = {
         "num_proc": num_proc or 1,
@@ -102,7 +100,7 @@ def run(  # noqa: PLR0917 - Horovod's order
 
 
 def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:  # noqa: ANN401 - any parameter
-    """The value of a parameter that has another name now."""
+    """The value of a parameter that has been renamed."""
     if deprecated is None:
         return value
     warnings.warn(f"{old} is deprecated, use {new} instead", DeprecationWarning, stacklevel=_HERE)

@@ -1,12 +1,12 @@
-"""A job whose workers run functions, seen by the program that sends them: its launcher is a child of the program.
+"""The program's part in a job whose workers run functions: the job's launcher is a child of the program.
 
-Nothing of the launcher runs in the program's own process, whose event loop, signals, threads and GPUs are its own. The
-child leads a process group: a Ctrl-C at the terminal comes to the program, which hands it on. When the program ends, in
-whatever way, the launcher reads the end of their connection, and ends the job.
+The launcher leaves the program's event loop, signals, threads and GPUs alone. It leads a process group: a Ctrl-C at the
+terminal reaches the program alone, which passes it on. When the program ends for any reason, the launcher reads the end
+of their connection, and ends the job.
 
 In a notebook or under pytest the program's streams are not the descriptors 1 and 2. There the launcher writes into
-pipes, which the program reads while it waits for the job, so that the output belongs to the cell or the test that has
-called.
+pipes, which the program reads while it waits for the job, so that the output appears in the cell or the test that
+waits.
 """
 
 import codecs
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TextIO
 
 from hvdrun.errors import LaunchError
@@ -30,8 +30,8 @@ _CHUNK_BYTES = 64 * 1024
 class Stream:
     """One of the program's streams, "stdout" or "stderr".
 
-    writer: the descriptor to give to the launcher; closed by `let_go`.
-    reader: what to read, where that is a pipe.
+    writer: the descriptor for the launcher; `close_writer` closes it.
+    reader: the other end, if `writer` is a pipe.
     """
 
     def __init__(self, name: str) -> None:
@@ -47,19 +47,19 @@ class Stream:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
 
-    def let_go(self) -> None:
-        """The launcher has its end."""
+    def close_writer(self) -> None:
+        """Close the descriptor for the launcher, which has a copy."""
         if self._is_open:
             self._is_open = False
             os.close(self.writer)
 
     def flush(self) -> None:
-        """Let what the program has printed come before what the job prints from now on."""
+        """Flush the program's output, so that it comes before the job's."""
         if self._inherits:
             getattr(sys, f"__{self._name}__").flush()
 
     def pump(self) -> None:
-        """Print what has come."""
+        """Print the output that has come."""
         while self.reader is not None:
             try:
                 data = os.read(self.reader, _CHUNK_BYTES)
@@ -70,7 +70,7 @@ class Stream:
                 self.close()
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the reading end."""
         reader, self.reader = self.reader, None
         if reader is not None:
             os.close(reader)
@@ -78,13 +78,13 @@ class Stream:
     def _print(self, text: str) -> None:
         target: TextIO | None = getattr(sys, self._name)
         if target is not None and text:
-            with suppress(ValueError):  # it is closed
+            with suppress(ValueError):  # the stream is closed
                 target.write(text)
                 target.flush()
 
 
 def _is_own_descriptor(name: str) -> bool:
-    """The stream is that of the process itself."""
+    """The stream is the process' own standard output or error."""
     stream, number = getattr(sys, name), 1 if name == "stdout" else 2
     if stream is None or stream is not getattr(sys, f"__{name}__"):
         return False
@@ -94,58 +94,58 @@ def _is_own_descriptor(name: str) -> bool:
         return False
 
 
-_EXIT_SECONDS = 10.0  # after its last message a launcher has nothing to do
+_EXIT_SECONDS = 10.0  # for the launcher's exit after its last message
 
 
 class Job:
-    """A running job; whoever has it calls `close`.
+    """A running job; its owner calls `close`.
 
     words: the options and the command.
     environment: of the launcher.
 
-    is_over: it has said how it ended, or has vanished.
+    is_over: the launcher has reported the job's end, or has died.
     """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self._owner = os.getpid()
         self.is_over = False
-        self._pending: list[Message] = []
-        streams = [Stream("stdout"), Stream("stderr")]
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._streams: list[Stream] = []
         try:
-            with theirs:
+            with ExitStack() as ours, ExitStack() as theirs:
+                for name in ("stdout", "stderr"):
+                    stream = Stream(name)
+                    ours.callback(stream.close)
+                    theirs.callback(stream.close_writer)
+                    self._streams.append(stream)
+                self._connection, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                ours.enter_context(self._connection)
+                theirs.enter_context(end)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "hvdrun.cluster", str(theirs.fileno()), str(self._owner), *words],
+                    [sys.executable, "-P", "-m", "hvdrun.cluster", str(end.fileno()), str(self._owner), *words],
                     stdin=subprocess.DEVNULL,
-                    stdout=streams[0].writer,
-                    stderr=streams[1].writer,
+                    stdout=self._streams[0].writer,
+                    stderr=self._streams[1].writer,
                     env=dict(environment),
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(end.fileno(),),
                     process_group=0,
                 )
+                ours.pop_all()
         except OSError as error:
-            self._connection.close()
-            for stream in streams:
-                stream.close()
             raise LaunchError(f"hvdrun's launcher could not be started: {error}") from error
-        finally:
-            for stream in streams:
-                stream.let_go()
-        self._streams = streams
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
 
     def send(self, number: int, body: Body) -> None:
-        """Have all workers run this function."""
+        """Run this function on all workers."""
         for stream in self._streams:
             stream.flush()
-        self._say(RunTask(number, body))
+        self._send(RunTask(number, body))
 
     def finish(self) -> None:
-        """No more functions come."""
-        self._say(EndTasks())
+        """Tell the launcher that no more functions follow."""
+        self._send(EndTasks())
 
     def messages(self, deadline: float | None = None) -> Iterator[Delivered | Ended | Refused | None]:
-        """What the launcher says, as it comes, until it has ended; None once the deadline (monotonic) has passed.
+        """The launcher's messages until the job's end; None when the deadline, on the monotonic clock, has passed.
 
         Ctrl-C while this waits ends the job, and then raises KeyboardInterrupt.
         """
@@ -160,28 +160,28 @@ class Job:
                 return
 
     def has_ended(self) -> bool:
-        """Whether it has ended by itself, while no function ran."""
+        """The job has ended by itself, while no function ran."""
         next(self.messages(time.monotonic()), None)
         return self.is_over
 
     def close(self) -> None:
-        """End the job, if it has not ended, and wait until nothing of it is left; a Ctrl-C meanwhile hurries it."""
-        if os.getpid() != self._owner:  # a child that was forked has no part in this
+        """End the job, if it has not ended, and wait for its launcher; a Ctrl-C while this waits ends it faster."""
+        if os.getpid() != self._owner:  # this is a forked child, which does not own the job
             self._connection.close()
             return
         if not self.is_over:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_WR)
             self._drain()
-        self._leave()
+        self._reap()
 
     def pump(self) -> None:
-        """Print what has come."""
+        """Print the output that has come."""
         for stream in self._streams:
             stream.pump()
 
-    def _say(self, message: Message) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # its end is read
+    def _send(self, message: Message) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # `_take` reads the end
             send(self._connection, message)
 
     def _wait(self, deadline: float | None) -> Delivered | Ended | Refused | None:
@@ -206,23 +206,23 @@ class Job:
 
     def _take(self) -> Delivered | Ended | Refused:
         message = receive(self._connection)
-        self.pump()  # what was printed before
+        self.pump()  # the output before the message
         if isinstance(message, Delivered):
             return message
         self.is_over = True
         if isinstance(message, Ended | Refused):
             return message
-        self._leave()
+        self._reap()
         returncode = self._process.returncode
         return Ended(succeeded=False, exit_code=returncode, reason=f"the launcher of the job ended ({returncode})")
 
     def _interrupt(self) -> None:
-        """Hand a Ctrl-C on, and wait until the job has ended; each further one is handed on as well."""
+        """Pass a Ctrl-C on, and wait for the job's end; pass each further one on, too."""
         self._process.send_signal(signal.SIGINT)
         self._drain()
 
     def _drain(self) -> None:
-        """Wait for the job's end, whatever it says."""
+        """Wait for the job's end, without regard to its messages."""
         while not self.is_over:
             try:
                 message = self._wait(None)
@@ -230,10 +230,10 @@ class Job:
                     message.body.close()
             except KeyboardInterrupt:
                 self._process.send_signal(signal.SIGINT)
-        self._leave()
+        self._reap()
 
-    def _leave(self) -> None:
-        """The launcher has nothing more to say."""
+    def _reap(self) -> None:
+        """Wait for the launcher's exit, and close all descriptors."""
         if self._connection.fileno() < 0:
             return
         try:

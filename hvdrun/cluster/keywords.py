@@ -1,4 +1,4 @@
-"""The keywords of `hvdrun.run()`: the options of the command line under the names that they have there."""
+"""The keywords of `hvdrun.run()`: the options of the command line, with _ for -."""
 
 import os
 import sys
@@ -18,12 +18,12 @@ from hvdrun.spec.jobspec import JobSpec
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
-_HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # a function has nothing to do with these
+_HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # of no use for a function
 _WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"
 
 
 def list_keywords() -> dict[str, Option]:
-    """Each keyword with its option: every long spelling of it, and the short ones that have more than one letter."""
+    """Each keyword with its option: all spellings of an option with more than one letter."""
     return {
         flag.lstrip("-").replace("-", "_"): option
         for option in OPTIONS
@@ -34,14 +34,14 @@ def list_keywords() -> dict[str, Option]:
 
 
 def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
-    """The words of a command line that asks for the same, up to the workers' command.
+    """The options of the same command line, without the workers' command.
 
     Args:
-        keywords: by name; None where one is not given.
-        env: variables for the workers, of which only the names are written: the command line is everybody's to read.
+        keywords: by name; None if one is not given.
+        env: variables for the workers. Only their names are on the command line, which other users can read.
 
     Raises:
-        TypeError: there is no such keyword, it cannot have such a value, or the same is asked for twice.
+        TypeError: there is no such keyword, it cannot have such a value, or two keywords are the same option.
     """
     known = list_keywords()
     words: list[str] = []
@@ -64,10 +64,10 @@ def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = N
 
 
 def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables for the workers, which are names and texts.
+    """The variables for the workers, once they are checked.
 
     Raises:
-        TypeError: they are not.
+        TypeError: they are not names and texts.
     """
     if not isinstance(env, Mapping):
         raise TypeError(f"{_WANTED_ENV}, not a {type(env).__name__}.")
@@ -80,20 +80,20 @@ def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
-    """The job that the words ask for, with its command, as the command line reads it.
+    """The job of a command line.
 
     Raises:
-        HvdrunError: it is impossible.
+        HvdrunError: the job is impossible.
     """
     typed, command = parse(words)
     return make_job(typed, command, environment, lambda _values: "num_proc=2")
 
 
 def complete(words: list[str], interpreter: str | None = None) -> list[str]:
-    """The words with the number of workers, if neither they nor a scheduler say it, and with the command.
+    """The words with the command, and with the number of workers, if neither they nor a scheduler give it.
 
     Raises:
-        HvdrunError: the hosts cannot be read, or what the scheduler says cannot be understood.
+        HvdrunError: the hosts or the scheduler's variables cannot be read.
     """
     command = [interpreter or sys.executable, "-m", MODULE]
     typed, _ = parse([*words, *command])
@@ -105,7 +105,7 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
 
 
 def _choose_size(values: Mapping[str, object]) -> int:
-    """All slots of the hosts that are given; else what this machine has of accelerators; else two."""
+    """All slots of the given hosts; else the number of accelerators of this machine; else two."""
     least = values["min_size"]
     if values["hosts"] is not None or values["hostfile"] is not None:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=1)  # type: ignore[arg-type]  # as parsed
@@ -114,7 +114,7 @@ def _choose_size(values: Mapping[str, object]) -> int:
 
 
 def _spell(option: Option, value: object) -> Iterator[str]:
-    """An option on the command line."""
+    """The words of an option with this value."""
     flag = option.flags[0]
     if not option.takes_value:
         yield flag
@@ -128,7 +128,7 @@ def _spell(option: Option, value: object) -> Iterator[str]:
 
 
 class Request:
-    """What is asked of a job, found right.
+    """A checked request for a job.
 
     given: keywords. env: variables for the workers. executable: their Python.
 
@@ -149,9 +149,9 @@ class Request:
         self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.workers.hosts)
 
     def collect_modules(self) -> tuple[Unit, ...]:
-        """The program's own modules, where its workers run on hosts that may not have them."""
+        """The program's own modules, if the workers run on other hosts, which may not have them."""
         return collect_modules() if self._has_other_hosts else ()
 
     def start(self) -> Job:
-        """Such a job."""
+        """Start the job."""
         return Job(self.words, self.environment)

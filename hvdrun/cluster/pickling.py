@@ -1,8 +1,8 @@
-"""Makes the bytes of a function with the program's own modules, and reads what comes back.
+"""Pickles a function with the program's own modules, and reads its outcome.
 
-The modules that go along are those that the program has imported from folders that nobody has installed, whole
-packages, and the `.py` files beside the program: other hosts may not share its folder. Installed packages are not sent:
-the workers' Python has its own.
+The program's own modules are sent, as other hosts may not share its folder: the modules and packages that it has
+imported from folders outside the Python installation, and the `.py` files beside it. Installed packages are not sent:
+the workers' Python has them.
 """
 
 import os
@@ -24,12 +24,12 @@ from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 from rendezvous.wire.tasks import find_unsendable
 
-Unit = tuple[str, Mapping[str, bytes]]  # a folder, and by path in it the sources of one module or package
+Unit = tuple[str, Mapping[str, bytes]]  # a folder, and the sources of one module or package by their path in it
 _ON_ALL_HOSTS = frozenset({"horovod", "hvdrun", "protos", "rendezvous", "worker_runtime"})
 
 
 def collect_modules() -> tuple[Unit, ...]:
-    """The sources of the program's own modules; what cannot be read is left out."""
+    """The sources of the program's own modules that can be read."""
     folders = list_own_folders(sys.path)
     found: dict[tuple[Path, str], list[Path]] = {}
     for name, module in list(sys.modules.items()):
@@ -45,10 +45,10 @@ def collect_modules() -> tuple[Unit, ...]:
 
 
 def list_own_folders(search_path: Sequence[str]) -> list[Path]:
-    """The folders of the search path that belong to no Python installation."""
+    """The folders of the search path outside the Python installation."""
     installed = {Path(path) for path in (*sysconfig.get_paths().values(), *site.getsitepackages())}
     installed.add(Path(site.getusersitepackages()))
-    folders = (Path(os.path.abspath(path)) for path in search_path)  # noqa: PTH100 - links stay as sys.path has them
+    folders = (Path(os.path.abspath(path)) for path in search_path)  # noqa: PTH100 - links stay as in sys.path
     return [
         folder
         for folder in dict.fromkeys(folders)
@@ -57,13 +57,13 @@ def list_own_folders(search_path: Sequence[str]) -> list[Path]:
 
 
 def find_program_folder() -> Path:
-    """Where the script lies; the current folder of a notebook or a prompt."""
+    """The folder of the script; the current folder of a notebook or a prompt."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(os.path.abspath(script or "_")).parent  # noqa: PTH100 - the same
 
 
 def _list_files(module: ModuleType, folders: Sequence[Path]) -> Iterator[tuple[Path, list[Path]]]:
-    """The sources of a module without a dot, each with the folder in which its name is looked for."""
+    """The sources of a top-level module, each with the folder of the search path that has it."""
     roots = [Path(root) for root in getattr(module, "__path__", ())]
     for root in roots:
         if root.parent in folders:
@@ -76,13 +76,13 @@ def _list_files(module: ModuleType, folders: Sequence[Path]) -> Iterator[tuple[P
 def _read(folder: Path, files: Sequence[Path]) -> dict[str, bytes]:
     sources: dict[str, bytes] = {}
     for file in files:
-        with suppress(OSError):  # a link to nowhere, or somebody else's
+        with suppress(OSError):  # a broken link, or no permission
             sources[str(file.relative_to(folder))] = file.read_bytes()
     return sources
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
-    """Sends by value what comes from a module that the workers cannot find by its name, as pytest may import tests."""
+    """Pickles objects by value whose module the workers cannot import by its name, as some that pytest imports."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file)
@@ -99,17 +99,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
             return
         self._seen.add(name)
         module = sys.modules.get(name)
-        is_sent = name in cloudpickle.list_registry_pickle_by_value()  # its caller has seen to it
+        is_sent = name in cloudpickle.list_registry_pickle_by_value()  # the caller has registered it
         if module is not None and not is_sent and not can_be_found(module):
             cloudpickle.register_pickle_by_value(module)
             self.lost[name] = module
 
 
 def can_be_found(module: ModuleType) -> bool:
-    """Whether another Python with this search path imports the same file under the module's name."""
+    """Another Python with this search path imports the same file under the module's name."""
     file = getattr(module, "__file__", None)
     if file is None or not file.endswith(".py"):
-        return True  # made by the interpreter or an extension, which workers have as well
+        return True  # of the interpreter or an extension, which workers have too
     spec = _find_spec(module.__name__)
     if spec is None or spec.origin is None:
         return False
@@ -120,7 +120,7 @@ def can_be_found(module: ModuleType) -> bool:
 
 
 def _find_spec(name: str) -> ModuleSpec | None:
-    """Where a module would be imported from, if nothing were imported yet."""
+    """Where a module would be imported from, without regard to sys.modules."""
     parent, _, _ = name.rpartition(".")
     path: Sequence[str] | None = None
     if parent:
@@ -142,11 +142,11 @@ def pack(
     leaves_group: bool = False,
     modules: tuple[Unit, ...] = (),
 ) -> Body:
-    """The bytes of a task: what the workers need to know, and the function with its arguments.
+    """Pickle a task: the settings for the workers, and the function with its arguments.
 
     Raises:
-        UnsendableError: something of it cannot be pickled; says what.
-        TypeError: they are no function and no arguments.
+        UnsendableError: a part cannot be pickled; the message names it.
+        TypeError: the function or the arguments have the wrong type.
     """
     if not callable(function):
         raise TypeError(
@@ -170,7 +170,7 @@ def pack(
 def _explain(
     function: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object], error: Exception
 ) -> str:
-    """One sentence for a task that cannot be pickled, which `error` says."""
+    """The message for a task that cannot be pickled; the pickler has raised `error`."""
     name = getattr(function, "__name__", type(function).__name__)
     parts = [
         (name, function),
@@ -179,48 +179,50 @@ def _explain(
     ]
     for place, value in parts:
         if not _is_sendable(value):
-            return f"{find_unsendable(place, value, _is_sendable)}; make it inside the function, or leave it out."
+            return f"{find_unsendable(place, value, _is_sendable)}; create it inside the function, or leave it out."
     return f"{name} cannot be sent to the workers: {error}"
 
 
 def _is_sendable(value: object) -> bool:
     try:
         cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+    except Exception:  # noqa: BLE001 - the object's own code may raise anything
         return False
     return True
 
 
 def list_paths() -> tuple[str, ...]:
-    """Where this program finds its modules; workers look there first, where they have these folders."""
+    """The folders in which this program finds its modules; workers with these folders look there first."""
     return tuple(os.path.abspath(path) for path in sys.path if not path or os.path.isdir(path))  # noqa: PTH100, PTH112 - strings, as sys.path has them
 
 
 def read_result(delivered: Delivered) -> Any:  # noqa: ANN401 - any object
-    """What a function has returned.
+    """The result of a function.
 
     Raises:
-        RemoteError: it cannot be read here.
+        RemoteError: it cannot be unpickled here.
     """
     with delivered.body.open() as file:
         try:
-            return pickle.load(file)  # noqa: S301 - from a worker that has proved who it is
+            return pickle.load(file)  # noqa: S301 - from an authenticated worker
         except Exception as error:
-            sentence = f"what rank {delivered.rank} has returned cannot be read here: {error}"
+            sentence = f"the result of rank {delivered.rank} cannot be read here: {error}"
             raise RemoteError(delivered.rank, type(error).__name__, sentence) from error
 
 
 def read_error(delivered: Delivered) -> BaseException:
-    """What a function has raised; the traceback on its worker is the cause."""
+    """The exception of a function; its cause shows the traceback on the worker."""
     with delivered.body.open() as file:
         kind, text, traceback, pickled = pickle.load(file)  # noqa: S301 - see above
     if not kind:
-        return UnsendableError(f"rank {delivered.rank}: {text}; return what can be, as numbers, arrays and text.")
+        return UnsendableError(
+            f"rank {delivered.rank}: {text}; return numbers, arrays, text, or another object that can be pickled."
+        )
     error: BaseException | None = None
     if pickled is not None:
         try:
             error = pickle.loads(pickled)  # noqa: S301 - see above
-        except Exception:  # noqa: BLE001 - whatever its own code raises
+        except Exception:  # noqa: BLE001 - the object's own code may raise anything
             error = None
     if not isinstance(error, Exception):
         error = RemoteError(delivered.rank, kind, text)
@@ -231,10 +233,10 @@ def read_error(delivered: Delivered) -> BaseException:
 
 
 def _explain_missing(error: ModuleNotFoundError, rank: int) -> None:
-    """Add what to do about a module that is found here, and not by a worker."""
+    """Add a note with the remedy for a module that this program finds, and a worker does not."""
     spec = _find_spec(error.name) if error.name else None
     if spec is not None:
         error.add_note(
             f"Here {error.name} is imported from {spec.origin or 'a folder'}. Install it on the host of rank {rank}; "
-            "or, if it is your own, import it in your program before the call, so that it is sent along."
+            "or, if it is your own, import it in your program before the call, so that hvdrun sends it."
         )

@@ -1,1 +1,1 @@
-"""Functions that a program runs on the workers: the messages between it and the launcher, and the launcher's end."""
+"""Functions that a program runs on the workers: its messages with the launcher, and the launcher's part."""

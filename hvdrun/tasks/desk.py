@@ -1,10 +1,11 @@
-"""The launcher's end of a program that runs functions: hands its tasks to the workers, and gives it what comes back."""
+"""The launcher's part in running functions: passes tasks from the program to the workers, and outcomes back."""
 
 import asyncio
 import signal
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hvdrun.errors import LaunchError
@@ -13,9 +14,9 @@ from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome
 from rendezvous.wire.tasks import OutcomeHead
 
-_CALLER_GONE = "the program that runs functions here has gone"
+_PROGRAM_ENDED = "the program that called hvdrun.run() has ended"
 _MOST_TAIL_CHARACTERS = 16_000
-_END_SECONDS = 5.0  # for the last messages to be taken
+_END_SECONDS = 5.0  # for the program to read the last messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,11 @@ class _Task:
 
 
 class Desk:
-    """Of one job; belongs to one event loop, from `open` on. A `rendezvous.wire.tasks.TaskDesk`.
+    """The tasks of one job; belongs to one event loop, from `open` on. A `rendezvous.wire.tasks.TaskDesk`.
 
-    connection: to the program; the desk's from now on.
-    program: a descriptor of its process (a pidfd), which none of its forked children keeps as they keep the connection;
-        None where there is none.
+    connection: to the program; the desk owns it.
+    program: a pidfd of the program, None if there is none. It becomes readable when the program ends. The connection
+        may not, as forked children of the program keep it open.
     """
 
     def __init__(self, connection: socket.socket, program: int | None = None) -> None:
@@ -40,27 +41,28 @@ class Desk:
         self._program = program
         self._task: _Task | None = None
         self._is_over = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._delivered: set[tuple[Worker, int]] = set()
-        self._held: dict[tuple[Worker, int], Delivered] = {}  # their output is not printed yet
+        self._held: dict[tuple[Worker, int], Delivered] = {}  # until their output is printed
         self._written: set[tuple[Worker, int]] = set()
-        self._waiting: deque[Message] = deque()  # the program is behind
+        self._waiting: deque[Message] = deque()  # for the program to read the earlier ones
+        self._has_sent_all = asyncio.Event()
         self._rank_of: Callable[[Worker], int] = lambda _: 0
         self._stop: Callable[[int, str], None] = lambda _code, _reason: None
 
     def open(self, rank_of: Callable[[Worker], int], stop: Callable[[int, str], None]) -> None:
-        """Take what the program says, from now on.
+        """Begin to read the program's messages.
 
         Args:
             rank_of: the rank of a worker.
-            stop: ends the job, with an exit code and the reason; called when the program has gone.
+            stop: ends the job, with an exit code and the reason; called when the program has ended.
         """
         self._rank_of = rank_of
         self._stop = stop
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
         asyncio.get_running_loop().add_reader(self._connection, self._read)
         if self._program is not None:
-            asyncio.get_running_loop().add_reader(self._program, self._note_end)
+            asyncio.get_running_loop().add_reader(self._program, self._end_job, _PROGRAM_ENDED)
 
     async def next(self, after: int) -> _Task | None:
         """See `TaskDesk`."""
@@ -69,18 +71,18 @@ class Desk:
                 return self._task
             if self._is_over:
                 return None
-            await self._news.wait()
+            await self._changed.wait()
 
     async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
         """See `TaskDesk`.
 
         Raises:
-            LaunchError: there is no room for it.
+            LaunchError: this machine has no room for it.
         """
         try:
             body = await collect(pieces, head.size)
         except OSError as error:
-            raise LaunchError(f"what the functions return cannot be kept on this machine: {error}") from error
+            raise LaunchError(f"this machine has no room for what the functions return: {error}") from error
         is_asked = self._task is not None and head.number == self._task.number
         if body is None or not is_asked or (head.worker, head.number) in self._delivered:
             if body is not None:
@@ -89,33 +91,33 @@ class Desk:
         self._delivered.add((head.worker, head.number))
         rank = self._rank_of(head.worker)
         self._held[head.worker, head.number] = Delivered(rank, head.number, head.failed, head.follows_another, body)
-        self._pass_on(head.worker, head.number)
+        self._deliver(head.worker, head.number)
 
     def is_done(self, worker: Worker) -> bool:
         """See `TaskDesk`."""
         return self._is_over and (self._task is None or (worker, self._task.number) in self._delivered)
 
     def note_written(self, worker: Worker, number: int) -> None:
-        """All is printed that a worker has written up to this outcome."""
+        """The worker's output up to this outcome is printed."""
         self._written.add((worker, number))
-        self._pass_on(worker, number)
+        self._deliver(worker, number)
 
-    def _pass_on(self, worker: Worker, number: int) -> None:
-        """Say what has become of a task when its output is printed."""
+    def _deliver(self, worker: Worker, number: int) -> None:
+        """Send an outcome to the program once its output is printed."""
         if (worker, number) in self._written and (worker, number) in self._held:
-            self._say(self._held.pop((worker, number)))
+            self._send(self._held.pop((worker, number)))
 
     async def close(self, outcome: Outcome, last_lines: tuple[str, ...]) -> None:
-        """Say how the job has ended."""
+        """Send the program how the job ended."""
         lines, characters = deque[str](), 0
         for line in reversed(last_lines):
             characters += len(line)
             if characters > _MOST_TAIL_CHARACTERS:
                 break
             lines.appendleft(line)
-        for held in self._held.values():  # of a host that was lost meanwhile
-            self._say(held)
-        self._say(
+        for held in self._held.values():  # of a host that was lost before its output came
+            self._send(held)
+        self._send(
             Ended(
                 outcome.exit_code == 0,
                 outcome.exit_code,
@@ -125,14 +127,17 @@ class Desk:
                 tuple(lines),
             )
         )
-        deadline = asyncio.get_running_loop().time() + _END_SECONDS
-        while self._waiting and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - the program may stand still
-            await asyncio.sleep(0.01)
+        with suppress(TimeoutError):  # the program may be suspended
+            async with asyncio.timeout(_END_SECONDS):
+                await self._has_sent_all.wait()
 
     def _read(self) -> None:
         try:
             message = receive(self._connection)
         except BlockingIOError:
+            return
+        except OSError as error:
+            self._end_job(f"a function cannot be received: {error.strerror}")
             return
         match message:
             case RunTask(number, body):
@@ -140,28 +145,28 @@ class Desk:
             case EndTasks():
                 self._is_over = True
             case _:
-                self._note_end()
+                self._end_job(_PROGRAM_ENDED)
                 return
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def _take_task(self, task: _Task) -> None:
-        """The program sends the next one when all outcomes of the last have been said."""
+        """Take the next task; the program has all outcomes of the last one."""
         if self._task is not None:
             self._task.body.close()
         self._task = task
         self._delivered.clear()
         self._written.clear()
 
-    def _note_end(self) -> None:
-        """The program has closed the connection, or has ended."""
+    def _end_job(self, reason: str) -> None:
         asyncio.get_running_loop().remove_reader(self._connection)
         if self._program is not None:
             asyncio.get_running_loop().remove_reader(self._program)
-        self._stop(SIGNAL_OFFSET + signal.SIGTERM, _CALLER_GONE)
+        self._stop(SIGNAL_OFFSET + signal.SIGTERM, reason)
 
-    def _say(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         self._waiting.append(message)
+        self._has_sent_all.clear()
         self._write()
 
     def _write(self) -> None:
@@ -173,6 +178,7 @@ class Desk:
         except BlockingIOError:
             loop.add_writer(self._connection, self._write)
             return
-        except OSError:  # the program has gone, which is read as well
+        except OSError:  # the program has ended, which `_read` notices
             self._waiting.clear()
         loop.remove_writer(self._connection)
+        self._has_sent_all.set()

@@ -1,9 +1,10 @@
-"""What a program that runs functions and the launcher of its job say to each other, over a socket pair.
+"""The messages between a program that runs functions and the launcher of its job, over a socket pair.
 
-One message is one packet. The bytes of a function or a result lie in the message while they are few, and else in a file
-without a name, whose descriptor travels along: it goes with the last process that has it open, however that ends.
+One message is one packet. A small function or result is part of the message. A larger one is in a file without a name,
+whose descriptor is sent with the message: the kernel removes the file when no process has it open.
 """
 
+import errno
 import io
 import os
 import pickle
@@ -17,19 +18,19 @@ from typing import BinaryIO
 from rendezvous.wire.tasks import PIECE_BYTES
 
 INLINE_BYTES = 32 * 1024
-_PACKET_BYTES = 128 * 1024  # less than what the kernel lets a packet have
+_PACKET_BYTES = 128 * 1024  # less than the kernel's limit for a packet
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Bytes in memory, or, where `data` is None, in a file; whoever has the body closes it."""
+    """Bytes in memory, or, if `data` is None, in a file. Its owner closes it."""
 
     data: bytes | None
     descriptor: int | None = None
 
     @classmethod
     def of(cls, file: BinaryIO) -> "Body":
-        """What is in a file with a descriptor, or in one in memory; the file stays the caller's."""
+        """The bytes of a file, which stays the caller's. A long one needs a descriptor."""
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         if size <= INLINE_BYTES:
@@ -38,7 +39,7 @@ class Body:
         return cls(None, os.dup(file.fileno()))
 
     def pieces(self) -> Iterator[bytes]:
-        """The bytes, piece by piece, from the beginning; several readers do not disturb each other."""
+        """The bytes, piece by piece, from the beginning; several readers may read at the same time."""
         if self.data is not None:
             yield self.data
             return
@@ -56,16 +57,16 @@ class Body:
         return os.fdopen(os.dup(self.descriptor), "rb")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self.descriptor is not None:
             os.close(self.descriptor)
 
 
 async def collect(pieces: AsyncIterator[bytes], size: int) -> Body | None:
-    """The body of so many bytes that come piece by piece; None where they break off.
+    """A body of `size` bytes from its pieces; None if their size is another.
 
     Raises:
-        OSError: there is no room for them.
+        OSError: this machine has no room for them.
     """
     if size <= INLINE_BYTES:
         data = b"".join([piece async for piece in pieces])
@@ -78,7 +79,7 @@ async def collect(pieces: AsyncIterator[bytes], size: int) -> Body | None:
 
 @dataclass(frozen=True, slots=True)
 class RunTask:
-    """To the launcher: have all workers run this function."""
+    """To the launcher: all workers run this function."""
 
     number: int
     body: Body = field(repr=False)
@@ -86,12 +87,12 @@ class RunTask:
 
 @dataclass(frozen=True, slots=True)
 class EndTasks:
-    """To the launcher: there will be no more functions; the workers end when they have run those that were sent."""
+    """To the launcher: no more functions follow; the workers end after those that were sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """To the program: what has become of a function on one worker; see `rendezvous.wire.tasks.OutcomeHead`."""
+    """To the program: the outcome of a function on one worker; see `rendezvous.wire.tasks.OutcomeHead`."""
 
     rank: int
     number: int
@@ -104,9 +105,9 @@ class Delivered:
 class Ended:
     """To the program: the job has ended; the last message.
 
-    succeeded: as a command it would exit with 0.
+    succeeded: the exit code is 0.
     reason: one sentence.
-    rank, returncode, last_lines: of the worker that failed first, where one did; the returncode as waitpid tells it.
+    rank, returncode, last_lines: of the worker that failed first, if one did; a negative returncode is a signal.
     """
 
     succeeded: bool
@@ -121,7 +122,7 @@ class Ended:
 class Refused:
     """To the program: the job could not be launched; the last message.
 
-    lines: the sentence, and what belongs beneath it.
+    lines: the message, and the lines below it.
     """
 
     lines: tuple[str, ...]
@@ -132,11 +133,11 @@ Message = RunTask | EndTasks | Delivered | Ended | Refused
 
 
 def send(connection: socket.socket, message: Message) -> None:
-    """Send one message; the body that it has is closed by that.
+    """Send one message, and close its body.
 
     Raises:
-        BlockingIOError: the other side is behind; the body stays open.
-        OSError: there is no other side.
+        BlockingIOError: the other side has to read first; the body stays open.
+        OSError: the other side has closed the connection.
     """
     body = message.body if isinstance(message, RunTask | Delivered) else None
     descriptors = [] if body is None or body.descriptor is None else [body.descriptor]
@@ -149,21 +150,23 @@ def receive(connection: socket.socket) -> Message | None:
     """The next message; None at the end.
 
     Raises:
-        BlockingIOError: none has come.
+        BlockingIOError: there is none yet.
+        OSError: this process has no free descriptor for the body; the message is lost.
     """
     try:
         data, descriptors = _receive_packet(connection)
-    except ConnectionResetError:  # the other side left some message unread; what it has said comes after that
+    except ConnectionResetError:  # the other side closed without reading all; its messages follow this error
         data, descriptors = _receive_packet(connection)
     if not data:
         return None
     message: Message = pickle.loads(data)  # noqa: S301 - from our own child, or our own parent
-    if isinstance(message, RunTask | Delivered) and descriptors:
-        for descriptor in descriptors:
-            with suppress(OSError):
-                os.set_inheritable(descriptor, False)  # noqa: FBT003 - os.set_inheritable's signature
-        return replace(message, body=Body(None, descriptors[0]))
-    return message
+    if not isinstance(message, RunTask | Delivered) or message.body.data is not None:
+        return message
+    if not descriptors:  # the kernel closes a descriptor for which this process has no number
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    with suppress(OSError):
+        os.set_inheritable(descriptors[0], False)  # noqa: FBT003 - os.set_inheritable's signature
+    return replace(message, body=Body(None, descriptors[0]))
 
 
 def _receive_packet(connection: socket.socket) -> tuple[bytes, list[int]]:

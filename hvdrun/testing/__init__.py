@@ -1,1 +1,1 @@
-"""Tests that run on several ranks: the pytest plugin, and what it has the ranks do."""
+"""Tests that run on several ranks: the pytest plugin, and the part that runs on the ranks."""

@@ -1,4 +1,4 @@
-"""The debugger on rank 0, for `pytest --pdb` and breakpoint(): it uses the terminal of pytest, on the same machine."""
+"""The debugger on rank 0, for `pytest --pdb` and breakpoint(). It uses pytest's terminal, on the same machine."""
 
 import os
 import sys
@@ -11,14 +11,14 @@ from types import TracebackType
 import pytest
 
 _NO_TERMINAL = (
-    "breakpoint() needs the terminal of pytest, and there is none for rank 0: run pytest at a terminal, without -n, "
+    "breakpoint() needs pytest's terminal, and rank 0 has none: run pytest at a terminal, without -n, "
     "with rank 0 on the same machine"
 )
-_SKIPPED = ("contextlib", "hvdrun.*")  # where `next` would stop after the test's last line
+_SKIPPED = ("contextlib", "hvdrun.*")  # so that `next` does not stop there after the test's last line
 
 
 def debug(terminal: str, title: str, step: TracebackType | None) -> bool:
-    """Let the user look around where a test has failed; whether the user ends the whole run.
+    """Open the debugger where a test has failed; True if the user quits, which ends the whole run.
 
     Raises:
         OSError: this process may not use the terminal.
@@ -47,10 +47,10 @@ def open_debugger(terminal: str, title: str) -> Iterator[Pdb]:
 
 @contextmanager
 def stops_at_breakpoints(terminal: str | None, rank: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Within it, breakpoint() and pdb.set_trace() stop on rank 0, and do nothing on the others, which then wait for it.
+    """In its block, breakpoint() and pdb.set_trace() stop on rank 0, and do nothing on the other ranks, which wait.
 
     Raises:
-        RuntimeError: at a breakpoint, where there is no terminal.
+        RuntimeError: at a breakpoint without a terminal.
         pytest.exit.Exception: the user has quit the debugger.
     """
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What each rank does with a test: it calls the test, and describes what has become of it. Runs in the workers."""
+"""The part that runs in the workers: each rank calls the test, and reports the outcome."""
 
 import inspect
 import os
@@ -35,7 +35,7 @@ class Place:
 class Call:
     """The call of a test function.
 
-    place: where it returned; None while it has not, or where it is no Python function.
+    place: where it returned; None before that, and for a function without Python code.
     """
 
     def __init__(self, function: Callable[..., object]) -> None:
@@ -53,7 +53,7 @@ class Call:
             self.place = Place(frames[0].f_code.co_filename, frames[0].f_lineno)
 
     def find_place(self, error: BaseException) -> Place | None:
-        """The innermost line of the test's own file that an exception has passed, or the innermost of all."""
+        """The innermost line of an exception's traceback in the test's file, else the innermost of all."""
         steps = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
         own = [step for step in steps if self._code is not None and step[0] == self._code.co_filename]
         found = (own or steps)[-1:]
@@ -61,9 +61,9 @@ class Call:
 
     @contextmanager
     def _catch_frame(self, frames: list[FrameType]) -> Iterator[None]:
-        """Put the function's frame into the list: it still knows its line after it has returned.
+        """Put the function's frame into the list: the frame has its line even after the return.
 
-        The profiler's hook is used for that one call, and not beyond it: it would slow the test down.
+        The profiler's hook is removed at that call: longer, it would slow the test down.
         """
         former = sys.getprofile()
 
@@ -83,7 +83,7 @@ _SETTINGS = ("truncation_limit_lines", "truncation_limit_chars")
 
 
 def read_settings(config: pytest.Config) -> tuple[str, ...]:
-    """What pytest's options and its file say of explanations, as `-o` takes it."""
+    """The settings of pytest for explanations of assertions, in the form of `-o`."""
     settings = [f"verbosity_assertions={config.get_verbosity('assertions')}"]
     for name in _SETTINGS:
         try:
@@ -97,9 +97,9 @@ def read_settings(config: pytest.Config) -> tuple[str, ...]:
 
 @contextmanager
 def explains_assertions(settings: tuple[str, ...]) -> Iterator[None]:
-    """Within it, assertions that fail are explained.
+    """In its block, assertions that fail are explained.
 
-    pytest's own plugin for that does it around each test; it wants to know the configuration, and no more of the test.
+    pytest's plugin does this around each test. Of the test it needs the configuration alone.
     """
     config = make_config(settings)
     plugin: Any = config.pluginmanager.get_plugin("assertion")
@@ -113,19 +113,19 @@ def explains_assertions(settings: tuple[str, ...]) -> Iterator[None]:
 
 @cache
 def make_config(settings: tuple[str, ...]) -> pytest.Config:
-    """A configuration of pytest for this process: no file, conftest or plugin but pytest's own takes part."""
+    """A configuration of pytest for this process, without files, conftests and plugins other than pytest's own."""
     overrides = [word for setting in settings for word in ("-o", setting)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.delenv("PYTEST_PLUGINS", raising=False)
         words = ["-s", "--assert=plain", "--noconftest", "-c", os.devnull, *overrides]
         config = pytest.Config.fromdictargs({}, words)
-    config.option.assertmode = "rewrite"  # as the test's own module; nothing is rewritten here
+    config.option.assertmode = "rewrite"  # as the test's module, which pytest has rewritten
     return config
 
 
 class RankOutcome(StrEnum):
-    """What has become of a test on a rank."""
+    """The outcome of a test on a rank."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -136,7 +136,7 @@ class RankOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A warning that the test has caused; equal on two ranks when it is the same one."""
+    """A warning of the test; equal on two ranks if it is the same one."""
 
     message: str
     category: type[Warning]
@@ -146,10 +146,10 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What pytest's options say.
+    """pytest's options.
 
     traceback: --tb. shows_locals: --showlocals. is_short: without --full-trace.
-    terminal: for the debugger; None where there is none. uses_pdb: --pdb.
+    terminal: for the debugger; None if there is none. uses_pdb: --pdb.
     explanations: of failed assertions, see `read_settings`.
     """
 
@@ -163,11 +163,11 @@ class Style:
 
 @dataclass(slots=True)
 class RankReport:
-    """What has become of a test on one rank.
+    """The report of one rank.
 
     summary: the exception in a line; "" without one.
     place: where the rank left the test.
-    shown: the exception as pytest shows it. error: itself, in bytes; None where it cannot be sent.
+    shown: the exception as pytest shows it. error: the exception, pickled; None if it cannot be.
     """
 
     rank: int
@@ -181,7 +181,7 @@ class RankReport:
 
 
 class RankFailedError(Exception):
-    """Carries the report of a rank on which the test did not pass; as an exception, so that the others are told."""
+    """Carries the report of a rank on which the test did not pass. As an exception, so that the other ranks notice."""
 
     def __init__(self, report: RankReport) -> None:
         super().__init__(report)
@@ -193,7 +193,7 @@ _OUTCOMES: dict[type[BaseException], RankOutcome] = {
     pytest.xfail.Exception: RankOutcome.XFAILED,
     pytest.exit.Exception: RankOutcome.EXITED,
 }
-_TOLD_BY_TEXT = frozenset({RankOutcome.SKIPPED, RankOutcome.XFAILED, RankOutcome.EXITED})
+_SHOWN_BY_TEXT = frozenset({RankOutcome.SKIPPED, RankOutcome.XFAILED, RankOutcome.EXITED})
 _ROOT = Path(__file__).resolve().parents[2]
 _OWN_FOLDERS = tuple(f"{_ROOT / name}{os.sep}" for name in ("hvdrun", "worker_runtime", "rendezvous"))
 
@@ -227,30 +227,30 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
 
 
 def describe(report: RankReport, error: BaseException, call: Call, style: Style) -> None:
-    """Write into the report what a test has raised; with --pdb the user looks at it."""
+    """Write an exception of the test into the report; with --pdb open the debugger."""
     report.outcome = _OUTCOMES.get(type(error), RankOutcome.FAILED)
     report.place = call.find_place(error)
     info = pytest.ExceptionInfo.from_exception(error)
-    report.summary = str(error) if report.outcome in _TOLD_BY_TEXT else info.exconly(tryshort=True)
+    report.summary = str(error) if report.outcome in _SHOWN_BY_TEXT else info.exconly(tryshort=True)
     shown = info.getrepr(
-        style=style.traceback, showlocals=style.shows_locals, tbfilter=leave_out_own if style.is_short else False
+        style=style.traceback, showlocals=style.shows_locals, tbfilter=hide_own_frames if style.is_short else False
     )
-    report.shown = shown if can_travel(shown) else str(shown)
+    report.shown = shown if can_be_pickled(shown) else str(shown)
     report.error = pack_error(error)
     if style.uses_pdb and report.outcome is RankOutcome.FAILED:
         report.was_debugged = True
-        refusal = look(report, style.terminal, f"{shown}", info.tb)
+        refusal = open_pdb(report, style.terminal, f"{shown}", info.tb)
         if refusal is not None:
             first, newline, rest = report.summary.partition("\n")
             report.summary = f"{first} ({refusal}){newline}{rest}"
 
 
-def look(report: RankReport, terminal: str | None, shown: str, step: TracebackType) -> str | None:
-    """Let the user of --pdb look at a failure; why that cannot be, half a sentence."""
+def open_pdb(report: RankReport, terminal: str | None, shown: str, step: TracebackType) -> str | None:
+    """Open the debugger at a failure; half a sentence with the reason if that is impossible."""
     if report.rank != 0:
-        return "--pdb stops on rank 0 alone"
+        return "--pdb stops on rank 0 only"
     if terminal is None:
-        return "--pdb needs the terminal of pytest, and there is none"
+        return "--pdb needs pytest's terminal, and there is none"
     try:
         if debug(terminal, f"{shown}\n>>> the test has failed on rank 0: you are in that process", step):
             report.outcome = RankOutcome.EXITED
@@ -259,24 +259,24 @@ def look(report: RankReport, terminal: str | None, shown: str, step: TracebackTy
     return None
 
 
-def leave_out_own(info: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest does not export its type
-    """The traceback without the frames of this project, except where there are no others."""
+def hide_own_frames(info: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest does not export its type
+    """The traceback without hvdrun's frames, unless there are no others."""
     others = info.traceback.filter(lambda entry: not (entry.ishidden(info) or str(entry.path).startswith(_OWN_FOLDERS)))
     return others or info.traceback
 
 
-def can_travel(value: object) -> bool:
-    """Whether it can be sent."""
+def can_be_pickled(value: object) -> bool:
+    """It can be pickled, and unpickled."""
     try:
         cloudpickle.loads(cloudpickle.dumps(value))
-    except Exception:  # noqa: BLE001 - whatever its own code raises
+    except Exception:  # noqa: BLE001 - the object's own code may raise anything
         return False
     return True
 
 
 def pack_error(error: BaseException) -> bytes | None:
-    """The bytes of an exception; None where it cannot be sent, or would end the program that reads it."""
-    if not isinstance(error, Exception) or not can_travel(error):
+    """The exception, pickled; None if it cannot be, or would end the program that raises it."""
+    if not isinstance(error, Exception) or not can_be_pickled(error):
         return None
     packed: bytes = cloudpickle.dumps(error)
     return packed

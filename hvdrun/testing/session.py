@@ -1,4 +1,4 @@
-"""The workers of one run of pytest, a warm cluster for each size and set of options, and the result of each test."""
+"""The workers of one run of pytest, a warm cluster for each set of options, and the result of each test."""
 
 import inspect
 import pickle
@@ -17,21 +17,21 @@ from hvdrun.cluster.cluster import Answers, Cluster
 from hvdrun.cluster.errors import UnsendableError
 from hvdrun.cluster.pickling import read_error, read_result
 from hvdrun.errors import HvdrunError
-from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_travel, read_settings, run_test
+from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_be_pickled, read_settings, run_test
 from rendezvous.wire.tasks import find_unsendable
 
 
 class DebuggedError(BdbQuit):
-    """The test has failed, and what --pdb can do was done on rank 0; pytest opens no debugger for such an error."""
+    """The test has failed, and --pdb has stopped on rank 0; pytest opens no other debugger for this error."""
 
 
 @dataclass(slots=True)
 class GroupResult:
-    """What pytest is told.
+    """The result of a test for pytest.
 
     reports: of the ranks, in the order in which they came.
-    first: the one that decides.
-    error: what is raised in its stead where there is no report to decide, as when a worker has died.
+    first: the report that decides; None if the test has passed.
+    error: raised instead, as when a worker has died.
     """
 
     reports: Sequence[RankReport]
@@ -39,7 +39,7 @@ class GroupResult:
     error: BaseException | None = None
 
     def announce(self) -> None:
-        """Raise what the test has raised, and warn of what it has warned of.
+        """Issue the test's warnings, and raise its exception.
 
         Raises:
             BaseException: the test did not pass.
@@ -56,9 +56,9 @@ class GroupResult:
         raise make_error(self.first)
 
     def complete(self, report: pytest.TestReport) -> None:
-        """Show in pytest's report what the ranks have seen."""
+        """Show the ranks' reports in pytest's report."""
         places = "\n".join(
-            f"rank {each.rank} {tell(each)}" for each in sorted(self.reports, key=lambda each: each.rank)
+            f"rank {each.rank} {describe_place(each)}" for each in sorted(self.reports, key=lambda each: each.rank)
         )
         if self.error is not None:
             report.longrepr = "".join(format_exception_only(self.error)) + places
@@ -76,8 +76,8 @@ class GroupResult:
             report.longrepr = shown
 
 
-def tell(report: RankReport) -> str:
-    """Where a rank was, in words."""
+def describe_place(report: RankReport) -> str:
+    """What a rank did, and where."""
     where = f" at {report.place}" if report.place is not None else ""
     match report.outcome:
         case RankOutcome.PASSED:
@@ -85,14 +85,14 @@ def tell(report: RankReport) -> str:
         case RankOutcome.SKIPPED:
             return f"skipped the test{where}"
         case _:
-            first, _, _ = report.summary.partition("\n")  # an assertion's differences come after that
+            first, _, _ = report.summary.partition("\n")  # an assertion's differences follow
             return f"failed{where}: {first}"
 
 
 def decide(reports: Sequence[RankReport], size: int) -> RankReport | None:
-    """The report that decides over the test; None where it has passed.
+    """The report that decides; None if the test has passed.
 
-    A test is skipped when all its ranks skip it: one that looks at rank 0 alone may skip the others.
+    A test is skipped if all its ranks skip it: a test for rank 0 may skip the others.
     """
     for outcome in (RankOutcome.EXITED, RankOutcome.FAILED, RankOutcome.XFAILED):
         found = next((report for report in reports if report.outcome is outcome), None)
@@ -103,7 +103,7 @@ def decide(reports: Sequence[RankReport], size: int) -> RankReport | None:
 
 
 def make_error(report: RankReport) -> BaseException:
-    """What a rank has raised, or what tells of it."""
+    """The exception of a rank, or one that describes it."""
     match report.outcome:
         case RankOutcome.SKIPPED:
             return pytest.skip.Exception(report.summary)
@@ -120,10 +120,10 @@ def make_error(report: RankReport) -> BaseException:
 
 
 DEFAULT_SIZE = 2
-_GRACE_SECONDS = 5.0  # a rank that waits for one that has failed is told; this is for ranks that compute
+_GRACE_SECONDS = 5.0  # ranks that wait for a failed one are notified; this is for ranks that compute
 _DEBUGGING_SECONDS = 24 * 3600.0
-# What these are for is pytest's own process.
-_BOUND = frozenset(
+# These work in pytest's own process only.
+_LOCAL_FIXTURES = frozenset(
     (
         "cache",
         "capfd",
@@ -144,13 +144,13 @@ _BOUND = frozenset(
         "testdir",
     )
 )
-_MADE_ANEW = "monkeypatch"  # on each rank, where it is undone after the test
+_MONKEYPATCH = "monkeypatch"  # each rank has its own, and undoes it after the test
 
 
 class RankedSession:
-    """Runs tests on ranks, and has their workers.
+    """Runs tests on ranks, and owns their workers.
 
-    terminal: for the debugger; None where there is none.
+    terminal: for the debugger; None if there is none.
     """
 
     def __init__(self, config: pytest.Config, terminal: str | None) -> None:
@@ -169,27 +169,27 @@ class RankedSession:
         """Run a test on its ranks.
 
         Raises:
-            pytest.fail.Exception: it cannot be sent there.
-            HvdrunError: there can be no such workers.
+            pytest.fail.Exception: the test cannot be sent to the ranks, or the marker is wrong.
+            HvdrunError: the workers cannot be started.
         """
         cluster = self._find_cluster(marker)
         arguments = collect_arguments(item)
         is_debugged = self._style.uses_pdb and self._style.terminal is not None
         grace_seconds = _DEBUGGING_SECONDS if is_debugged else _GRACE_SECONDS
-        complaint: str | None = None
-        # By value, since the ranks would import it without pytest's explanations of assertions.
+        reason: str | None = None
+        # By value: a module that the ranks import has no explanations of assertions.
         cloudpickle.register_pickle_by_value(item.module)
         try:
             answers = cluster.call(
                 run_test, (item.obj, arguments, self._style), {}, grace_seconds=grace_seconds, leaves_group=True
             )
         except UnsendableError as error:
-            complaint = name_culprit(item, arguments) or str(error)
+            reason = explain_unsendable(item, arguments) or str(error)
         finally:
             cloudpickle.unregister_pickle_by_value(item.module)
-        if complaint is not None:
-            pytest.fail(f"the test cannot run on other ranks: {complaint}", pytrace=False)
-        return judge(answers, cluster.size)
+        if reason is not None:
+            pytest.fail(f"the test cannot run on other ranks: {reason}", pytrace=False)
+        return make_result(answers, cluster.size)
 
     def close(self) -> None:
         """End all workers."""
@@ -208,10 +208,10 @@ class RankedSession:
 
 
 def make_cluster(options: dict[str, Any]) -> Cluster:
-    """The workers that a marker asks for; they start with the first test.
+    """The workers of a marker; they start with the first test.
 
     Raises:
-        pytest.fail.Exception: there can be none.
+        pytest.fail.Exception: the marker is wrong.
     """
     try:
         return Cluster(**options)
@@ -226,37 +226,37 @@ def read_style(name: str) -> str:
 
 
 def collect_arguments(item: pytest.Function) -> dict[str, Any]:
-    """The fixtures and parameters that a test asks for.
+    """The fixtures and parameters of a test.
 
     Raises:
-        pytest.fail.Exception: one of them means nothing on another rank.
+        pytest.fail.Exception: one of them works in pytest's own process only.
     """
     names = [name for name in inspect.signature(item.obj).parameters if name in item.funcargs]
-    bound = next((name for name in names if name in _BOUND), None)
-    if bound is not None:
+    local = next((name for name in names if name in _LOCAL_FIXTURES), None)
+    if local is not None:
         pytest.fail(
-            f"the fixture {bound!r} belongs to pytest's own process, and means nothing on the ranks of a test with "
-            "@pytest.mark.hvdrun: leave it out, or use it in a test without the marker.",
+            f"the fixture {local!r} works in pytest's own process, and not on the ranks of a test with "
+            "@pytest.mark.hvdrun: remove it, or use it in a test without the marker.",
             pytrace=False,
         )
-    return {name: item.funcargs[name] for name in names if name != _MADE_ANEW}
+    return {name: item.funcargs[name] for name in names if name != _MONKEYPATCH}
 
 
-def name_culprit(item: pytest.Function, arguments: dict[str, Any]) -> str | None:
-    """One sentence for the first fixture that cannot be sent, or for what in the test cannot."""
+def explain_unsendable(item: pytest.Function, arguments: dict[str, Any]) -> str | None:
+    """The message for the first fixture, or part of the test, that cannot be pickled; None if all can be."""
     for name, value in arguments.items():
-        if not can_travel(value):
+        if not can_be_pickled(value):
             return (
-                f"{find_unsendable(f'the fixture {name!r}', value, can_travel)}. "
-                "Make it inside the test, or give the test what it is made from."
+                f"{find_unsendable(f'the fixture {name!r}', value, can_be_pickled)}. "
+                "Create it inside the test, or pass what it is created from."
             )
-    if not can_travel(item.obj):
-        return f"{find_unsendable(item.name, item.obj, can_travel)}. Make it inside the test."
+    if not can_be_pickled(item.obj):
+        return f"{find_unsendable(item.name, item.obj, can_be_pickled)}. Create it inside the test."
     return None
 
 
-def judge(answers: Answers, size: int) -> GroupResult:
-    """What has come back of a test, as one result; the answers can be read once."""
+def make_result(answers: Answers, size: int) -> GroupResult:
+    """The result of a test from its answers, which can be read once."""
     reports: list[RankReport] = []
     causes: list[RankReport] = []
     error: BaseException | None = None
@@ -266,14 +266,14 @@ def judge(answers: Answers, size: int) -> GroupResult:
         if isinstance(found, RankFailedError):
             found = found.report
         if not isinstance(found, RankReport):
-            error = error or found  # it could not even begin
+            error = error or found  # the test could not begin on this rank
             continue
         reports.append(found)
         if not outcome.follows_another:
             causes.append(found)
     first = decide(causes, size)
     if first is None or first.outcome is not RankOutcome.FAILED:
-        error = error or answers.explain_end()  # a worker that has died comes before what follows from that
+        error = error or answers.explain_end()  # a dead worker decides over the failures that follow from it
     if error is None and first is None:
         first = decide(reports, size)
     return GroupResult(reports, first, error)

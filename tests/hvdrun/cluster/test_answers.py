@@ -2,13 +2,15 @@
 
 import os
 import pickle
+from collections.abc import Iterator
 from contextlib import suppress
 from tempfile import TemporaryFile
 
 import pytest
 
-from hvdrun.cluster.cluster import Answers
+from hvdrun.cluster.cluster import Answers, collect
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError
+from hvdrun.cluster.job import Job
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
 
 GOOD = Ended(succeeded=True, exit_code=0, reason="all workers ended well")
@@ -76,3 +78,28 @@ def test_files_of_results_are_closed_whatever_becomes_of_them() -> None:
             assert body.descriptor is not None
             with pytest.raises(OSError, match="Bad file descriptor"):
                 os.fstat(body.descriptor)
+
+
+class InterruptedJob(Job):
+    """Delivers one outcome; then Ctrl-C comes."""
+
+    def __init__(self, outcome: Delivered) -> None:
+        self._outcomes = [outcome]
+
+    def messages(self, deadline: float | None = None) -> Iterator[Delivered | Ended | Refused | None]:
+        """See `Job`."""
+        del deadline
+        if not self._outcomes:
+            raise KeyboardInterrupt
+        yield self._outcomes.pop()
+
+
+def test_an_interruption_closes_the_outcomes_that_have_come() -> None:
+    with TemporaryFile() as file:
+        file.write(bytes(INLINE_BYTES + 1))
+        body = Body.of(file)
+    assert body.descriptor is not None
+    with pytest.raises(KeyboardInterrupt):
+        collect(InterruptedJob(Delivered(0, 1, failed=False, follows_another=False, body=body)), 2)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(body.descriptor)

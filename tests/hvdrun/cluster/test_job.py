@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from hvdrun.cluster.job import Stream
+from hvdrun.cluster.job import Job, Stream
+from hvdrun.errors import LaunchError
+from tests.descriptors import list_descriptors, none_free
 
 
 def test_where_a_program_prints_somewhere_else_it_reads_what_the_job_prints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +21,7 @@ def test_where_a_program_prints_somewhere_else_it_reads_what_the_job_prints(monk
     os.write(stream.writer, "ä".encode()[1:] + b"b\n")
     stream.pump()
     assert shown.getvalue() == "äb\n"
-    stream.let_go()
+    stream.close_writer()
     stream.pump()
     assert stream.reader is None
 
@@ -30,7 +32,7 @@ def test_the_process_own_stream_is_inherited(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sys, "__stderr__", own)
         stream = Stream("stderr")
     assert (stream.reader, stream.writer) == (None, 2)
-    stream.let_go()
+    stream.close_writer()
     os.fstat(2)
 
 
@@ -41,6 +43,14 @@ def test_a_program_without_a_stream_or_with_a_closed_one_loses_only_the_output(m
         monkeypatch.setattr(sys, "stdout", target)
         stream = Stream("stdout")
         os.write(stream.writer, b"x")
-        stream.let_go()
+        stream.close_writer()
         stream.pump()
         assert stream.reader is None
+
+
+def test_a_job_without_a_free_descriptor_is_one_sentence_and_leaves_nothing_open() -> None:
+    before = list_descriptors()
+    for free in range(4):
+        with none_free(but=free), pytest.raises(LaunchError, match=r"could not be started: .*Too many open files"):
+            Job([], {})
+        assert list_descriptors() == before

@@ -141,7 +141,7 @@ def explode() -> NoReturn:
 
 
 def test_a_result_that_cannot_be_read_here_names_its_rank() -> None:
-    with pytest.raises(RemoteError, match="what rank 3 has returned cannot be read here: boom"):
+    with pytest.raises(RemoteError, match="the result of rank 3 cannot be read here: boom"):
         read_result(Delivered(3, 1, failed=False, follows_another=False, body=Body(cloudpickle.dumps(Explosive()))))
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from itertools import repeat
+from tempfile import TemporaryFile
 
 import pytest
 
@@ -27,6 +28,7 @@ from hvdrun.tasks.messages import (
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import blame_host, succeed
 from rendezvous.wire.tasks import OutcomeHead
+from tests.descriptors import none_free
 from tests.waiting import in_loop
 
 WORKERS = [Worker(Slot("a", slot), 1) for slot in range(2)]
@@ -126,7 +128,7 @@ async def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("hvdrun.tasks.desk.collect", fail)
-    with pytest.raises(LaunchError, match=r"what the functions return cannot be kept .*No space left"):
+    with pytest.raises(LaunchError, match=r"no room for what the functions return: .*No space left"):
         await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
     story.close()
 
@@ -194,3 +196,24 @@ def test_what_the_other_side_said_before_it_left_is_heard_though_it_has_not_read
         launcher.close()
         assert receive(program) == refused
         assert receive(program) is None
+
+
+def test_a_message_for_whose_file_no_descriptor_is_free_is_an_error_and_no_other_file_is_read() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        with TemporaryFile() as file:
+            file.write(bytes(INLINE_BYTES + 1))
+            send(ours, RunTask(1, Body.of(file)))
+        with none_free(), pytest.raises(OSError, match="Too many open files"):
+            receive(theirs)
+
+
+@in_loop
+async def test_a_desk_that_cannot_receive_a_function_ends_the_job() -> None:
+    story = Story()
+    with TemporaryFile() as file:
+        file.write(bytes(INLINE_BYTES + 1))
+        send(story.program, RunTask(1, Body.of(file)))
+    with none_free():
+        await story.stopped.wait()
+    story.close()

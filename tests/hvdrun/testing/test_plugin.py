@@ -166,12 +166,12 @@ def test_each_test_has_the_outcome_that_it_has_on_one_process(suite: Suite) -> N
     [
         ("test_fixture", "the fixture 'lock' cannot be sent to another process: its item 0 is a _thread.lock"),
         ("test_global", "test_global cannot be sent to another process: its global variable `LOCK` is a _thread.lock"),
-        ("test_capsys", "the fixture 'capsys' belongs to pytest's own process"),
+        ("test_capsys", "the fixture 'capsys' works in pytest's own process"),
         ("test_assertion", "assert (1 + 1) == 7"),
         ("test_assertion", f"rank 0 failed at test_ranks.py:{find_line('waits for rank 1')}: "),
         ("test_assertion", f"rank 1 failed at test_ranks.py:{find_line('the cause')}: "),
         ("test_lists", "At index 2 diff: '100%' != '101%'"),
-        ("test_breakpoint", "breakpoint() needs the terminal of pytest, and there is none for rank 0: run pytest at a"),
+        ("test_breakpoint", "breakpoint() needs pytest's terminal, and rank 0 has none: run pytest at a"),
         ("test_drawn", "@given would draw other values on each rank"),
         ("test_skip_all", f"test_ranks.py:{find_line('no reason')}: no reason"),
         ("test_warning_is_error", "UserWarning: a bad thing"),
@@ -214,7 +214,7 @@ def test_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:
 
 def test_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_traced.py").write_text("import pytest\n@pytest.mark.hvdrun\ndef test_a(): pass\n")
-    assert "--trace cannot follow a test to its ranks" in run_suite(tmp_path, ["--trace"]).texts["test_a"]
+    assert "--trace does not work on the ranks of a test" in run_suite(tmp_path, ["--trace"]).texts["test_a"]
 
 
 def test_the_plugin_is_found_by_its_entry_point(pytestconfig: pytest.Config) -> None:

@@ -3,7 +3,15 @@
 import pytest
 
 from hvdrun.testing.rank import Place, RankFailedError, RankOutcome, RankReport, Style, run_test
-from hvdrun.testing.session import DebuggedError, GroupResult, decide, make_cluster, make_error, read_style, tell
+from hvdrun.testing.session import (
+    DebuggedError,
+    GroupResult,
+    decide,
+    describe_place,
+    make_cluster,
+    make_error,
+    read_style,
+)
 
 
 def test_a_marker_names_the_options_of_a_cluster() -> None:
@@ -37,9 +45,9 @@ def test_the_first_failure_decides_and_a_skip_only_when_all_skip(
 
 
 def test_each_rank_is_told_with_its_place() -> None:
-    assert tell(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
+    assert describe_place(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
     assert (
-        tell(RankReport(1, F, "ValueError: bad\nmore", Place("test_a.py", 4)))
+        describe_place(RankReport(1, F, "ValueError: bad\nmore", Place("test_a.py", 4)))
         == "failed at test_a.py:4: ValueError: bad"
     )
 
@@ -62,8 +70,8 @@ def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("rank", "terminal", "says"),
     [
-        ("1", "/dev/tty", "--pdb stops on rank 0 alone"),
-        ("0", None, "--pdb needs the terminal of pytest, and there is none"),
+        ("1", "/dev/tty", "--pdb stops on rank 0 only"),
+        ("0", None, "--pdb needs pytest's terminal, and there is none"),
         ("0", "/nowhere", "--pdb: rank 0 cannot use the terminal /nowhere: No such file or directory"),
     ],
 )
