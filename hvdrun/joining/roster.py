@@ -7,18 +7,17 @@ one takes the name. When it stays open for longer, the old agent is alive, and t
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, forward_inside
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
-from hvdrun.transport.transport import read_messages
+from hvdrun.transport.transport import StreamTransport
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Order, Release
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Release
 
 _RELEASE_SECONDS = 5.0  # for released agents to close their connections
 _MARGIN_SECONDS = 5.0
@@ -180,15 +179,14 @@ class Roster:
         self._changed = asyncio.Event()
 
 
-_CHUNK_BYTES = 256 * 1024
 _CLOSE_SECONDS = 5.0  # for what was sent to leave
 
 
-class JoinedTransport:
+class JoinedTransport(StreamTransport):
     """The transport to an agent that has joined by itself; see `Transport`."""
 
     def __init__(self, host: str, roster: Roster, patience_seconds: float) -> None:
-        self.host = host
+        super().__init__(host)
         self._roster = roster
         self._patience_seconds = patience_seconds
         self._channel: Channel | None = None
@@ -196,15 +194,7 @@ class JoinedTransport:
     async def open(self) -> None:
         """Take the agent, which runs; see `Transport`."""
         self._channel = self._roster.take(self.host, self._patience_seconds)
-
-    def send(self, order: Order) -> None:
-        """Send an order; see `Transport`."""
-        if self._channel is not None and not self._channel.transport.is_closing():
-            self._channel.transport.write(codec.encode_order(order))
-
-    def messages(self) -> AsyncIterator[AgentMessage]:
-        """The agent's messages; see `Transport`."""
-        return read_messages(self._read)
+        self._reader, self._writer = self._channel.reader, self._channel.transport
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""
@@ -228,6 +218,3 @@ class JoinedTransport:
             self._channel.transport.close()
             await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)
             self._channel.abort()
-
-    async def _read(self) -> bytes:
-        return b"" if self._channel is None else await self._channel.reader.read(_CHUNK_BYTES)

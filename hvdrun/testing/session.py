@@ -260,17 +260,17 @@ def make_result(answers: Answers, size: int) -> GroupResult:
     reports: list[RankReport] = []
     causes: list[RankReport] = []
     error: BaseException | None = None
-    for outcome in answers.delivered:
-        with closing(outcome.body):
+    with closing(answers):
+        for outcome in answers.delivered:
             found = read_error(outcome) if outcome.failed else read_result(outcome)
-        if isinstance(found, RankFailedError):
-            found = found.report
-        if not isinstance(found, RankReport):
-            error = error or found  # the test could not begin on this rank
-            continue
-        reports.append(found)
-        if not outcome.follows_another:
-            causes.append(found)
+            if isinstance(found, RankFailedError):
+                found = found.report
+            if not isinstance(found, RankReport):
+                error = error or found  # the test could not begin on this rank
+                continue
+            reports.append(found)
+            if not outcome.follows_another:
+                causes.append(found)
     first = decide(causes, size)
     if first is None or first.outcome is not RankOutcome.FAILED:
         error = error or answers.explain_end()  # a dead worker decides over the failures that follow from it

@@ -17,12 +17,12 @@ from hvdrun.processes.child import OutputFile
 from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.failures import AgentStartError, NoTunnelError
 from hvdrun.transport.start import RemoteAgent, add_last_words
-from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, StreamTransport
+from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 
 _TERMINATE_SECONDS = 3.0  # for a command that has got SIGTERM, and has to end what it started
 
 
-class ChildTransport(StreamTransport):
+class ChildTransport(ShellTransport):
     """What the two transports have in common; see `Transport`.
 
     The child leads a session: a Ctrl-C at the terminal reaches hvdrun alone, which passes it on.

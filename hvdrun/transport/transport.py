@@ -10,8 +10,8 @@ from hvdrun.transport.start import RemoteAgent, find_mark, last_words
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
 
-# Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
-# little, and a jump host that all of them pass through counts each against its MaxStartups.
+# Logins in progress. A login takes the launcher a few milliseconds and the network the rest, so that more of them gain
+# little, and a jump host counts each against its MaxStartups.
 MAX_AT_ONCE = 32
 START_SECONDS = 60.0  # for a login or a step of the scheduler, and for an agent on a busy host
 CLOSE_SECONDS = 8.0  # more than an agent takes to clean up
@@ -60,7 +60,7 @@ class StreamTransport:
     def __init__(self, host: str) -> None:
         self.host = host
         self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None  # None, too, after the end of the orders
+        self._writer: asyncio.StreamWriter | asyncio.WriteTransport | None = None  # None after the last order, too
         self._first = b""  # of the agent's output
 
     def send(self, order: Order) -> None:
@@ -70,15 +70,6 @@ class StreamTransport:
     def messages(self) -> AsyncIterator[AgentMessage]:
         """The agent's messages; see `Transport`."""
         return read_messages(self._read, self._first)
-
-    @property
-    def _stderr_tail(self) -> bytes:
-        """The end of what the agent has written to standard error."""
-        raise NotImplementedError
-
-    async def _wait_exit(self) -> int:
-        """Wait until the agent or its shell has ended: the exit code, or a negative number."""
-        raise NotImplementedError
 
     def _write(self, data: bytes) -> None:
         if self._writer is not None and not self._writer.is_closing():
@@ -90,6 +81,19 @@ class StreamTransport:
     async def _read_to_end(self) -> None:
         while await self._read():
             pass
+
+
+class ShellTransport(StreamTransport):
+    """What the transports have in common that start their agent through a shell; see `Transport`."""
+
+    @property
+    def _stderr_tail(self) -> bytes:
+        """The end of what the agent has written to standard error."""
+        raise NotImplementedError
+
+    async def _wait_exit(self) -> int:
+        """Wait until the agent or its shell has ended: the exit code, or a negative number."""
+        raise NotImplementedError
 
     async def _start_agent(self, agent: RemoteAgent) -> None:
         """Have the shell at the other end of the stream start the agent, and wait until the agent runs.

@@ -21,7 +21,7 @@ from hvdrun.transport.ssh.dial import Connection, dial
 from hvdrun.transport.ssh.failures import BadSshConfigError, SshError, TunnelRefusedError
 from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
-from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, StreamTransport
+from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 
 _DISCONNECT_SECONDS = 5.0
 _WINDOW_BYTES = 512 * 1024  # of output that may be in transit; a tunnel's bytes wait behind it
@@ -35,7 +35,7 @@ class Limits:
     start_seconds: float = START_SECONDS
 
 
-class SshTransport(StreamTransport):
+class SshTransport(ShellTransport):
     """Starts an agent on another machine; see `Transport`.
 
     resolve: finds out where the host's name leads; may block, and runs in a thread.

@@ -101,7 +101,7 @@ def test_what_the_workers_print_comes_before_their_results(
         (threading.Lock, UnsendableError, r"rank [01]: what the function returned cannot .*: it is a _thread.lock"),
     ],
 )
-def test_what_a_function_does_wrong_is_told_in_a_sentence(
+def test_a_wrong_function_is_reported_in_one_sentence(
     cluster: hvdrun.Cluster, function: Callable[[], Any], error: type[Exception], says: str
 ) -> None:
     with pytest.raises(error, match=says):

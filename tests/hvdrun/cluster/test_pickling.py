@@ -37,7 +37,7 @@ def run_elsewhere(data: bytes) -> str:
     return run.stdout.decode().strip()
 
 
-def test_a_function_of_a_module_that_nobody_finds_by_its_name_goes_by_value(tmp_path: Path) -> None:
+def test_a_function_of_a_module_that_cannot_be_imported_is_pickled_by_value(tmp_path: Path) -> None:
     path = tmp_path / "somewhere.py"
     path.write_text("K = 3\nclass Part:\n    x = 4\ndef add(y):\n    return K + y + Part.x\n", encoding="utf-8")
     spec = spec_from_file_location("named_by_nobody", path)
@@ -102,7 +102,7 @@ def test_what_is_no_function_with_arguments_is_refused_before_a_job_starts(task:
 
 
 @pytest.mark.parametrize(("name", "notes"), [("pickle", 1), ("nobodys_module", 0), (None, 0)])
-def test_a_module_that_a_worker_lacks_is_said_with_what_to_do(name: str | None, notes: int) -> None:
+def test_a_module_that_a_worker_lacks_is_reported_with_a_remedy(name: str | None, notes: int) -> None:
     error = read_error(deliver("ModuleNotFoundError", "", "", pickle.dumps(ModuleNotFoundError("none", name=name))))
     found = getattr(error, "__notes__", [])
     assert len(found) == notes
@@ -117,7 +117,7 @@ def test_an_exception_is_raised_itself_with_the_traceback_of_its_worker_as_cause
 
 
 @pytest.mark.parametrize("pickled", [None, b"no pickle", pickle.dumps("no exception"), pickle.dumps(SystemExit(3))])
-def test_what_cannot_be_raised_here_is_told(pickled: bytes | None) -> None:
+def test_an_exception_that_cannot_be_unpickled_becomes_a_remote_error(pickled: bytes | None) -> None:
     error = read_error(deliver("SystemExit", "3", "there", pickled))
     assert isinstance(error, RemoteError)
     assert (str(error), error.rank, error.kind) == ("SystemExit: 3", 3, "SystemExit")
@@ -174,6 +174,6 @@ def test_the_programs_own_modules_are_whole_packages_that_it_has_imported_and_fi
     assert not [name for _, name in found if name.startswith(("hvdrun/", "worker_runtime/"))]
 
 
-def test_folders_of_a_python_installation_are_nobodys_own(tmp_path: Path) -> None:
+def test_folders_of_a_python_installation_are_not_own_folders(tmp_path: Path) -> None:
     paths = sysconfig.get_paths()
     assert list_own_folders([str(tmp_path), paths["stdlib"], paths["purelib"], "/nowhere", str(tmp_path)]) == [tmp_path]

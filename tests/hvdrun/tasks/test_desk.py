@@ -82,7 +82,7 @@ async def test_whoever_waits_gets_each_task_once_and_then_their_end() -> None:
 
 @in_loop
 @pytest.mark.parametrize("size", [3, 2 * INLINE_BYTES])
-async def test_an_outcome_is_said_once_and_after_its_output(size: int) -> None:
+async def test_an_outcome_is_sent_once_and_after_its_output(size: int) -> None:
     story = Story()
     await story.begin()
     head = OutcomeHead(WORKERS[1], 1, size, failed=True)
@@ -121,7 +121,7 @@ async def test_an_outcome_that_breaks_off_is_not_taken_and_may_come_again() -> N
 
 
 @in_loop
-async def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story()
 
     async def fail(*_: object) -> None:
@@ -187,7 +187,7 @@ async def test_a_body_can_be_read_by_several_at_a_time() -> None:
     body.close()
 
 
-def test_what_the_other_side_said_before_it_left_is_heard_though_it_has_not_read_everything() -> None:
+def test_messages_before_the_close_of_the_other_side_are_received_even_if_it_left_some_unread() -> None:
     program, launcher = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     refused = Refused(("there is no such folder.",), 2)
     with program:

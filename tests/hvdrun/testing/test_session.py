@@ -1,7 +1,14 @@
 """What a marker asks for, and what it may not."""
 
+import os
+import pickle
+from tempfile import TemporaryFile
+
 import pytest
 
+from hvdrun.cluster.cluster import Answers
+from hvdrun.cluster.errors import RemoteError
+from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 from hvdrun.testing.rank import Place, RankFailedError, RankOutcome, RankReport, Style, run_test
 from hvdrun.testing.session import (
     DebuggedError,
@@ -10,6 +17,7 @@ from hvdrun.testing.session import (
     describe_place,
     make_cluster,
     make_error,
+    make_result,
     read_style,
 )
 
@@ -44,7 +52,7 @@ def test_the_first_failure_decides_and_a_skip_only_when_all_skip(
     assert (found and found.rank) == decides
 
 
-def test_each_rank_is_told_with_its_place() -> None:
+def test_each_rank_is_reported_with_its_place() -> None:
     assert describe_place(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
     assert (
         describe_place(RankReport(1, F, "ValueError: bad\nmore", Place("test_a.py", 4)))
@@ -94,3 +102,16 @@ def test_a_rank_that_skips_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -
     assert (report.outcome, report.summary) == (S, "no GPU")
     with pytest.raises(pytest.skip.Exception, match="no GPU"):
         GroupResult([report], report).announce()
+
+
+def test_a_report_that_cannot_be_read_leaves_no_other_open() -> None:
+    with TemporaryFile() as file:
+        pickle.dump(bytes(INLINE_BYTES), file)
+        large = Body.of(file)
+    assert large.descriptor is not None
+    bodies = Body(b"no pickle"), large
+    delivered = [Delivered(rank, 1, failed=False, follows_another=False, body=body) for rank, body in enumerate(bodies)]
+    with pytest.raises(RemoteError):
+        make_result(Answers(delivered), 2)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(large.descriptor)

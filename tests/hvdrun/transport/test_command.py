@@ -111,7 +111,7 @@ async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) 
     ],
 )
 @in_loop
-async def test_a_command_that_starts_no_agent_is_told(
+async def test_a_command_that_starts_no_agent_is_reported(
     tmp_path: Path, program: str, error: type[Exception], said: str
 ) -> None:
     way = write_script(tmp_path / "way", f"#!/bin/sh\n{program}\n").python
@@ -122,7 +122,7 @@ async def test_a_command_that_starts_no_agent_is_told(
 
 
 @in_loop
-async def test_a_command_that_is_missing_is_told() -> None:
+async def test_a_missing_command_is_reported() -> None:
     with pytest.raises(AgentStartError, match=r"\(srun cannot be run\): No such file"):
         await make(RemoteAgent("python3"), "/no/srun").open()
 

@@ -58,7 +58,7 @@ def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_that_hears_nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+def test_a_shell_without_input_ends_by_itself(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
     """As on a host that was cut off before it was told what to do."""
     if shutil.which(shell) is None or shutil.which("bash") is None:
         pytest.skip(f"no {shell} here: apt-get install {shell}")
@@ -147,7 +147,7 @@ def test_each_failure_has_its_error(exit_code: int, errors: bytes, error: type[T
         raise failure
 
 
-def test_what_a_shell_printed_is_told_when_nothing_else_was_said() -> None:
+def test_the_output_of_the_shell_is_reported_if_standard_error_is_empty() -> None:
     failure = RemoteAgent("/py").explain("a", 1, b"", b"Your password has expired.\n")
     assert str(failure).endswith("(exit code 1): Your password has expired.")
 

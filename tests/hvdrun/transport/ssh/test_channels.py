@@ -79,7 +79,7 @@ async def test_bytes_come_back_in_order_and_then_the_end(home: Home, server: Ssh
 
 
 @in_loop
-async def test_one_channel_s_pause_is_not_the_others(home: Home, server: SshServer) -> None:
+async def test_a_channel_that_pauses_does_not_delay_the_others(home: Home, server: SshServer) -> None:
     commands = ("exec yes", "echo $$; exec sleep 600", "exec cat")
     async with running(home, server, *commands) as (flood, stuck, echo):
         assert await flood.read()
@@ -93,7 +93,7 @@ async def test_one_channel_s_pause_is_not_the_others(home: Home, server: SshServ
 
 
 @in_loop
-async def test_a_far_end_that_takes_nothing_for_a_while_gets_all_in_the_end(home: Home, server: SshServer) -> None:
+async def test_a_command_that_reads_late_gets_all_bytes(home: Home, server: SshServer) -> None:
     async with running(home, server, "sleep 0.5; exec wc -c") as (stream,):
         stream.writer.write(bytes(8 * 1024 * 1024))  # more than its window
         stream.writer.write_eof()
@@ -135,7 +135,7 @@ async def test_a_noisy_error_stream_neither_blocks_nor_grows(home: Home, server:
 
 
 @in_loop
-async def test_a_channel_that_cannot_send_ends_and_the_others_go_on(
+async def test_a_channel_that_cannot_send_ends_and_the_others_continue(
     home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = paramiko.Channel.send

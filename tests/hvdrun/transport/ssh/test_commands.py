@@ -48,7 +48,7 @@ def test_its_input_and_output_are_the_socket() -> None:
     assert not proxy.has_failed
 
 
-def test_what_it_said_at_last_is_kept() -> None:
+def test_the_last_line_of_a_proxy_command_is_kept() -> None:
     proxy = ProxyCommand("a", "sh -c 'echo first >&2; echo last >&2; exit 3'")
     assert proxy.socket.recv(1) == b""
     assert proxy.close() == "last"

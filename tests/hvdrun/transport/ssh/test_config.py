@@ -128,7 +128,7 @@ def test_a_jump_host_may_have_one_of_its_own() -> None:
     assert (target.via.via.address, target.via.via.port) == ("2001:db8::1", 2222)
 
 
-def test_jump_hosts_in_a_circle_are_told() -> None:
+def test_jump_hosts_in_a_circle_are_reported() -> None:
     with pytest.raises(JumpFailedError, match="does one lead to itself"):
         resolve("Host *\n ProxyJump j\n")
 

@@ -60,7 +60,7 @@ def test_many_that_come_at_once_all_get_in_where_the_server_takes_two_at_a_time(
 
 
 @pytest.mark.parametrize("times", [None, 1], ids=["at a pause", "in the midst of an attempt"])
-def test_a_server_that_hangs_up_is_told_when_the_limit_is_over(home: Home, times: int | None) -> None:
+def test_a_server_that_ends_each_connection_is_reported_after_the_limit(home: Home, times: int | None) -> None:
     with (
         listening(b"", times=times) as port,
         pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught,
@@ -69,7 +69,7 @@ def test_a_server_that_hangs_up_is_told_when_the_limit_is_over(home: Home, times
     assert caught.value.attempts > 1
 
 
-def test_a_server_that_says_nothing_is_told_when_the_limit_is_over(home: Home) -> None:
+def test_a_silent_server_is_reported_after_the_limit(home: Home) -> None:
     with listening(None) as port, pytest.raises(TimedOutError, match=r"no answer within 1 s \(.*silent\)"):
         reach(replace(home.target(), port=port), limit_seconds=1.0)
 
@@ -92,7 +92,7 @@ def test_a_jump_host_is_left_without_blocking_the_event_loop(
     assert threading.main_thread() not in threads
 
 
-def test_a_port_where_nobody_listens_refuses(home: Home) -> None:
+def test_a_port_without_a_listener_is_reported_as_refused(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}: .*--ssh-port"):
@@ -125,7 +125,7 @@ def test_a_connection_that_is_not_taken_times_out(home: Home) -> None:
         ("x" * 300, "check its spelling"),
     ],
 )
-def test_an_unknown_name_is_told_with_a_close_one_if_there_is_one(home: Home, host: str, advice: str) -> None:
+def test_an_unknown_name_is_reported_with_a_similar_one(home: Home, host: str, advice: str) -> None:
     home.known_hosts.write_text("server1.invalid ssh-rsa a2V5\n", encoding="utf-8")
     home.configure("Host cluster.invalid\n")
     with pytest.raises(UnknownHostError, match=advice) as caught:
@@ -177,7 +177,7 @@ def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshSe
         ("false", "exit code 1"),
     ],
 )
-def test_a_command_that_fails_is_told_with_its_words(home: Home, command: str, words: str) -> None:
+def test_a_failing_proxy_command_is_reported_with_its_last_line(home: Home, command: str, words: str) -> None:
     home.configure(f"Host far\n ProxyCommand {command}\n")
     with pytest.raises(JumpFailedError, match=f"'far' through its ProxyCommand failed: .*{words}"):
         reach(home.target(host="far"))

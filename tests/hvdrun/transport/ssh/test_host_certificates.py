@@ -182,7 +182,7 @@ def test_certificates_are_asked_for_where_an_authority_is_known(home: Home) -> N
 
 
 @pytest.mark.parametrize("content", [None, b"SSHKRL\n\0..."])
-def test_revoked_keys_that_cannot_be_read_are_told(home: Home, tmp_path: Path, content: bytes | None) -> None:
+def test_revoked_keys_that_cannot_be_read_are_reported(home: Home, tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "revoked"
     if content is not None:
         file.write_bytes(content)

@@ -95,7 +95,7 @@ def test_a_refusal_lists_what_was_tried_and_what_is_allowed(home: Home, server: 
     ("option", "advice", "tried"),
     [("PubkeyAuthentication no", "keys only", 0), ("AuthenticationMethods publickey,password", "is not enough", 1)],
 )
-def test_a_server_to_which_a_key_is_not_enough_is_told(
+def test_a_server_that_wants_more_than_a_key_is_reported(
     home: Home, tmp_path: Path, option: str, advice: str, tried: int
 ) -> None:
     with serving(tmp_path / "server", options=(option, "PasswordAuthentication yes")) as server:
@@ -106,7 +106,7 @@ def test_a_server_to_which_a_key_is_not_enough_is_told(
     assert len(caught.value.tried) == tried
 
 
-def test_a_server_that_hangs_up_after_too_many_keys_is_told(home: Home, ssh_agent: Path, tmp_path: Path) -> None:
+def test_a_server_that_ends_after_too_many_keys_is_reported(home: Home, ssh_agent: Path, tmp_path: Path) -> None:
     assert ssh_agent.exists()
     hold(*(make_key(tmp_path / f"key{number}") for number in range(4)))
     with serving(tmp_path / "server", options=("MaxAuthTries 3",)) as server:
@@ -116,9 +116,7 @@ def test_a_server_that_hangs_up_after_too_many_keys_is_told(home: Home, ssh_agen
             reach(home.target(server))
 
 
-def test_an_ssh_agent_that_is_gone_is_no_obstacle(
-    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ssh_agent_that_has_ended_is_skipped(home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", os.devnull)
     reach(home.target(server))
     server.authorize()
@@ -170,7 +168,7 @@ def test_a_revoked_key_is_refused(home: Home, server: SshServer) -> None:
     assert caught.value.line == 2
 
 
-def test_a_known_hosts_file_that_cannot_be_written_is_told(home: Home, server: SshServer, tmp_path: Path) -> None:
+def test_a_known_hosts_file_that_cannot_be_written_is_reported(home: Home, server: SshServer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     target = replace(home.target(server, accept_new=True), known_hosts=(tmp_path / "file" / "known_hosts",))
     with pytest.raises(SshError, match="cannot be added to"):

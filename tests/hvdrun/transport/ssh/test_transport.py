@@ -71,7 +71,7 @@ async def test_a_start_that_takes_too_long_is_ended(home: Home, server: SshServe
 
 
 @in_loop
-async def test_a_reader_that_pauses_holds_the_host_back(home: Home, server: SshServer, tmp_path: Path) -> None:
+async def test_a_reader_that_pauses_pauses_the_agent(home: Home, server: SshServer, tmp_path: Path) -> None:
     size, count = 100_000, 200  # 20 MB
     agent = write_agent(
         tmp_path,
@@ -120,7 +120,7 @@ async def test_an_order_is_not_waited_for_when_the_agent_does_not_read(
 
 
 @in_loop
-async def test_a_lost_connection_ends_what_is_told_and_the_agent(home: Home, server: SshServer) -> None:
+async def test_a_lost_connection_ends_the_messages_and_the_agent(home: Home, server: SshServer) -> None:
     async with opened(home, server) as transport:
         messages = transport.messages()
         assert isinstance(await anext(messages), Hello)

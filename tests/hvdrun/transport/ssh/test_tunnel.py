@@ -99,7 +99,7 @@ async def test_two_tunnels_lead_to_two_ports(home: Home, server: SshServer, tmp_
 
 
 @in_loop
-async def test_a_far_end_that_does_not_read_holds_the_sender_back(
+async def test_a_remote_side_that_does_not_read_pauses_the_sender(
     home: Home, server: SshServer, tmp_path: Path
 ) -> None:
     sent = 0
@@ -122,7 +122,7 @@ async def test_a_far_end_that_does_not_read_holds_the_sender_back(
 
 
 @in_loop
-async def test_a_port_here_where_nobody_listens_ends_the_connection(
+async def test_a_tunnel_to_a_port_without_a_listener_closes_the_connection(
     home: Home, server: SshServer, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -150,7 +150,7 @@ async def test_a_connection_for_which_no_socket_is_available_ends_alone(
 
 
 @in_loop
-async def test_a_server_that_forwards_nothing_is_told(home: Home, tmp_path: Path) -> None:
+async def test_a_server_that_forbids_forwarding_is_reported(home: Home, tmp_path: Path) -> None:
     with serving(tmp_path / "strict", options=("AllowTcpForwarding no",)) as server:
         server.authorize(home.key)
         home.trust(server)
