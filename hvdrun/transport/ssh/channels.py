@@ -82,7 +82,7 @@ class ForwardedChannel:
     end: the socket, which does not block. Its owner closes it, after `closed` is set.
     errors: the end of what the channel received as standard error.
     exit_code: of the channel's command, once `closed` is set; -1 where the server reported none.
-    was_cut: the connection ended before the command did.
+    was_cut: the channel ended without an end of file, as when the connection is lost.
     closed: set when the channel has ended in both directions.
     """
 

@@ -24,6 +24,7 @@ from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 
 _DISCONNECT_SECONDS = 5.0
+_LOSS_SECONDS = 1.0
 _WINDOW_BYTES = 512 * 1024  # of output that may be in transit; a tunnel's bytes wait behind it
 
 
@@ -87,12 +88,15 @@ class SshTransport(ShellTransport):
         if self._connection is None or self._session is None:
             return "it was never started"
         code = await self._wait_exit()
+        client = self._connection.client
+        if code < 0 and self._session.was_cut:  # paramiko ends the channels of a lost connection before the connection
+            await in_thread(partial(client.join, _LOSS_SECONDS))
         if code >= 0:
             how = f"its agent ended with exit code {code}"
-        elif not self._closing and (self._session.was_cut or not self._connection.client.is_active()):
-            how = "its ssh connection was lost"
-        else:
+        elif client.is_active() or self._closing:
             how = "its agent was killed by a signal"
+        else:
+            how = "its ssh connection was lost"
         return add_last_words(how, self._stderr_tail)
 
     async def tunnel(self, port: int) -> int:
