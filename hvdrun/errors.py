@@ -1,7 +1,4 @@
-"""What can go wrong in the launcher: each error builds one sentence and knows hvdrun's exit code for it.
-
-Long because they are found in one place.
-"""
+"""The errors of the launcher: each has one sentence and hvdrun's exit code. Long because it has all of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,26 +12,26 @@ OUTPUT_LOST = 74  # EX_IOERR of sysexits.h
 CANNOT_LAUNCH = 125
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
-_NAMED_HOSTS = 8  # a sentence that names more hosts is not read
+_NAMED_HOSTS = 8  # that a sentence names
 
 
 class HvdrunError(Exception):
-    """Base of all errors of this package; `exit_code` is what hvdrun exits with when one reaches the command line."""
+    """The base of all errors of this package; the command line exits with `exit_code`."""
 
     exit_code: ClassVar[int] = CANNOT_LAUNCH
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What to print: the sentence, or a headline and what belongs beneath it."""
+        """The lines to print: the sentence, or a headline and details."""
         return (str(self),)
 
 
 class LaunchError(HvdrunError):
-    """Hvdrun itself could not launch the job; the sentence says what failed, where, and what to do."""
+    """Hvdrun could not launch the job. The sentence says what failed, where, and what to do."""
 
 
 class OutputLostError(HvdrunError):
-    """What was asked for cannot be written.
+    """Hvdrun cannot write its output.
 
     Cause: The disk is full, or the reader of a pipe has ended.
     Remedy: See where the standard output goes, and run hvdrun again.
@@ -48,7 +45,7 @@ class OutputLostError(HvdrunError):
 
 
 class BackendRefusedError(LaunchError):
-    """The workers' torch cannot communicate through the backend that was asked for.
+    """The workers' torch cannot communicate through the requested backend.
 
     Cause: `--backend` or `HVD_BACKEND` names a backend that the torch of the workers was built without.
     Remedy: Install a torch that has it, or leave the option out.
@@ -64,7 +61,7 @@ class BackendRefusedError(LaunchError):
 
 
 class BackendNotAskedError(LaunchError):
-    """Nobody knows whether the workers' torch has the backend that was asked for.
+    """Hvdrun could not find out whether the workers' torch has the requested backend.
 
     Cause: The Python of the command has no torch or no hvdrun, or it cannot start.
     Remedy: Run `python -c 'import torch, worker_runtime'` with that Python. Or leave the option out.
@@ -72,21 +69,21 @@ class BackendNotAskedError(LaunchError):
 
     def __init__(self, backend: str, interpreter: str, reason: str) -> None:
         super().__init__(
-            f"{interpreter} was asked whether its torch has the backend {backend!r}, given with --backend or "
-            f"$HVD_BACKEND, and did not say: {reason.rstrip('.')}; look whether it can import torch and "
-            "worker_runtime, or ask for no backend."
+            f"the torch of {interpreter} did not report whether it has the backend {backend!r}, given with --backend "
+            f"or $HVD_BACKEND: {reason.rstrip('.')}; check that this Python can import torch and worker_runtime, or "
+            "leave the option out."
         )
         self.backend = backend
         self.interpreter = interpreter
 
 
 class HostsFailedError(LaunchError):
-    """Several hosts of a job cannot be used, each for a reason of its own.
+    """Several hosts of a job cannot be used.
 
     Cause: Each line below the headline has its own cause.
     Remedy: See the remedy in each line.
 
-    failures: one for each of them. hosts: how many the job has.
+    failures: the error of each. hosts: the number of all hosts of the job.
     """
 
     def __init__(self, failures: Sequence[LaunchError], hosts: int) -> None:
@@ -96,17 +93,19 @@ class HostsFailedError(LaunchError):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for each host, so far as a person reads them."""
+        """The headline, and a line for each of the first hosts."""
         named = [str(failure) for failure in self.failures[:_NAMED_HOSTS]]
         more = len(self.failures) - len(named)
         return (self._headline, *named, *([f"and {more} more"] if more else []))
 
 
 class HostLostError(LaunchError):
-    """An agent has ended that another part of the job still needed; `how` is half a sentence.
+    """An agent has stopped that the job needed.
 
     Cause: The agent was killed, its machine went down, or the connection broke while hvdrun started the job.
     Remedy: See the reason in the sentence, and the log of that host. Start the job again.
+
+    how: the reason, half a sentence.
     """
 
     when: ClassVar[str] = ""
@@ -118,26 +117,26 @@ class HostLostError(LaunchError):
 
 
 class HostLostEarlyError(HostLostError):
-    """An agent had been started, and ended before it was told of the job."""
+    """An agent was started, and stopped before it received the job."""
 
     when = " before the job began"
 
 
 class HostFaultError(LaunchError):
-    """Hvdrun is at fault, or this machine lacks what one more host needs.
+    """Hvdrun could not add a host, because of a bug or because this machine lacks resources.
 
-    Cause: hvdrun has a fault, or this machine has no more processes, files or memory for one more host.
-    Remedy: Free what is short. Report the fault with the traceback that `-v` prints.
+    Cause: hvdrun has a bug, or this machine has no more processes, files or memory for one more host.
+    Remedy: Free the resource that the sentence names. Report a bug with the traceback that `-v` prints.
     """
 
     def __init__(self, host: str, error: Exception) -> None:
-        remedy = "" if isinstance(error, OSError) else ", which is a fault of hvdrun's own, please report it"
-        super().__init__(f"the host {host!r} could not be brought in{remedy}: {type(error).__name__}: {error}.")
+        remedy = "" if isinstance(error, OSError) else ", which is a bug in hvdrun, please report it"
+        super().__init__(f"the host {host!r} could not be added{remedy}: {type(error).__name__}: {error}.")
         self.host = host
 
 
 class HostsOverdueError(LaunchError):
-    """Some hosts could not be connected to within the time that the start may take.
+    """Hvdrun could not connect to some hosts within `--start-timeout`.
 
     Cause: A firewall drops the connection, the host is down, or a shared file system is slow.
     Remedy: `ssh HOST true` must work without a question. Raise `--start-timeout` for slow hosts.
@@ -147,7 +146,7 @@ class HostsOverdueError(LaunchError):
 
     def __init__(self, hosts: Sequence[str], seconds: float) -> None:
         super().__init__(
-            f"no agent runs on {', '.join(hosts)} after {seconds:g} s: look whether ssh gets there, or give the start "
+            f"no agent runs on {', '.join(hosts)} after {seconds:g} s: check that ssh reaches them, or give the start "
             "more time with --start-timeout."
         )
         self.hosts = tuple(hosts)
@@ -166,7 +165,7 @@ class UnknownOptionError(UsageError):
     Cause: The option is misspelled, or belongs to another launcher.
     Remedy: `hvdrun --help` lists all options.
 
-    suggestion: what was probably meant. remedy: what to do instead, where there is no such option.
+    suggestion: the option that was probably meant. remedy: what to do where there is none.
     """
 
     def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help lists all options.") -> None:
@@ -176,7 +175,7 @@ class UnknownOptionError(UsageError):
 
 
 class BadValueError(UsageError):
-    """An option, or the environment variable that stands for it, has a value that it cannot have.
+    """An option, or the environment variable that sets it, has a wrong value.
 
     Cause: The value has another form or range than the option takes.
     Remedy: Write it as the example in the sentence shows.
@@ -189,7 +188,7 @@ class BadValueError(UsageError):
 
 
 class VariableNotSetError(UsageError):
-    """A variable is to be forwarded that hvdrun itself does not have.
+    """`-x` names a variable that hvdrun does not have.
 
     Cause: `-x NAME` forwards a variable that the shell does not export.
     Remedy: Export it, or write `-x NAME=VALUE`.
@@ -197,14 +196,14 @@ class VariableNotSetError(UsageError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"the variable {name!r}, which -x is to forward, is not set here: set it, or give it a value, as in "
+            f"the variable {name!r}, which -x forwards, is not set here: set it, or give it a value, as in "
             "-x NAME=VALUE."
         )
         self.name = name
 
 
 class IdentityFileError(UsageError):
-    """The private key that -i names cannot be read.
+    """The private key of `-i` cannot be read.
 
     Cause: The file that `-i` names does not exist, or belongs to another user.
     Remedy: Name the private key, not the `.pub` file, and check its permissions.
@@ -216,7 +215,7 @@ class IdentityFileError(UsageError):
 
 
 class DirectoryNotFoundError(UsageError):
-    """The workers' working directory does not exist on this machine, where some of them are to run.
+    """The workers' working directory does not exist on this machine.
 
     Cause: `--wdir` names a folder that this machine does not have.
     Remedy: Create the folder, or name another with `--wdir`.
@@ -230,7 +229,7 @@ class DirectoryNotFoundError(UsageError):
 
 
 class OtherUserError(UsageError):
-    """Workers on this machine are to run as another user.
+    """A host of this machine has another user.
 
     Cause: `user@` stands before a name of this machine, where workers run as the user of hvdrun.
     Remedy: Leave `user@` out, or run hvdrun as that user.
@@ -245,7 +244,7 @@ class OtherUserError(UsageError):
 
 
 class HostSyntaxError(UsageError):
-    """A piece of the list of hosts that cannot be read.
+    """A host in a list cannot be read.
 
     Cause: A host in `-H` or in a hostfile has another form than `name:slots`.
     Remedy: Write `-H server1:4,server2:4`, or a line `server1 slots=4`.
@@ -258,10 +257,12 @@ class HostSyntaxError(UsageError):
 
 
 class HostFileError(UsageError):
-    """A hostfile that cannot be read, or a line of it (counted from 1) that cannot be understood.
+    """A hostfile, or a line of it, cannot be read.
 
     Cause: The hostfile does not exist, cannot be read, or one of its lines has another form.
-    Remedy: Mend the line that the sentence names.
+    Remedy: Correct the line that the sentence names.
+
+    line: counted from 1; None for the whole file.
     """
 
     def __init__(self, name: str, line: int | None, reason: str) -> None:
@@ -293,10 +294,10 @@ class NotEnoughSlotsError(UsageError):
 
 
 class TooFewSlotsNowError(LaunchError):
-    """A script names hosts with fewer slots than its job starts with; a job would wait for more.
+    """The discovery script prints hosts with fewer slots than the job starts with.
 
-    Cause: The discovery script names fewer slots than the job starts with.
-    Remedy: A job waits for more until `--elastic-timeout`. Lower `-np` or `--min-np`, or let the script name more.
+    Cause: The discovery script prints fewer slots than the job starts with.
+    Remedy: A job waits for more until `--elastic-timeout`. Lower `-np` or `--min-np`, or let the script print more.
     """
 
     def __init__(self, offered: int, size: int) -> None:
@@ -309,7 +310,7 @@ class TooFewSlotsNowError(LaunchError):
 
 
 class CommandNotFoundError(HvdrunError):
-    """The command is in none of the places where it was looked for.
+    """The command is in none of the searched folders.
 
     Cause: The command is misspelled, or is not on the `PATH` of the host.
     Remedy: Give its path, or extend `PATH`, on other hosts with `--remote-prefix`.
@@ -327,9 +328,9 @@ class CommandNotFoundError(HvdrunError):
 
 
 class CommandNotExecutableError(HvdrunError):
-    """The command was found, but cannot be executed.
+    """The command cannot be executed.
 
-    Cause: The file has no permission to be executed, is a script without `#!`, or its folder has gone.
+    Cause: The file has no permission to be executed, is a script without `#!`, or its folder no longer exists.
     Remedy: `chmod +x` it, or name the interpreter: `hvdrun -np 2 python script.py`.
     """
 

@@ -44,7 +44,7 @@ from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.signals import answer_notice
 from hvdrun.processes.watchdog import Watchdog
-from hvdrun.shim.path import lead_to_shim
+from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import is_elastic, lay_over
 from hvdrun.version import __version__
 from rendezvous.bootstrap import name_stop_file
@@ -319,7 +319,7 @@ async def serve(
     if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
         output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
-    begin = replace(begin, environment=lead_to_shim(environment))
+    begin = replace(begin, environment=prepend_shim(environment))
     agent = Agent(begin, choose_folder(os.environ), output, is_joined=is_joined)
     if is_noticed.is_set():
         agent.note_notice()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdrun.allocation.slurm import find_slurm
-from hvdrun.spec.allocation import Allocation
 from hvdrun.spec.hosts import read_hostfile
+from hvdrun.spec.remote import Allocation
 
 MPI_FOLDER = Path("/etc/mpi")
 

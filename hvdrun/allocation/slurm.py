@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hvdrun.errors import UsageError
-from hvdrun.spec.allocation import Allocation, AllocationError
+from hvdrun.spec.remote import Allocation, AllocationError
 from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
 from rendezvous.core.model import Host
 

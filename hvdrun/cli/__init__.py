@@ -1,1 +1,1 @@
-"""`hvdrun` on the command line: reads words and runs a job, or shows what it would do."""
+"""The command line of `hvdrun`: it runs a job, or prints a page."""

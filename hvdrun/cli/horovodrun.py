@@ -1,4 +1,4 @@
-"""`hvdrun horovodrun`: a job like any other, or a page: --help, --version, --check-build."""
+"""`hvdrun horovodrun`: a job, or a page: --help, --version, --check-build."""
 
 import json
 import os
@@ -57,29 +57,31 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def ask(interpreter: str) -> Mapping[str, bool]:
-    """What an interpreter's workers can do, by Horovod's names.
+    """The frameworks and backends of an interpreter, by Horovod's names.
 
     Raises:
-        LaunchError: it does not answer.
+        LaunchError: it does not report them.
     """
     command = [interpreter, "-P", "-m", _MODULE]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"{interpreter} did not say within {_LIMIT_SECONDS:g} s what its workers can do.") from error
+        raise LaunchError(
+            f"{interpreter} did not report within {_LIMIT_SECONDS:g} s what its workers can do."
+        ) from error
     except OSError as error:
         raise LaunchError(f"{interpreter} cannot be started: {error.strerror or error}.") from error
     try:
         return {str(name): bool(there) for name, there in json.loads(run.stdout).items()}
     except ValueError as error:
-        reason = run.stderr.strip().rpartition("\n")[2] or f"it ended with code {run.returncode}"
+        reason = run.stderr.strip().rpartition("\n")[2] or f"it exited with code {run.returncode}"
         raise LaunchError(
-            f"{interpreter} does not say what its workers can do: {reason}; install hvdrun for it."
+            f"{interpreter} did not report what its workers can do: {reason}; install hvdrun for it."
         ) from error
 
 
 def render(found: Mapping[str, bool], headline: str) -> str:
-    """The page, as `horovodrun --check-build` prints it."""
+    """The page of `horovodrun --check-build`."""
     lines = [f"{headline}:"]
     for title, names in _SECTIONS.items():
         lines += ["", f"{title}:", *(f"    [{'X' if found.get(name) else ' '}] {name}" for name in names)]

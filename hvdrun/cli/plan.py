@@ -1,4 +1,4 @@
-"""What a job would be, told without starting anything (`--dry-run`): which worker where, and with what."""
+"""The plan of a job for `--dry-run`, which starts nothing: the place and the environment of each worker."""
 
 import os
 import shlex
@@ -13,7 +13,7 @@ from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.processes import python_command
 from hvdrun.processes.binding import BindTo
 from hvdrun.processes.python_command import PythonCommand
-from hvdrun.shim.path import lead_to_shim
+from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import choose_environment, find_added, find_removed
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command, redact_value
@@ -31,7 +31,7 @@ _TITLES = ("rank", "local_rank", "cross_rank", "host", "slot")
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """One worker: its slot, its numbers, and the variables by which it differs from its host's other workers."""
+    """One worker: its slot, its ranks, and the variables that other workers of the host do not share."""
 
     slot: Slot
     assignment: Assignment
@@ -40,14 +40,14 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """The workers of one host, and what they have in common.
+    """The workers of one host.
 
-    way: how the host is reached.
-    agent: the Python that its agent is started with, and what the shell does before; None on this machine.
-    command: what the workers execute, and program: the file that this is.
-    start: in which way, and why.
-    bound_to: what each worker is bound to.
-    environment: what hvdrun adds or changes for all of them alike; removed: what it takes away.
+    way: how hvdrun reaches the host.
+    agent: the Python of its agent, and the commands before it; None on this machine.
+    command: the words that the workers execute. program: the file that they execute.
+    start: whether workers are forked, and the reason.
+    bound_to: the CPUs to which each worker is bound.
+    environment: the variables that hvdrun adds or changes for all of them. removed: those that it removes.
     """
 
     host: str
@@ -64,9 +64,9 @@ class HostPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job that could be started, host by host.
+    """A job by host.
 
-    limits: what holds for an elastic job, each a name and a value; none for a static one.
+    limits: the limits of an elastic job, each a name and a value; empty for a static one.
     """
 
     directory: Path
@@ -75,10 +75,10 @@ class Plan:
 
 
 def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
-    """Plan a job that has been prepared (see `hvdrun.hosts.preparation`); `own` is the environment of hvdrun.
+    """Plan a job that `hvdrun.hosts.preparation` has prepared; `own` is the environment of hvdrun.
 
     Raises:
-        HvdrunError: it could not be started, as far as that can be seen without starting anything or going anywhere.
+        HvdrunError: the job could not be started.
     """
     try:
         placement = spec.place()
@@ -97,7 +97,7 @@ def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
 
 
 def explain_way(spec: JobSpec, host: str) -> str:
-    """How a host would be reached; what is not said here, ~/.ssh/config says."""
+    """How hvdrun would reach a host, without the settings in ~/.ssh/config."""
     if not spec.is_remote(host):
         return THIS_MACHINE
     remote = spec.remote
@@ -114,7 +114,7 @@ def explain_way(spec: JobSpec, host: str) -> str:
 
 
 def explain_start(spec: JobSpec, words: tuple[str, ...], environment: Mapping[bytes, bytes]) -> str:
-    """Whether workers of this command would be forked, and why not; what cannot be seen from here aside."""
+    """Whether workers of this command would be forked, or why not, as far as this machine shows."""
     command = python_command.parse(words)
     if not spec.workers.prefork:
         return "executed (--no-prefork)"
@@ -125,11 +125,11 @@ def explain_start(spec: JobSpec, words: tuple[str, ...], environment: Mapping[by
         return f"executed ({variable} is set)"
     if (variable := _find_early_variable(spec.workers.directory, command)) is not None:
         return f"executed (the script names {variable}, which must be set before the imports)"
-    return "forked, where the interpreter has what that takes; executed otherwise"
+    return "forked if the interpreter has what forking needs, otherwise executed"
 
 
 def render_plan(plan: Plan) -> str:
-    """The plan for people, secrets redacted; ends without a newline."""
+    """The plan as text, without secrets and without a newline at its end."""
     return "\n".join(_compose_plan(plan))
 
 
@@ -140,7 +140,7 @@ def _plan_host(
     command = spec.command_on(host)
     prefixed = spec.remote.leaves_paths
     chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
-    chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
+    chosen = prepend_shim(chosen, _SHIM_THERE) if is_remote else prepend_shim(chosen)
     base = {} if is_remote else own
     environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
     first, *others = environments.values()
@@ -175,7 +175,7 @@ def _explain_binding(bind_to: str) -> str:
 
 
 def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
-    """The variables of one worker, as its agent would set them."""
+    """The variables of one worker that its agent sets."""
     address = LATER if spec.remote.hosts else LOOPBACK
     bootstrap = Bootstrap(
         job=LATER,
@@ -193,16 +193,16 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
 
 
 def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
-    """What is special in an elastic job."""
+    """The limits of an elastic job."""
     elasticity = spec.limits.elasticity
     if elasticity is None:
         return ()
     most = "all slots" if elasticity.max_size is None else str(elasticity.max_size)
-    resets = "as often as it takes" if elasticity.reset_limit is None else f"at most {elasticity.reset_limit} times"
+    resets = "without a limit" if elasticity.reset_limit is None else f"at most {elasticity.reset_limit} times"
     least_seconds, most_seconds = elasticity.cooldown_seconds
     return (
         ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"),
-        ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it answers now"),
+        ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it prints them now"),
         ("resets", resets),
         ("lease", f"{spec.limits.lease_seconds:g} s"),
         ("timeout", f"{elasticity.timeout_seconds:g} s without enough slots"),
@@ -211,7 +211,7 @@ def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
 
 
 def _find_early_variable(directory: Path, command: PythonCommand) -> str | None:
-    """See `python_command.find_early_variable`; None where no text of the program can be read."""
+    """See `python_command.find_early_variable`; None if the text of the program cannot be read."""
     for source in python_command.list_sources(command):
         with suppress(OSError):
             return python_command.find_early_variable((directory / source).read_bytes())

@@ -116,7 +116,7 @@ def discard_stdout() -> None:
 
 
 def end_by_interrupt() -> int:
-    """Die of SIGINT, so that a shell ends its loop as well; the exit code where that cannot be, as in process 1."""
+    """Die of SIGINT, so that a shell ends its loop, too; return the exit code if it does not kill, as in process 1."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     return INTERRUPTED
@@ -174,7 +174,7 @@ def read_horovodrun(words: Sequence[str]) -> JobSpec | str:
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
-    """Run a job that is right as far as can be seen from here; its exit code.
+    """Run a job and return its exit code; the job has passed all checks that need no other host.
 
     Raises:
         HvdrunError: it cannot be launched.
@@ -202,7 +202,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
 
 def explain_stdin(spec: JobSpec) -> tuple[str, ...]:
-    """What to say where Python would read a program that it is not given."""
+    """A remark on a Python that would read its program from standard input, which the workers do not have."""
     command = spec.workers.command
     if spec.workers.stdin_rank is not None or not reads_program(command):
         return ()
@@ -211,10 +211,10 @@ def explain_stdin(spec: JobSpec) -> tuple[str, ...]:
 
 
 def describe(spec: JobSpec) -> str:
-    """What would be started, for --dry-run; a discovery script is asked once.
+    """The text of --dry-run. A discovery script runs once.
 
     Raises:
-        HvdrunError: it could not be started.
+        HvdrunError: the job could not be started.
     """
     from hvdrun.cli.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
 
@@ -232,14 +232,14 @@ def describe(spec: JobSpec) -> str:
 
 
 def load_launch() -> Launch:
-    """What runs jobs."""
+    """Import the function that runs jobs."""
     from hvdrun.job import launch  # noqa: PLC0415 - brings grpc and cryptography
 
     return launch
 
 
 def print_error(sentence: str, *details: str, with_time: bool) -> None:
-    """Say on stderr what is wrong: a line, and one more for each detail."""
+    """Print an error on stderr: a line, and another one for each detail."""
     head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
     lines = [f"hvdrun: {head}", *(f"  {text}" for text in rest)]
     if with_time:
@@ -252,26 +252,26 @@ def print_error(sentence: str, *details: str, with_time: bool) -> None:
 
 
 def asks_for(dest: str, words: Sequence[str]) -> bool:
-    """Whether a switch is among the options; said of a command line that may not have been understood."""
+    """Whether a switch is among the options, also of a command line that has errors."""
     with suppress(UsageError):
         words = words[: read_words(words, find_option)[1]]
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 
 def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
-    """Say that hvdrun itself is at fault; the exit code."""
+    """Report a bug of hvdrun and return the exit code."""
     if with_traceback and sys.stderr is not None:
         with suppress(OSError):
             traceback.print_exception(error)
     remedy = (
-        "please report it with this traceback" if with_traceback else "please run it with -v and report what it says"
+        "please report it with this traceback" if with_traceback else "please run it with -v and report what it prints"
     )
-    print_error(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
+    print_error(f"this is a bug in hvdrun, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
     return CANNOT_LAUNCH
 
 
 def open_missing_descriptors() -> None:
-    """Fill descriptors 0 to 2 where they were closed, or the next socket would become the job's standard output."""
+    """Open closed descriptors of 0 to 2, or the next socket would become the job's standard output."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -46,7 +46,7 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     except KeyboardInterrupt:
         return cli.INTERRUPTED
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a bug of hvdrun
-        sentence = f"this is a fault of hvdrun's own, please report it: {type(error).__name__}: {error}"
+        sentence = f"this is a bug in hvdrun, please report it: {type(error).__name__}: {error}"
         send_refusal(connection, Refused((sentence,), CANNOT_LAUNCH))
         return cli.report_internal_error(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
 

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdrun.errors import UsageError
 from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle
@@ -14,16 +14,12 @@ from hvdrun.options.words import read_words
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
-from hvdrun.spec.jobspec import Display, JobSpec
+from hvdrun.spec.jobspec import Display, JobSpec, Workers
 from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Limits
 from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
-from hvdrun.spec.remote import Remote
-from hvdrun.spec.workers import Workers
+from hvdrun.spec.remote import Allocation, Remote
 from rendezvous.bootstrap import JOB
-
-if TYPE_CHECKING:
-    from hvdrun.spec.allocation import Allocation
 
 LONGEST_EXAMPLE = 120  # characters; an error does not repeat a longer command line
 
@@ -104,7 +100,7 @@ def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Gi
     return {dest: value for dest, value in given.items() if dest not in dests}
 
 
-def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> "Allocation | None":
+def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> Allocation | None:
     """The allocation of a scheduler that the job uses; None for named hosts, and within a worker of another job.
 
     Raises:
@@ -120,7 +116,7 @@ def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str])
     return None if found is None else found.fit(values["size"])
 
 
-def fill_in(values: Mapping[str, Any], allocation: "Allocation") -> dict[str, Any]:
+def fill_in(values: Mapping[str, Any], allocation: Allocation) -> dict[str, Any]:
     """The options' values, with those of the allocation where the options have none."""
     filled = {**values, "size": values["size"] or allocation.slots}
     if allocation.script is not None:
@@ -133,7 +129,7 @@ def make_spec(
     values: Mapping[str, Any],
     command: tuple[str, ...],
     own: Mapping[bytes, bytes],
-    allocation: "Allocation | None" = None,
+    allocation: Allocation | None = None,
     remarks: tuple[str, ...] = (),
 ) -> JobSpec:
     """Make a job of the options' values by dest: an option gives the field that its dest names.

@@ -56,8 +56,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "-map-by --map-by",
             "map_by",
-            "Where fewer workers than slots go: slot fills the hosts one after the other, node gives each host the "
-            "same number. Either way neighbouring ranks share a host.",
+            "How workers are distributed when there are more slots than workers: slot fills one host after the "
+            "other, node gives each host the same number. Either way, neighbouring ranks share a host.",
             Kind(MapBy, "WHAT", "slot or node"),
             "slot",
             default=MapBy.SLOT.value,
@@ -65,8 +65,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "-bind-to --bind-to",
             "bind_to",
-            "Which CPUs a worker may use: none leaves it all of them; core, socket or numa (a NUMA node) gives each "
-            "worker of a host the next one, in turn.",
+            "Which CPUs a worker may use: all of them with none; the next core, socket or NUMA node of its host "
+            "with core, socket or numa.",
             Kind(BindTo, "WHAT", "none, core, socket or numa"),
             "none",
             default=BindTo.NONE.value,
@@ -74,13 +74,13 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--oversubscribe -oversubscribe",
             "oversubscribe",
-            "Allow more workers than slots; what exceeds them is spread evenly.",
+            "Allow more workers than slots; the additional workers are spread evenly.",
         ),
         Option(
             "-x",
             "forwarded",
-            "Give the workers on all hosts a variable: hvdrun's own (-x NAME), several of these (-x 'NCCL_*'), or "
-            "one with this value. May be given several times.",
+            "Set a variable for the workers on all hosts: with the value that hvdrun has (-x NAME, or -x 'NCCL_*' "
+            "for several), or with the given one. May be given several times.",
             Kind(str, "NAME[=VALUE]", "a variable of the environment"),
             "NCCL_DEBUG=INFO",
             repeats=True,
@@ -95,8 +95,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--checkpoint",
             "checkpoint",
-            "The folder of the job's checkpoints, which all hosts share. A function under hvd.elastic.run begins with "
-            "the newest one, and writes one after a stop notice (SIGUSR2).",
+            "The folder of the job's checkpoints, which all hosts share. A function under hvd.elastic.run begins "
+            "with the newest checkpoint, and writes one after a stop notice (SIGUSR2).",
             FOLDER,
             "/shared/run1",
             environment=CHECKPOINT_VARIABLE,
@@ -110,9 +110,10 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--backend",
             "backend",
-            "What tensors travel through. Without it: gloo, and NCCL for CUDA tensors where torch has it. gloo: all "
-            "take gloo; nccl: CUDA tensors take NCCL, CPU tensors gloo; ucc: CPU tensors take UCC as far as it is "
-            "trusted, else gloo. One that the workers' torch lacks is refused.",
+            "The communication backend for tensors. Without it: gloo, and NCCL for CUDA tensors if torch has it. "
+            "gloo: gloo for all tensors; nccl: NCCL for CUDA tensors, gloo for CPU tensors; ucc: UCC for the "
+            "operations on CPU tensors that it is trusted with, gloo for the others. A backend that the workers' "
+            "torch lacks is refused.",
             Kind(Backend, "NAME", "gloo, nccl or ucc"),
             "gloo",
             environment=BACKEND,
@@ -120,8 +121,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--horovod-shim",
             "horovod_shim",
-            "What `import horovod` means in the workers: with auto, Horovod where their Python has it, else hvdrun's "
-            "own; with on, hvdrun's own; with off, Horovod or nothing.",
+            "What `import horovod` imports in the workers: with auto, Horovod if their Python has it, else "
+            "hvdrun's replacement; with on, the replacement; with off, Horovod or nothing.",
             Kind(ShimMode, "WHEN", "auto, on or off"),
             "auto",
             default=ShimMode.AUTO.value,
@@ -131,56 +132,57 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "-H --hosts -host --host",
             "hosts",
-            "Where to start them: hosts with their slots, filled in this order. A bare name is one slot, a host named "
-            "twice adds up, user@ may stand before it, an IPv6 address stands in brackets: [2001:db8::1]:4. Without "
-            "it: localhost, N slots.",
+            "The hosts to use, with their slots, in this order. A name alone has one slot, the slots of a "
+            "repeated host add up, user@ may precede a host, and an IPv6 address stands in brackets: "
+            "[2001:db8::1]:4. Without it: localhost, N slots.",
             Kind(str, "A:4,B:4", "hosts"),
             "server1:4,server2:4",
         ),
         Option(
             "--hostfile -hostfile -machinefile --machinefile",
             "hostfile",
-            "The same from a file, one host a line: server1 slots=4, server1:4 or server1.",
+            "A file with the hosts to use, one per line: server1 slots=4, server1:4 or server1.",
             FILE,
             "hosts.txt",
         ),
         Option(
             "--network-interfaces --network-interface --nics",
             "interfaces",
-            "The network interfaces to use between the hosts, by name (eth1), pattern (ib*) or subnet (10.1.0.0/16), "
-            "the preferred ones first. Without it: those that the hosts prove to reach each other through.",
+            "The network interfaces to use between the hosts, by name (eth1), pattern (ib*) or subnet "
+            "(10.1.0.0/16), the preferred ones first. Without it: those through which the hosts reach each other.",
             INTERFACES,
             "eth0,ib*,10.1.0.0/16",
             repeats=True,
         ),
     ),
-    "Elastic jobs, which lose and gain workers": (
+    "Elastic jobs, whose workers may change": (
         Option(
             "--min-np --min-num-proc",
             "min_size",
-            "With how few workers the job continues when others are lost. Without it: -np.",
+            "The smallest number of workers with which the job continues after losses. Without it: -np.",
             COUNT,
             "1",
         ),
         Option(
             "--max-np --max-num-proc",
             "max_size",
-            "To how many workers the job may grow. Without it: to all slots of the hosts.",
+            "The largest number of workers to which the job grows. Without it: all slots of the hosts.",
             COUNT,
             "8",
         ),
         Option(
             "--host-discovery-script",
             "script",
-            "A command of the shell, run about once a second, that names the hosts in place of -H: one a line, "
-            "server1:4 or server1; one with :0 is not used. When it fails or names none, the hosts stay as they are.",
+            "A shell command that prints the hosts to use, instead of -H: one per line, server1:4 or server1; a "
+            "host with :0 is not used. It runs about once a second. When it fails or prints no host, the hosts "
+            "stay the same.",
             Kind(parse_shell_command, "COMMAND", "a command for the shell"),
             "./discover.sh",
         ),
         Option(
             "--slots-per-host",
             "slots_per_host",
-            "What a host offers that the script names without slots. Without it: 1.",
+            "The slots of a host that the script prints without slots. Without it: 1.",
             SLOTS,
             "4",
         ),
@@ -196,15 +198,15 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--reset-limit",
             "reset_limit",
-            "How often the workers may be put together anew; after that no host is taken in, and one that is not "
-            "named any more stays in use until its workers end. Without it: as often as it takes.",
+            "How often the membership may change. After that, no host is added, and a host that the script no "
+            "longer prints stays in use until its workers end. Without it: no limit.",
             Kind(parse_whole_number, "N", f"a number from 0 to {MAX_WORKERS}"),
             "10",
         ),
         Option(
             "--blacklist-cooldown-range",
             "cooldown_seconds",
-            "For how long a host is left alone after it failed: at first MIN, then longer each time, up to MAX.",
+            "How long a host is not used after it failed: at first MIN, then longer each time, up to MAX.",
             COOLDOWN,
             "10 100",
             words=2,
@@ -213,8 +215,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--slot-failures",
             "slot_failures",
-            "After how many failures of its workers a slot is left alone; those of workers that had trained some "
-            "steps do not count. Half of its slots close a host.",
+            "After how many failures of its workers a slot is not used; failures after some steps of training do "
+            "not count. A host with half of its slots out of use is not used either.",
             Kind(parse_integer, "N", f"a number from 1 to {MAX_WORKERS}"),
             "10",
             default=f"{DEFAULT_SLOT_FAILURES}",
@@ -222,7 +224,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--slot-cooldown",
             "slot_cooldown_seconds",
-            "For how long such a slot is left alone, and after which time without another a failure is forgotten.",
+            "How long such a slot is not used, and after how long without another one a failure no longer counts.",
             TIME,
             "10m",
             default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
@@ -232,7 +234,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "-p --ssh-port",
             "ssh_port",
-            "The port of their SSH servers. Without it: as ~/.ssh/config says.",
+            "The port of the SSH servers. Without it: as ~/.ssh/config says.",
             Kind(parse_port, "PORT", f"a port from 1 to {MAX_PORT}"),
             "2222",
         ),
@@ -246,60 +248,61 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--ssh-accept-new",
             "ssh_accept_new",
-            "Accept the key of a host that known_hosts does not have; a changed one is never accepted.",
+            "Accept the key of a host that known_hosts does not have; a changed key is never accepted.",
         ),
         Option(
             "--remote-python",
             "python",
-            "The Python there, for the agent and for a bare python in COMMAND. Without it: the path of this "
-            "machine's python.",
+            "The Python on other hosts, for the agent and for a bare python in COMMAND. Without it: the path of "
+            "this machine's python.",
             Kind(parse_absolute_path, "PATH", "an absolute path"),
             "/opt/venv/bin/python",
         ),
         Option(
             "--remote-prefix",
             "prefix",
-            "What the shell there does first, as in --remote-prefix 'source env.sh'. PATH and its like, which "
-            "otherwise come from here, are then left to it.",
+            "A shell command that runs first on other hosts, as in --remote-prefix 'source env.sh'. It then sets "
+            "PATH and similar variables, which otherwise come from this machine.",
             Kind(parse_shell_command, "COMMAND", "a command for the shell there"),
             "'source env.sh'",
         ),
         Option(
             "--rsh",
             "rsh",
-            "Reach them by this command in place of hvdrun's own SSH; host and command follow it, or stand where "
-            "{host} and {command} do.",
+            "The command that reaches other hosts, instead of hvdrun's own SSH. Host and command are added at its "
+            "end, or replace {host} and {command}.",
             Kind(parse_local_program, PROGRAM.metavar, PROGRAM.wanted),
             "'ssh -q'",
         ),
         Option(
             "--agent-prefix",
             "agent_prefix",
-            "Run the agents, and so the workers, of all hosts behind this command, as in --agent-prefix 'apptainer "
+            "Run the agents, and so the workers, of all hosts under this command, as in --agent-prefix 'apptainer "
             "exec --nv image.sif'. --remote-python then names the Python in the image.",
             PROGRAM,
             "'apptainer exec image.sif'",
         ),
     ),
-    "Hosts whose agents come by themselves": (
+    "Hosts whose agents join by themselves": (
         Option(
             "--wait-for-agents",
             "wait_for_agents",
-            "Wait until agents have come with slots for -np workers, however long that takes, and print the line "
-            "that starts one (`hvdrun agent --join`). An elastic job takes in later ones too.",
+            "Wait, without a limit, until agents with slots for -np workers have joined, and print the line that "
+            "starts one (`hvdrun agent --join`). An elastic job also adds agents that join later.",
         ),
         Option(
             "--bind",
             "bind",
-            "Where to listen for them. Without it: the address from which this machine goes out, and a free port.",
+            "The address at which hvdrun listens for agents. Without it: the address of this machine's outgoing "
+            "connections, and a free port.",
             Kind(parse_bind, "ADDRESS:PORT", "an address of this machine, with or without a port"),
             "10.0.0.1:29400",
         ),
         Option(
             "--token-file",
             "token_file",
-            "The token that `hvdrun token FILE` has made; made here where there is none. Without it: a file in this "
-            "folder that ends with the job.",
+            "The token from `hvdrun token FILE`; hvdrun makes one if there is no file. Without it: a file in this "
+            "folder, which is removed when the job ends.",
             LOCAL_FILE,
             "job.token",
         ),
@@ -308,24 +311,24 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--output-filename",
             "output_folder",
-            "Write what each worker prints also into files beneath this folder of this machine: DIR/rank.0/stdout, "
-            "DIR/rank.0/stderr and so on. A line goes to the rank that its worker has when it is printed.",
+            "Also write the output of each worker to files in this folder of this machine: DIR/rank.0/stdout, "
+            "DIR/rank.0/stderr and so on. A line goes to the file of the rank that its worker has at that time.",
             FOLDER,
             "logs",
         ),
         Option(
             "--stdin -stdin",
             "stdin_rank",
-            "Let the worker of this rank read hvdrun's standard input (a pipe, a file, a debugger's commands); the "
-            "others have none.",
+            "Let the worker of this rank read hvdrun's standard input (a pipe, a file, a debugger's commands); "
+            "the others have none.",
             Kind(parse_whole_number, "RANK", "the rank of one worker"),
             "0",
         ),
-        Option("--no-prefix", "marks_ranks", "Show the workers' lines without [rank] before each.", switches_off=True),
+        Option("--no-prefix", "marks_ranks", "Print the workers' lines without [rank] before each.", switches_off=True),
         Option(
             "--prefix-output-with-timestamp -prefix-timestamp",
             "marks_times",
-            "Show before each line, hvdrun's own too, when it came, in local time.",
+            "Print the local time before each line, also before hvdrun's own lines.",
         ),
     ),
     "Time limits (30, 30s, 2m, 1.5h, 500ms)": (
@@ -341,7 +344,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--grace",
             "grace_seconds",
-            "How long a worker has to end when it has failed, or after a stop notice (SIGUSR2), and between SIGTERM "
+            "How long a worker may take to end after a failure or a stop notice (SIGUSR2), and between SIGTERM "
             "(after a Ctrl-C SIGINT) and SIGKILL when the job ends early.",
             Kind(parse_duration, "TIME", "a time"),
             "5s",
@@ -350,59 +353,58 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--lease",
             "lease_seconds",
-            "How long a host may be silent, from when its next report is due (six times a lease), or a worker of an "
-            f"elastic job be stopped, before it counts as lost. Without it: {ELASTIC_LEASE_SECONDS:g}s in elastic "
-            f"jobs, {DEFAULT_LEASE_SECONDS:g}s in others.",
+            "How long the next report of a host may be late (six are due in this time), or a worker of an elastic "
+            f"job be stopped, before it counts as lost. Without it: {ELASTIC_LEASE_SECONDS:g}s in elastic jobs, "
+            f"{DEFAULT_LEASE_SECONDS:g}s in others.",
             TIME,
             "30s",
         ),
         Option(
             "--launcher-timeout",
             "launcher_timeout_seconds",
-            "How long the workers on another host continue when they hear nothing from hvdrun, which may be stopped, "
-            "or asleep with its laptop, before they are ended; at least the lease.",
+            "How long the workers on another host continue without contact to hvdrun, which may be stopped, or "
+            "suspended with its laptop, before they are stopped; at least the lease.",
             TIME,
             "10m",
             default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",
         ),
     ),
-    "Words of mpirun without an effect here": (
+    "Options of mpirun without an effect": (
         Option(
             "-mca --mca",
             "mca",
-            "A setting of Open MPI, which is not underneath.",
+            "A setting of Open MPI, which hvdrun does not use.",
             Kind(str, "NAME VALUE", "two words, a name and a value"),
             "pml ob1",
             words=2,
             repeats=True,
         ),
-        Option("--tag-output -tag-output", "tag_output", "Lines are tagged already."),
-        Option("--allow-run-as-root -allow-run-as-root", "allow_run_as_root", "Root may use hvdrun as any user may."),
+        Option("--tag-output -tag-output", "tag_output", "Lines have tags without it."),
+        Option("--allow-run-as-root -allow-run-as-root", "allow_run_as_root", "Root may use hvdrun like any user."),
     ),
     "Other": (
-        Option("-v --verbose", "verbose", "Say what hvdrun itself does."),
+        Option("-v --verbose", "verbose", "Print what hvdrun itself does."),
         Option(
             "--config-file",
             "config_file",
-            "Read options from this file, YAML or TOML, with their long names as keys, as in np: 8, and the command, "
-            "as in command: python train.py. What is typed comes before the file, the file before the environment. "
-            "Horovod's sections are understood.",
+            "Read options from this file, YAML or TOML, with their long names as keys, as in np: 8, and the "
+            "command, as in command: python train.py. The command line overrides the file, the file overrides the "
+            "environment. It may have the sections of Horovod's files.",
             FILE,
             "job.yaml",
         ),
         Option(
             "--write-config",
             "write_config",
-            "Write such a file with the options and the command given, wherever from; with --dry-run nothing else is "
-            "done.",
+            "Write such a file with all given options and the command; with --dry-run hvdrun does nothing else.",
             FILE,
             "job.yaml",
         ),
-        Option("--dry-run", "dry_run", "Start nothing, and show what would be."),
+        Option("--dry-run", "dry_run", "Print where and how the workers would run, and start nothing."),
         Option(
             "--completion",
             "completion",
-            "Print what makes this shell complete the words of hvdrun: bash, zsh or fish. In ~/.bashrc: "
+            "Print the script that completes hvdrun's command line in this shell: bash, zsh or fish. In ~/.bashrc: "
             'eval "$(hvdrun --completion bash)".',
             Kind(Shell, "SHELL", "bash, zsh or fish"),
             "bash",

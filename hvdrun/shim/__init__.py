@@ -1,1 +1,1 @@
-"""How `import horovod` finds this project. `modules/` stands on workers' search paths and holds `horovod` alone."""
+"""`import horovod` for this project. The folder `modules/` is on the workers' search paths and has only `horovod`."""

@@ -1,8 +1,8 @@
 """`python -m hvdrun.shim`: lets `import horovod` and `horovodrun` reach this project in one environment.
 
-Under hvdrun nothing needs to be installed. Here a .pth file in this Python's site-packages names the folder of the
-shim, behind everything else there, so that a Horovod which is installed later comes first; `--force` puts it in front.
-It also makes the program `horovodrun`, which the wheel does not bring: pip would write it over Horovod's own.
+Workers of hvdrun need no installation. Here a .pth file in this Python's site-packages adds the folder of the shim at
+the end of the search path, so that a Horovod that is installed later comes first; `--force` puts the folder in front.
+The installation also writes the program `horovodrun`. It is not in the wheel, because pip would overwrite Horovod's.
 """
 
 import argparse
@@ -18,17 +18,17 @@ from hvdrun.shim.path import FOLDER
 
 NAME = "hvdrun-horovod.pth"
 COMMAND = "horovodrun"
-_KEPT = ".put-aside"  # another one's name, while hvdrun's has its place
+_KEPT = ".put-aside"  # another horovodrun's name while hvdrun's replaces it
 _START = "#!/bin/sh\n# Made by python -m hvdrun.shim --install.\n"
 _EXECUTABLE = 0o755
 
 
 class ShimError(Exception):
-    """What was asked for cannot be done; one sentence."""
+    """An action failed; one sentence."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Do what the words ask for and return the exit code: 0, 1 where it cannot be done, 2 for wrong words."""
+    """Run the action and return the exit code: 0, 1 for an action that failed, 2 for a wrong command line."""
     parser = argparse.ArgumentParser(
         prog="python -m hvdrun.shim", description="`import horovod` outside of hvdrun: in this Python's environment."
     )
@@ -43,18 +43,18 @@ def main(arguments: list[str] | None = None) -> int:
     site, scripts = Path(sysconfig.get_path("purelib")), Path(sysconfig.get_path("scripts"))
     try:
         if asked.path:
-            told = str(FOLDER)
+            report = str(FOLDER)
         else:
-            told = install(site, scripts, force=asked.force) if asked.install else uninstall(site, scripts)
+            report = install(site, scripts, force=asked.force) if asked.install else uninstall(site, scripts)
     except ShimError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(f"{report}\n")
     return 0
 
 
 def install(site: Path, scripts: Path, *, force: bool) -> str:
-    """Write the .pth file into a site-packages folder, and `horovodrun` beside its programs; what was done.
+    """Write the .pth file into a site-packages folder and `horovodrun` into the folder of programs; return a report.
 
     Raises:
         ShimError: a Horovod is installed, or the file cannot be written.
@@ -80,10 +80,10 @@ def install(site: Path, scripts: Path, *, force: bool) -> str:
 
 
 def uninstall(site: Path, scripts: Path) -> str:
-    """Remove the .pth file and the program; what was done, in a sentence.
+    """Remove the .pth file and the program; return a report.
 
     Raises:
-        ShimError: it cannot be removed.
+        ShimError: one of them cannot be removed.
     """
     had_command = uninstall_command(scripts)
     path = site / NAME
@@ -102,7 +102,7 @@ def install_command(scripts: Path, *, force: bool) -> None:
     """Write `horovodrun` into the folder of an environment's programs.
 
     Raises:
-        ShimError: there is another one, or it cannot be written.
+        ShimError: another program has this name, or it cannot be written.
     """
     path, kept = scripts / COMMAND, scripts / f"{COMMAND}{_KEPT}"
     try:
@@ -117,7 +117,7 @@ def install_command(scripts: Path, *, force: bool) -> None:
 
 
 def uninstall_command(scripts: Path) -> bool:
-    """Remove `horovodrun`, if it is hvdrun's, and put the one back that --force put aside; whether it was hvdrun's.
+    """Remove hvdrun's `horovodrun`, and restore the one that --force renamed; return whether hvdrun's was there.
 
     Raises:
         ShimError: it cannot be removed.
@@ -140,12 +140,12 @@ def _is_own(path: Path) -> bool:
 
 
 def find_installed() -> str | None:
-    """Where or what the Horovod of this environment is; None when there is none but the shim."""
+    """The file or the version of the installed Horovod; None if there is none."""
     spec = PathFinder.find_spec("horovod", [entry for entry in sys.path if Path(entry) != FOLDER])
     if spec is not None and spec.origin is not None:
         return spec.origin
     try:
-        return f"version {version('horovod')}"  # one that is found in a way of its own, as when it is being worked on
+        return f"version {version('horovod')}"  # an editable installation
     except PackageNotFoundError:
         return None
 

@@ -1,7 +1,7 @@
-"""How workers find a `horovod`: the folder of the shim, and what PYTHONPATH makes of it. Pure.
+"""The search path on which workers find `horovod`. Pure.
 
-The folder `modules` is no package: it stands on search paths, so it holds `horovod` and nothing else.
-`modules/horovod/__init__.py` decides what `import horovod` means.
+The folder `modules` is no package, but a search path with `horovod` alone. `modules/horovod/__init__.py` chooses
+between Horovod and hvdrun's replacement.
 """
 
 import os
@@ -18,27 +18,27 @@ _BETWEEN = os.fsencode(os.pathsep)
 
 
 class ShimMode(StrEnum):
-    """What `import horovod` means in the workers."""
+    """What `import horovod` imports in the workers."""
 
     AUTO = "auto"
     ON = "on"
     OFF = "off"
 
 
-def lead_to_shim(environment: Mapping[bytes, bytes], folder: bytes = os.fsencode(FOLDER)) -> dict[bytes, bytes]:
-    """The environment with the shim's folder first on PYTHONPATH, as `VARIABLE` says; where it says off, without it.
+def prepend_shim(environment: Mapping[bytes, bytes], folder: bytes = os.fsencode(FOLDER)) -> dict[bytes, bytes]:
+    """The environment with the shim's folder first on PYTHONPATH, or without it if `VARIABLE` is off.
 
-    What the user has there stays as it is, but for the folder itself, which a job around this one may have put there.
+    Other entries stay. The folder may already be there, from a job that contains this one.
     """
-    led = dict(environment)
-    mode = led.get(VARIABLE)
+    changed = dict(environment)
+    mode = changed.get(VARIABLE)
     if mode is None:
-        return led
-    entries = led.get(_SEARCH, b"").split(_BETWEEN)
+        return changed
+    entries = changed.get(_SEARCH, b"").split(_BETWEEN)
     own = _BETWEEN.join(entry for entry in entries if entry != folder)
     if mode != os.fsencode(ShimMode.OFF):
-        led[_SEARCH] = folder + _BETWEEN + own if own else folder  # an empty entry would mean the working directory
+        changed[_SEARCH] = folder + _BETWEEN + own if own else folder  # an empty entry would mean the working directory
     elif folder in entries:
-        led.pop(_SEARCH)
-        led.update({_SEARCH: own} if own else {})
-    return led
+        changed.pop(_SEARCH)
+        changed.update({_SEARCH: own} if own else {})
+    return changed

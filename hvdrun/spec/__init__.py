@@ -1,4 +1,1 @@
-"""A job as values: hosts, limits, environment, command.
-
-Words of a user come in, a `JobSpec` goes out. Nothing runs here.
-"""
+"""A job as frozen values: its hosts, limits, environment and command. Nothing here starts a process."""

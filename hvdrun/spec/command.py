@@ -1,8 +1,7 @@
-"""Looks for the user's command before anything starts, so that a mistyped name is told at once and not by every worker.
+"""Looks for the user's command before anything starts, so that one error reports a mistyped name, and not each worker.
 
-It looks on this machine, and so only for workers that run here: what other hosts have is seen there. What they have in
-common is the path of a bare `python`, which is found here and used everywhere: the PATH that a login over SSH has would
-often find another.
+It looks on this machine, for workers that run here. The path of a bare `python` is found here and used on all hosts,
+because the PATH of a login over SSH often has another Python.
 """
 
 import os
@@ -16,7 +15,7 @@ from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, Scrip
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
 _PLAIN_PYTHON = frozenset({"python", "python3"})
-# Python's own options: those with a value in the next word, and those with which no script is run.
+# Options of Python: those with a value in the next word, and those that run no script.
 _PYTHON_VALUE_OPTIONS = frozenset({"--check-hash-based-pycs"})
 _PYTHON_VALUE_FOLLOWS = re.compile(r"-[^-cmhVWX?]*[WX]")
 _PYTHON_ENDERS = re.compile(r"-[^-cmhVWX?]*[cmhV?].*", re.DOTALL)
@@ -26,7 +25,7 @@ _PYTHON_INFORMS = frozenset({"--version", "--help", "--help-all", "--help-env", 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a command is looked for.
+    """Where hvdrun looks for a command.
 
     directory: the workers' working directory.
     search_path: PATH's value; None when it is not set.
@@ -38,18 +37,18 @@ class Surroundings:
     interpreter: str
 
     def places(self) -> tuple[str, ...]:
-        """The directories in which a bare name is looked for."""
+        """The directories in which it looks for a bare name."""
         path = os.defpath if self.search_path is None else self.search_path
         return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep))) if path else ()
 
 
 def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
-    """Say what the workers are to execute: the command as given, or with hvdrun's own Python where PATH has none.
+    """The command that the workers execute: as given, or with hvdrun's Python if PATH has none.
 
     Raises:
         CommandNotFoundError: there is no such program.
         CommandNotExecutableError: there is one, but it is a directory or lacks the permission.
-        ScriptNotFoundError: Python is to run a script that does not exist.
+        ScriptNotFoundError: the script of a Python command does not exist.
     """
     name = command[0]
     if "/" in name:
@@ -63,10 +62,10 @@ def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str
 
 
 def pin_python(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
-    """The command with the path of its Python in the place of a bare `python`: PATH's, or else hvdrun's own.
+    """The command with a path instead of a bare `python`: that on PATH, or else that of hvdrun.
 
     Raises:
-        CommandNotFoundError: PATH has none, and hvdrun's own is not known.
+        CommandNotFoundError: PATH has none, and the path of hvdrun's Python is not known.
         CommandNotExecutableError: PATH has one, but it may not be executed.
     """
     if not is_plain_python(command):
@@ -75,15 +74,15 @@ def pin_python(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...
 
 
 def is_plain_python(command: tuple[str, ...]) -> bool:
-    """The command starts with a bare `python`, whichever that is."""
+    """The command starts with a bare `python`."""
     return command[0] in _PLAIN_PYTHON
 
 
 def choose_agent_interpreter(command: tuple[str, ...], around: Surroundings, remote_python: str | None) -> str:
     """The absolute path of the Python that starts agents on other hosts.
 
-    It is --remote-python; else the Python of the command, which needs hvdrun's packages there as the agent does; else,
-    for another program, hvdrun's own.
+    It is --remote-python; else the Python of the command, which needs hvdrun's packages as the agent does; for another
+    program it is hvdrun's Python.
 
     Raises:
         HvdrunError: see `pin_python`.
@@ -107,7 +106,7 @@ def find_script(command: tuple[str, ...]) -> str | None:
 
 
 def reads_program(command: tuple[str, ...]) -> bool:
-    """Python is to read its program from standard input."""
+    """Python reads its program from standard input."""
     return _is_python(command) and _find_program(command) == _STDIN
 
 
@@ -116,7 +115,7 @@ def _is_python(command: tuple[str, ...]) -> bool:
 
 
 def _find_program(command: tuple[str, ...]) -> str | None:
-    """What Python reads its program from: a script, _STDIN, or None for what stands on the command line."""
+    """Where Python reads its program: a script, _STDIN, or None for a program on the command line."""
     arguments = iter(command[1:])
     for argument in arguments:
         if argument == "--":
@@ -146,10 +145,10 @@ def _check_executable(name: str, around: Surroundings) -> None:
 
 
 def _own_interpreter(name: str, around: Surroundings) -> str:
-    """What stands for a `python` that PATH does not have.
+    """The path of hvdrun's Python, for a `python` that PATH does not have.
 
     Raises:
-        CommandNotFoundError: it is another program, for which nothing can stand.
+        CommandNotFoundError: it is another program.
     """
     if name not in _PLAIN_PYTHON or not around.interpreter:
         raise CommandNotFoundError(name, around.places(), _suggest_local_file(name, around))
@@ -157,10 +156,10 @@ def _own_interpreter(name: str, around: Surroundings) -> str:
 
 
 def find_on_path(name: str, around: Surroundings) -> str | None:
-    """The absolute path of this program on PATH; None where PATH does not have it.
+    """The absolute path of this program on PATH; None if PATH does not have it.
 
     Raises:
-        CommandNotExecutableError: PATH has a file of that name, but none that may be executed; as shells do.
+        CommandNotExecutableError: PATH has files of that name, but none that can be executed; shells do the same.
     """
     forbidden = None
     for place in around.places():
@@ -176,7 +175,7 @@ def find_on_path(name: str, around: Surroundings) -> str | None:
 
 
 def _suggest_local_file(name: str, around: Surroundings) -> str | None:
-    """What was meant by a bare name that is a file in the working directory, which is not searched."""
+    """A suggestion for a bare name that is a file in the working directory, which is not searched."""
     path = around.directory / name
     if not path.is_file():
         return None
@@ -188,7 +187,7 @@ def _suggest_interpreter(name: str) -> str | None:
 
 
 def find_directory() -> Path:
-    """The working directory, as the user's shell names it: behind a symbolic link other hosts may have another path.
+    """The working directory with the name that the user's shell has for it, with its symbolic links.
 
     Raises:
         UsageError: it was removed.

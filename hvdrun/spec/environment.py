@@ -1,7 +1,7 @@
-"""The environment that hvdrun gives to workers: its own on this machine, with what makes output and cores fair.
+"""The environment of workers: on this machine that of hvdrun, with defaults for output and threads.
 
-To another host goes only what was asked for, what a program needs to be found, and the defaults below. There all of it
-lies over the environment of a login on that host, which keeps HOME, USER and whatever else is that machine's own.
+Another host gets only the variables of -x, the search paths, and the defaults below. They override the environment of a
+login on that host, which keeps its HOME, USER and so on.
 """
 
 import os
@@ -12,15 +12,15 @@ from fnmatch import fnmatchcase
 from hvdrun.errors import BadValueError, VariableNotSetError
 from hvdrun.spec.redaction import REDACTED
 
-ELASTIC = "HOROVOD_ELASTIC"  # the variable by which the workers, and their agents, know of what kind the job is
+ELASTIC = "HOROVOD_ELASTIC"  # tells the workers and agents whether the job is elastic
 THREADS = b"OMP_NUM_THREADS"
-CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that is the user's
-# What Slurm tells the process that it has started, and libraries in the workers would take for their own world.
+CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that users set
+# Slurm sets these for a task; libraries in the workers would take them for the job's.
 _OF_ONE_TASK = re.compile(
     rb"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|LAUNCH_NODE_IPADDR|SRUN_.*"
     rb"|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION)|(PMI|PMI2|PMIX)_.*"
 )
-# Of a step it is all CPUs of the agent; the workers get what the user has asked for.
+# In a step it has all CPUs of the agent; workers get the value that the user has requested.
 _CPUS_PER_TASK = b"SLURM_CPUS_PER_TASK"
 _DEFAULTS = {b"PYTHONUNBUFFERED": b"1", b"PYTHONFAULTHANDLER": b"1"}
 
@@ -33,14 +33,14 @@ def choose_environment(
     prefixed: bool = False,
     forwarded: Mapping[bytes, bytes] | None = None,
 ) -> dict[bytes, bytes]:
-    """All variables of the workers on a host, but for those that tell them apart.
+    """All variables of the workers on a host, without those that differ between them.
 
     own: the environment of hvdrun.
-    neighbours: how many workers share the host. Each then uses one thread unless the user has said otherwise, as
-        torchrun does it: workers that all use all cores are slower than any other choice.
-    remote: the host is not this machine. Its agent lays these variables over its own, see `lay_over`.
-    prefixed: a shell command on that host (--remote-prefix) says where programs are, which is then not said from here.
-    forwarded: what the user wants on all hosts, whatever the rest is.
+    neighbours: how many workers share the host. If several do, each uses one thread unless the user sets a number, as
+        with torchrun: workers that all use all cores are slow.
+    remote: the host is not this machine. Its agent overrides its own environment with these variables: `lay_over`.
+    prefixed: a shell command on that host (--remote-prefix) sets the search paths.
+    forwarded: variables for all hosts, which override the others.
     """
     environment = _choose_for_another(own, prefixed=prefixed) if remote else _choose_for_this(own)
     environment |= forwarded or {}
@@ -52,7 +52,7 @@ def choose_environment(
 
 
 def lay_over(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The environment of workers on another host: what its agent found there, and over it what was chosen for it."""
+    """The environment of workers on another host: that of its agent, overridden with the chosen variables."""
     return {**{name: value for name, value in _choose_for_this(login).items() if name != _CPUS_PER_TASK}, **chosen}
 
 
@@ -65,7 +65,7 @@ def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
-    """The short list; and what the user has set that all hosts must have alike."""
+    """The variables that all hosts need alike, if hvdrun has them."""
     names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS, CHECK_REPLICAS, _CPUS_PER_TASK)
     return {name: own[name] for name in names if name in own}
 
@@ -81,23 +81,23 @@ def find_removed(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> t
 
 
 ALWAYS = (b"PATH", b"PYTHONPATH", b"LD_LIBRARY_PATH", b"VIRTUAL_ENV", b"CONDA_PREFIX")
-OWN_PREFIX = b"HVD_"  # of the job that hvdrun itself may run in
+OWN_PREFIX = b"HVD_"  # of a job that contains this one
 _FLAG = "-x"
 _WANTED = "a variable of the environment, as in -x NCCL_DEBUG=INFO"
 _PATTERN = frozenset("*?[")
 
 
 def choose_forwarded(requests: Sequence[str], own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The variables to forward, with their values; where one is asked for twice, the later request counts.
+    """The variables to forward, with their values; of two requests for one the later counts.
 
-    A pattern that fits nothing is fine, and so is the name of a variable that is forwarded anyway and not set.
+    A pattern may match nothing. A search path, which is always forwarded, need not be set.
 
     Args:
-        requests: what followed each -x.
+        requests: the values of -x.
         own: the environment of hvdrun.
 
     Raises:
-        BadValueError: a request is none.
+        BadValueError: a request is no variable.
         VariableNotSetError: a name without a value is no variable of hvdrun's own environment.
     """
     chosen: dict[bytes, bytes] = {}
@@ -118,7 +118,7 @@ def choose_forwarded(requests: Sequence[str], own: Mapping[bytes, bytes]) -> dic
 
 
 def _find_matching(pattern: str, own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """What fits the pattern, but for the variables of a job around this one."""
+    """The variables that match the pattern, without those of a job that contains this one."""
     return {
         name: value
         for name, value in own.items()

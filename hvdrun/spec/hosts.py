@@ -1,4 +1,4 @@
-"""Reads lists of hosts, as -H, hostfiles and discovery scripts give them, into values; this machine without a list."""
+"""Reads lists of hosts: of -H, of hostfiles and of discovery scripts."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _MAX_SLOTS_KEYS = frozenset({"max_slots", "max-slots"})
 
 @dataclass(frozen=True, slots=True)
 class HostList:
-    """What a list of hosts says: each host once, in order, and by host the user to log in as, where one was given."""
+    """A list of hosts: each host once, in order, and by host the user to log in as, if the list has one."""
 
     hosts: tuple[Host, ...]
     users: Mapping[str, str]
@@ -36,12 +36,12 @@ class _Entry:
 
 
 def is_host_name(text: str) -> bool:
-    """A host may have this name; an address of IPv6 is none."""
+    """A host may have this name, which is no IPv6 address."""
     return _NAME.fullmatch(text) is not None
 
 
 def count_slots(slots: int) -> str:
-    """So many slots, in words."""
+    """The number of slots, with the word."""
     return f"{slots} slot{'' if slots == 1 else 's'}"
 
 
@@ -62,7 +62,7 @@ def parse_hosts(text: str) -> HostList:
 def parse_hostfile(text: str, name: str) -> HostList:
     """Read a hostfile: one `server1`, `server1:4` or `me@server1 slots=4` a line; `#` begins a comment.
 
-    `max_slots=`, which mpirun knows as the bound of oversubscription, is accepted without effect.
+    `max_slots=`, mpirun's bound of oversubscription, has no effect.
 
     Args:
         text: the file's contents.
@@ -89,9 +89,8 @@ def parse_hostfile(text: str, name: str) -> HostList:
 def parse_discovered(text: str, slots_per_host: int) -> HostList:
     """Read what a discovery script prints: one `server1`, `server1:4` or `me@server1:4` a line; `#` begins a comment.
 
-    A bare name offers `slots_per_host` slots. A host with 0 slots has none free now: it is left out. A host named twice
-    stands at its first place with the slots of its last line, as with Horovod, which fills a dict: that is what scripts
-    which print a host twice were written for.
+    A bare name offers `slots_per_host` slots. A host with 0 slots is left out. A host on two lines keeps its first
+    place and has the slots of its last line, as with Horovod.
 
     Raises:
         HostSyntaxError: a line is malformed, or gives a host a second user.
@@ -104,7 +103,7 @@ def parse_discovered(text: str, slots_per_host: int) -> HostList:
 
 
 def _note_user(entry: _Entry, users: dict[str, str], piece: str) -> _Entry:
-    """Keep the user of a host, which may be given once or many times, but not in two ways."""
+    """Keep the user of a host, which all lines must name alike."""
     name = entry.name
     if entry.user is not None and users.setdefault(name, entry.user) != entry.user:
         raise HostSyntaxError(piece, f"the user of {name} is given twice, as {users[name]} and as {entry.user}")
@@ -134,7 +133,7 @@ def _parse_line(content: str) -> _Entry:
 def _parse_host(piece: str, default: int = 1, *, least: int = 1) -> _Entry:
     """Read `name`, `name:slots`, `[address]` or `[address]:slots`, each also with `user@` before it.
 
-    default: the slots of a host that is named without; least: how few may be named.
+    default: the slots of a host without a number. least: the smallest number.
     """
     if not piece:
         raise HostSyntaxError(piece, f"it is empty; {_FORM}, with single commas between hosts")
@@ -181,7 +180,7 @@ def _is_ipv6(text: str) -> bool:
 def _parse_slots(text: str, piece: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise HostSyntaxError(piece, f"{text!r} is not a number of slots; {_FORM}")
-    # Digits are counted first: int() refuses, with a sentence of its own, what has thousands of them.
+    # Digits are counted first: int() has another error for thousands of them.
     if len(text.lstrip("0")) > len(str(MAX_SLOTS_PER_HOST)) or not least <= int(text) <= MAX_SLOTS_PER_HOST:
         raise HostSyntaxError(piece, f"a host offers {least} to {MAX_SLOTS_PER_HOST} slots, not {text}")
     return int(text)
@@ -200,15 +199,15 @@ MAX_HOSTFILE_BYTES = 16 * 1024 * 1024  # a hostfile of a hundred thousand hosts 
 
 
 def discover_hosts(*, listed: str | None, hostfile: Path | None, size: int) -> HostList:
-    """Say which hosts a job of `size` workers may use.
+    """The hosts that a job of `size` workers may use.
 
     Args:
-        listed: what -H gave.
-        hostfile: what --hostfile gave.
-        size: how many slots localhost has when neither was given.
+        listed: the value of -H.
+        hostfile: the value of --hostfile.
+        size: the slots of localhost, which the job uses without these options.
 
     Raises:
-        UsageError: both were given.
+        UsageError: both are given.
         HostSyntaxError: the list is malformed.
         HostFileError: the hostfile is unreadable or malformed.
     """
@@ -222,7 +221,7 @@ def discover_hosts(*, listed: str | None, hostfile: Path | None, size: int) -> H
 
 
 def read_hostfile(path: Path) -> HostList:
-    """Read the hosts that a file names; it may also be a pipe, as in `--hostfile <(command)`.
+    """Read a hostfile, which may be a pipe, as in `--hostfile <(command)`.
 
     Raises:
         HostFileError: the file is unreadable, too long, not text, or malformed.

@@ -1,31 +1,85 @@
-"""What a job is asked to be: the command line read into one frozen value that is right once it exists."""
+"""A job as one frozen value, which checks itself when it is created."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from hvdrun.errors import NotEnoughSlotsError
-from hvdrun.shim import path as horovod_path
+from hvdrun.errors import NotEnoughSlotsError, UsageError
+from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
 from hvdrun.spec.remote import Remote
-from hvdrun.spec.workers import Workers
-from rendezvous.bootstrap import BACKEND, CHECKPOINT
-from rendezvous.core.model import UNBOUNDED, Policy, Slot
+from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend
+from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.scheduling import place
+from rendezvous.wire.orders import PlainValue
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers of a job.
+
+    command: the program and its arguments, for every worker on this machine.
+    size: how many workers; in an elastic job, how many at the start.
+    hosts: where they may run, in order of preference; each host once, with the slots that it has after mapping. If a
+        script names the hosts, those that are known.
+    directory: their working directory, on every host.
+    forwarded: variables for the workers of all hosts.
+    bind_to: the CPUs to which each worker is bound; a value of `hvdrun.processes.binding.BindTo`.
+    stdin_rank: the rank whose worker reads hvdrun's standard input; None for none.
+    prefork: workers may be forked from a process that has imported torch.
+    backend: the communication backend of the workers; None for the default of their torch.
+    checkpoint: the folder of the job's checkpoints, an absolute path; None for none.
+    horovod_shim: what `import horovod` imports in the workers.
+
+    Raises:
+        UsageError: there can be no such workers.
+    """
+
+    command: tuple[str, ...]
+    size: int
+    hosts: tuple[Host, ...]
+    directory: Path
+    forwarded: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    bind_to: str = "none"
+    stdin_rank: int | None = None
+    prefork: bool = True
+    backend: Backend | None = None
+    checkpoint: Path | None = None
+    horovod_shim: ShimMode = ShimMode.AUTO
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise UsageError("there is no command to run: put it last, as in hvdrun -np 2 python train.py.")
+        if not self.command[0]:
+            raise UsageError("the command is empty: put a program there, as in hvdrun -np 2 python train.py.")
+        if self.size < 1:
+            raise UsageError(f"a job has at least one worker: {self.size} are impossible.")
+        if self.stdin_rank is not None and self.stdin_rank >= self.size:
+            raise UsageError(f"--stdin {self.stdin_rank} names no worker: the ranks are 0 to {self.size - 1}.")
+        names = [host.name for host in self.hosts]
+        if len(set(names)) != len(names):
+            raise UsageError(f"a host stands twice in {', '.join(names)}: give its slots together.")
+        if not self.directory.is_absolute():
+            raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
+
+    def list_plain(self) -> dict[str, PlainValue]:
+        """The fields that the orders to agents carry, by name: those with plain values."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in values if value is None or isinstance(value, bool | int | float | str)}
 
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """What is printed.
+    """The output of hvdrun.
 
-    marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
-    marks_as_horovod: the marks are those of Horovod's launcher.
-    output_folder: of the files that get the workers' output too, an absolute path; None for no files.
+    marks_ranks: each line has the rank of its worker. marks_times: each line has the time.
+    marks_as_horovod: the marks have the form of Horovod's launcher.
+    output_folder: the folder for files with the workers' output, an absolute path; None for no files.
     verbose: print what hvdrun itself does.
     dry_run: start nothing, and print what would be started.
-    remarks: what the user should know of the request, although it is right; sentences.
+    remarks: sentences for the user about a request that is not wrong.
     """
 
     marks_ranks: bool = True
@@ -41,13 +95,13 @@ class Display:
 class JobSpec:
     """A job.
 
-    workers: which program runs how often and where.
-    limits: how long, and between which sizes.
-    remote: how its hosts are reached.
-    display: what is printed.
+    workers: which program runs how often, and where.
+    limits: the time limits, and the bounds of its size.
+    remote: how hvdrun reaches its hosts.
+    display: the output of hvdrun.
 
     Raises:
-        UsageError: such a job is impossible.
+        UsageError: there can be no such job.
         NotEnoughSlotsError: the hosts offer fewer slots than there are workers.
     """
 
@@ -70,7 +124,7 @@ class JobSpec:
 
     @property
     def discovers(self) -> bool:
-        """Its hosts are not known at the start: a script names them, or they come by themselves."""
+        """Its hosts are not known at the start: a script names them, or their agents join by themselves."""
         elasticity = self.limits.elasticity
         return self.remote.joining is not None or (elasticity is not None and elasticity.script is not None)
 
@@ -78,7 +132,7 @@ class JobSpec:
         """The slots that the job starts with, if its hosts offer enough of them.
 
         Raises:
-            TooFewSlotsError: they do not, which only a script's hosts can.
+            TooFewSlotsError: they do not; only the hosts of a script can.
         """
         workers, elasticity = self.workers, self.limits.elasticity
         most = workers.size if elasticity is None else elasticity.max_size or UNBOUNDED
@@ -99,10 +153,10 @@ class JobSpec:
         named = ((BACKEND, workers.backend), (CHECKPOINT, workers.checkpoint))
         chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
-        return {**workers.forwarded, horovod_path.VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **mode}
+        return {**workers.forwarded, VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **mode}
 
     def policy(self) -> Policy:
-        """What the rendezvous is told; of a static job: exactly `size` workers, and the first failure ends it."""
+        """The policy for the rendezvous; a static job has exactly `size` workers, and the first failure ends it."""
         limits, elasticity = self.limits, self.limits.elasticity
         seconds = {
             "start_timeout_seconds": limits.start_timeout_seconds,

@@ -1,4 +1,4 @@
-"""The limits of a job: how long its parts may take, and within which bounds its size may change."""
+"""The limits of a job: how long its parts may take, and the bounds of its size."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from rendezvous.core.model import Recovery
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
 LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
 DEFAULT_LEASE_SECONDS = 30.0
-ELASTIC_LEASE_SECONDS = 5.0  # of an elastic job; a loss that ends the job is worth more patience than one that does not
-DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a launcher that is stopped, or sleeps, may come back
+ELASTIC_LEASE_SECONDS = 5.0  # of an elastic job; shorter, because a loss does not end the job
+DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a stopped or suspended launcher may continue
 DEFAULT_GRACE_SECONDS = 5.0
 DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_COOLDOWN_SECONDS = (10.0, 100.0)
@@ -23,14 +23,14 @@ DEFAULT_SLOT_COOLDOWN_SECONDS = 600.0
 class Elasticity:
     """The bounds of an elastic job.
 
-    min_size: with fewer workers it does not go on.
-    max_size: more are never started; None: as many as the hosts have slots.
-    script: the shell command that names the hosts, again and again; None where they are fixed.
-    slots_per_host: what a host offers that the script names without slots.
-    timeout_seconds: how long it waits for hosts with enough slots, at the start and after losses.
-    reset_limit: how often its membership may change; None: without a limit.
-    cooldown_seconds: the shortest and the longest time for which a host is left alone after it failed.
-    slot_failures: after so many failures without progress a slot is left alone; slot_cooldown_seconds: for how long.
+    min_size: the job does not continue with fewer workers.
+    max_size: the job never has more workers; None: as many as the hosts have slots.
+    script: the shell command that prints the hosts; None for fixed hosts.
+    slots_per_host: the slots of a host that the script prints without slots.
+    timeout_seconds: how long the job waits for hosts with enough slots, at the start and after losses.
+    reset_limit: how often the membership may change; None: without a limit.
+    cooldown_seconds: the shortest and the longest time for which a host is not used after it failed.
+    slot_failures: after so many failures without progress a slot is not used, for slot_cooldown_seconds.
     """
 
     min_size: int
@@ -44,7 +44,7 @@ class Elasticity:
     slot_cooldown_seconds: float = DEFAULT_SLOT_COOLDOWN_SECONDS
 
     def recovery(self) -> Recovery:
-        """What the rendezvous is told of it."""
+        """The same for the rendezvous."""
         return Recovery(
             reset_limit=self.reset_limit,
             elastic_timeout_seconds=self.timeout_seconds,
@@ -54,15 +54,15 @@ class Elasticity:
         )
 
     def check(self, size: int, lease_seconds: float) -> None:
-        """Refuse what contradicts itself, or a job of `size` workers.
+        """Check that these bounds do not contradict each other, or a job of `size` workers.
 
         Raises:
-            UsageError: it does.
+            UsageError: they do.
         """
         if not 1 <= self.min_size <= size:
             raise UsageError(
-                f"--min-np {self.min_size} does not fit -np {size}: the job starts with -np workers, and goes on "
-                "with as few as --min-np, which are at least 1."
+                f"--min-np {self.min_size} does not fit -np {size}: the job starts with -np workers, and continues "
+                "with as few as --min-np, which is at least 1."
             )
         if self.max_size is not None and self.max_size < size:
             raise UsageError(
@@ -87,13 +87,13 @@ class Limits:
     """The limits of a job.
 
     start_timeout_seconds: how long the job may take until all workers have joined.
-    lease_seconds: how long an agent may be silent before its host is lost.
-    launcher_timeout_seconds: how long hvdrun may be silent before a host gives it up; the lease, where that is longer.
-    grace_seconds: between SIGTERM or SIGINT and SIGKILL; 0 kills at once.
+    lease_seconds: how long an agent may be silent before its host counts as lost.
+    launcher_timeout_seconds: how long hvdrun may be silent before a remote agent stops its workers.
+    grace_seconds: between SIGTERM or SIGINT and SIGKILL; 0 kills immediately.
     elasticity: how the job may shrink and grow; None for a static job, whose workers stay the same.
 
     Raises:
-        UsageError: such limits are impossible.
+        UsageError: there can be no such limits.
     """
 
     start_timeout_seconds: float = DEFAULT_START_TIMEOUT_SECONDS
@@ -112,13 +112,13 @@ class Limits:
                 raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
         if self.lease_seconds < LEAST_LEASE_SECONDS:
             raise UsageError(
-                f"--lease {self.lease_seconds:g}s is too short: hosts that are well would count as lost between two of "
-                f"their reports; the shortest is {LEAST_LEASE_SECONDS:g}s."
+                f"--lease {self.lease_seconds:g}s is too short: healthy hosts would count as lost between two of their "
+                f"reports; the shortest is {LEAST_LEASE_SECONDS:g}s."
             )
         if not (math.isfinite(self.grace_seconds) and self.grace_seconds >= 0):
             raise UsageError("--grace must not be negative, as in --grace 5s.")
 
     @property
     def patience_seconds(self) -> float:
-        """How long a remote agent continues without a word from hvdrun: no shorter than hvdrun does without it."""
+        """How long a remote agent continues without contact to hvdrun; at least the lease."""
         return max(self.launcher_timeout_seconds, self.lease_seconds)

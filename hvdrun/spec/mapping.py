@@ -1,8 +1,7 @@
-"""How many workers each host gets: mpirun's -map-by and --oversubscribe, as the slots that the hosts offer. Pure.
+"""How many workers each host gets: mpirun's -map-by and --oversubscribe change the slots of the hosts. Pure.
 
-The core fills hosts in the order given, so all that mapping can say is said by the number of slots. That is also why
-neighbouring ranks share a host whatever the mapping: mpirun's `-map-by node` deals the ranks out like cards, here only
-their number per host is what the dealing gives.
+The rendezvous fills the hosts in order. So neighbouring ranks share a host with every mapping, while `-map-by node` of
+mpirun also assigns the ranks in turn.
 """
 
 from collections.abc import Sequence
@@ -12,22 +11,22 @@ from rendezvous.core.model import Host
 
 
 class MapBy(StrEnum):
-    """In which way a job of fewer workers than slots uses the hosts."""
+    """How a job with fewer workers than slots uses the hosts."""
 
     SLOT = "slot"
     NODE = "node"
 
 
 def map_workers(hosts: Sequence[Host], size: int, map_by: MapBy, *, oversubscribe: bool) -> tuple[Host, ...]:
-    """The hosts with the slots that a job of `size` workers is to use; as given where they are too few."""
+    """The hosts with the slots that a job of `size` workers uses; unchanged if they are too few."""
     offered = raise_slots(hosts, size) if oversubscribe else tuple(hosts)
     return spread(offered, size) if map_by is MapBy.NODE else offered
 
 
 def spread(hosts: Sequence[Host], size: int) -> tuple[Host, ...]:
-    """Deal `size` workers out, one to each host in turn, for as long as it has slots; the hosts that got any.
+    """Assign `size` workers, one to each host in turn while it has slots, and return the hosts with workers.
 
-    Where the slots are too few the hosts come back as they are.
+    The hosts are unchanged if their slots are too few.
     """
     if sum(host.slots for host in hosts) < size:
         return tuple(hosts)

@@ -1,4 +1,4 @@
-"""Keeps secrets out of what is shown and logged: a value is redacted when its name, or its own form, tells of one."""
+"""Redacts secrets in output and logs: values with the name or the form of a secret."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -14,22 +14,22 @@ _PEM_KEY = "PRIVATE KEY-----"
 
 
 def names_a_secret(name: str) -> bool:
-    """A variable or option of this name holds something that must not be shown."""
+    """A variable or option of this name holds a secret."""
     return name not in _NO_SECRETS and _SECRET_NAMES.search(name.replace("-", "_")) is not None
 
 
 def redact_value(name: str, value: str) -> str:
-    """The value as it may be shown: all of a secret is redacted, of an address only the password in it."""
+    """The value without secrets: nothing of a secret, and of an address all but its password."""
     return REDACTED if value and names_a_secret(name) else redact_text(value)
 
 
 def redact_text(text: str) -> str:
-    """A text of any kind as it may be shown: what has a secret's form is redacted."""
+    """A text without private keys, and without passwords in addresses."""
     return REDACTED if _PEM_KEY in text else _PASSWORD_IN_ADDRESS.sub(rf"\g<user>:{REDACTED}@", text)
 
 
 def redact_command(words: Sequence[str]) -> tuple[str, ...]:
-    """A command line as it may be shown: `--api-key=x`, `--api-key x` and `API_KEY=x` lose their x."""
+    """A command line without secrets: `--api-key=x`, `--api-key x` and `API_KEY=x` lose their x."""
     return tuple(_redact_words(words))
 
 

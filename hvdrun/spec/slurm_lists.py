@@ -14,10 +14,10 @@ _COUNT = re.compile(r"(\d+)(?:\(x(\d+)\))?", re.ASCII)
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """The names that a list of Slurm's means, in its order.
+    """The names in a list of Slurm, in order.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such list.
     """
     entries = _LIST.findall(text)
     if not text or ",".join(entries) != text:
@@ -31,10 +31,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def expand_counts(text: str) -> tuple[int, ...]:
-    """The counts that a list of Slurm's means, one for each host.
+    """The counts in a list of Slurm, one for each host.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such list.
     """
     counts: list[int] = []
     for entry in text.split(","):
@@ -48,14 +48,14 @@ def expand_counts(text: str) -> tuple[int, ...]:
 
 
 def _expand_piece(piece: str) -> list[str]:
-    """What stands in a place of a name: itself, or each number within brackets."""
+    """A part of a name: itself, or each number within brackets."""
     if not piece.startswith("["):
         return [piece]
     return list(itertools.chain.from_iterable(map(_expand_range, piece[1:-1].split(","))))
 
 
 def _expand_range(text: str) -> Iterator[str]:
-    """The numbers from one to another, as wide as the first: `08-10`."""
+    """The numbers of a range, with as many digits as the first: `08-10`."""
     found = _RANGE.fullmatch(text)
     if found is None:
         raise ValueError(_NOT.format(text))

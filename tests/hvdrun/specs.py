@@ -4,10 +4,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from hvdrun.spec.jobspec import Display, JobSpec
+from hvdrun.spec.jobspec import Display, JobSpec, Workers
 from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
-from hvdrun.spec.workers import Workers
 from rendezvous.core.model import Host
 
 PARTS = {"display": Display, "limits": Limits, "remote": Remote, "workers": Workers}

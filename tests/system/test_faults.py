@@ -47,7 +47,7 @@ BackgroundTasks.create_task = wrap(BackgroundTasks.create_task)
 asyncio.create_task = wrap(asyncio.create_task)
 sys.exit(main(sys.argv[2:] if sys.argv[2] == "-v" else sys.argv[5:]))  # python -m hvdrun
 """
-SENTENCE = "hvdrun: this is a fault of hvdrun's own, please report it with this traceback: ZeroDivisionError: of a test"
+SENTENCE = "hvdrun: this is a bug in hvdrun, please report it with this traceback: ZeroDivisionError: of a test"
 LONG = ("-np", "1", "sleep", "600")
 SHORT = ("-np", "1", "true")
 SCRIPT = ("--min-np", "1", "--host-discovery-script", "echo there.invalid:1", *LONG)

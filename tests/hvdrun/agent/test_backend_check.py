@@ -130,7 +130,7 @@ WISHED = "'ucc', given with --backend or $HVD_BACKEND"
 REFUSED = f"with {sys.executable}: torch has none; take another."
 REFUSALS = [
     (OBJECTS, False, BackendRefusedError, (WISHED, REFUSED)),
-    (DIES, False, BackendNotAskedError, (WISHED, "did not say: No module named torch; look whether")),
+    (DIES, False, BackendNotAskedError, (WISHED, "No module named torch; check that this Python")),
     (DIES, True, BackendRefusedError, ("said by a fork",)),  # a fork is asked where one can be had
 ]
 

@@ -12,8 +12,8 @@ from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.flags import parse
 from hvdrun.options.request import make_job
-from hvdrun.spec.allocation import Allocation
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.remote import Allocation
 from rendezvous.core.model import Host
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)", "PATH": ""}

@@ -7,7 +7,7 @@ import pytest
 
 from hvdrun.allocation.slurm import Node, find_slurm, leave_steps, read_gpus, write_step
 from hvdrun.errors import UsageError
-from hvdrun.spec.allocation import AllocationError
+from hvdrun.spec.remote import AllocationError
 
 JOB = {
     "SLURM_JOB_ID": "17",

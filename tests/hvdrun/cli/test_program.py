@@ -93,7 +93,7 @@ def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(mo
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["-np", "x", "true"], ["-np", "2", "no-such-program"]])
 def test_what_needs_no_job_imports_nothing_heavy(words: list[str]) -> None:
     heavy = {"grpc", "rich", "cryptography", "google", "asyncio", "psutil", "torch", "numpy"}
-    rare = {"hvdrun.spec.allocation", "hvdrun.joining"}
+    rare = {"hvdrun.allocation", "hvdrun.joining"}
     program = (
         "import sys; from hvdrun.cli.program import main; main(sys.argv[1:]); "
         f"print(*{heavy | rare} & set(sys.modules))"
@@ -135,7 +135,7 @@ def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
     assert capfd.readouterr().err == ""
 
 
-FAULT = "hvdrun: this is a fault of hvdrun's own"
+FAULT = "hvdrun: this is a bug in hvdrun"
 
 
 @pytest.mark.parametrize(

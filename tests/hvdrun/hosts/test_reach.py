@@ -76,7 +76,7 @@ def test_a_job_on_this_machine_alone_does_not_wait_for_paramiko() -> None:
 import sys
 from pathlib import Path
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.workers import Workers
+from hvdrun.spec.jobspec import Workers
 from hvdrun.hosts.reach import Transports
 from rendezvous.core.model import Host
 Transports().make("localhost", JobSpec(Workers(("true",), 1, (Host("localhost", 1),), Path("/"))))

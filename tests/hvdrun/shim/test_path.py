@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hvdrun.shim.path import FOLDER, VARIABLE, ShimMode, lead_to_shim
+from hvdrun.shim.path import FOLDER, VARIABLE, ShimMode, prepend_shim
 
 OURS = os.fsencode(FOLDER)
 LEADS = [(None, OURS), (b"", OURS), (b"/a", OURS + b":/a"), (b"/a::/b\xff", OURS + b":/a::/b\xff")]
@@ -13,7 +13,7 @@ LEADS = [(None, OURS), (b"", OURS), (b"/a", OURS + b":/a"), (b"/a::/b\xff", OURS
 def search(mode: str, own: bytes | None) -> bytes | None:
     """What PYTHONPATH becomes."""
     environment = {VARIABLE: mode.encode()} | ({} if own is None else {b"PYTHONPATH": own})
-    led = lead_to_shim(environment)
+    led = prepend_shim(environment)
     assert {**led, b"PYTHONPATH": own} == {**environment, b"PYTHONPATH": own}, "another variable has changed"
     return led.get(b"PYTHONPATH")
 
@@ -42,4 +42,4 @@ def test_in_a_job_within_a_job_it_stands_once_or_not_at_all() -> None:
 
 
 def test_nothing_is_added_where_nobody_asked() -> None:
-    assert lead_to_shim({b"PYTHONPATH": b"/a"}) == {b"PYTHONPATH": b"/a"}
+    assert prepend_shim({b"PYTHONPATH": b"/a"}) == {b"PYTHONPATH": b"/a"}

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
-from hvdrun.spec.jobspec import JobSpec
+from hvdrun.spec.jobspec import JobSpec, Workers
 from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.remote import Remote
-from hvdrun.spec.workers import Workers
 from rendezvous.bootstrap import Backend
 from rendezvous.core.model import Host, Policy, Recovery
 from tests.hvdrun.specs import with_fields

@@ -11,9 +11,8 @@ import pytest
 from hvdrun.hosts.reach import Transports, fill_words
 from hvdrun.options.flags import parse
 from hvdrun.options.request import make_job
-from hvdrun.spec.allocation import Allocation
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.remote import Remote
+from hvdrun.spec.remote import Allocation, Remote
 from hvdrun.transport import child
 from hvdrun.transport.child import CommandTransport
 from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
