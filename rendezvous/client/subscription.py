@@ -13,7 +13,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import RETRY_SECONDS, raise_final
 from rendezvous.core.model import Worker
-from rendezvous.errors import CallRefusedError, RendezvousError, UnreachableError, WireError
+from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification, Snapshot
 
@@ -39,7 +39,7 @@ class Subscription:
         self._changed = threading.Condition()  # guards the fields below
         self._snapshot = Snapshot()
         self._subscribers: set[SimpleQueue[Notification | None]] = set()
-        self._failure: RendezvousError | None = None
+        self._failure: Exception | None = None
         self._call: grpc.Call | None = None
         self._thread: threading.Thread | None = None
         self.is_closed = threading.Event()
@@ -110,13 +110,13 @@ class Subscription:
             self._thread.start()
 
     def _read(self) -> None:
-        """Read through broken connections, until closed or refused."""
+        """Read through broken connections, until closed or refused; any other error reaches all callers, too."""
         request = pb.WatchRequest(worker=codec.encode_worker(self._worker))
-        failure: RendezvousError | None = None
+        failure: Exception | None = None
         while failure is None and not self.is_closed.is_set():
             try:
                 self._read_once(request)
-            except (CallRefusedError, WireError) as error:
+            except Exception as error:  # noqa: BLE001 - raised in every thread that waits here
                 failure = error
             else:
                 self.is_closed.wait(RETRY_SECONDS)

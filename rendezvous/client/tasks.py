@@ -5,7 +5,7 @@ They are retried as long as the worker lives: the watchdog kills a worker whose 
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import IO, TypeVar
 
@@ -18,6 +18,15 @@ from rendezvous.wire import codec
 from rendezvous.wire.tasks import PIECE_BYTES, OutcomeHead
 
 ResultT = TypeVar("ResultT")
+
+
+def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of a file on disk, from its beginning; its position stays."""
+    file.flush()
+    position = 0
+    while piece := os.pread(file.fileno(), PIECE_BYTES, position):
+        yield piece
+        position += len(piece)
 
 
 class TaskClient:
@@ -56,15 +65,15 @@ class TaskClient:
     def deliver(self, number: int, file: IO[bytes], *, failed: bool, follows_another: bool = False) -> None:
         """Deliver the outcome of a task, whose bytes are in the file.
 
+        Each try reads at positions of its own: gRPC's thread of a broken try may still read.
+
         Raises:
             CallRefusedError: the job does not accept it.
         """
         head = codec.encode(OutcomeHead(self._worker, number, file.seek(0, os.SEEK_END), failed, follows_another))
 
         def deliver() -> None:
-            file.seek(0)
-            pieces = iter(lambda: file.read(PIECE_BYTES), b"")
-            parts = chain((pb.OutcomePart(head=head),), (pb.OutcomePart(data=piece) for piece in pieces))
+            parts = chain((pb.OutcomePart(head=head),), (pb.OutcomePart(data=piece) for piece in read_pieces(file)))
             self._stub.DeliverOutcome(parts, wait_for_ready=True)
 
         self._retry(deliver)

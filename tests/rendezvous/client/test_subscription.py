@@ -158,3 +158,20 @@ async def test_a_refusal_or_a_malformed_message_ends_a_subscription_and_the_next
         assert await in_thread(lambda: subscription.wait(find, soon())) == "it broke"
         await in_thread(subscription.close)
     await server.stop(None)
+
+
+@in_clean_loop
+async def test_an_unexpected_error_of_the_reader_reaches_all_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Agent()
+    server = await serve(agent, tmp_path / "s")
+    monkeypatch.setattr(codec, "decode_notification", lambda _: dict[str, str]()["missing"])
+    agent.topic.publish(BROKEN)
+    with open_subscription(tmp_path / "s") as subscription:
+        with pytest.raises(KeyError):
+            await in_thread(lambda: subscription.wait(find, float("inf")))
+        with pytest.raises(KeyError):
+            await in_thread(lambda: list(subscription.follow()))
+        await in_thread(subscription.close)
+    await server.stop(None)

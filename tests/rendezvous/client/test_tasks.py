@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import grpc
 import pytest
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.client.tasks import TaskClient
+from rendezvous.client.tasks import TaskClient, read_pieces
 from rendezvous.core.model import Worker
 from rendezvous.errors import CallRefusedError
 from rendezvous.wire import codec
@@ -74,10 +75,21 @@ async def test_a_task_is_fetched_and_its_outcome_passes_its_agent(path: Path) ->
             assert await fetching == 3
             assert file.getvalue() == b"".join(PIECES)
             assert await in_thread(lambda: client.fetch(3, file)) is None
-            answer = io.BytesIO(b"c" * 2_500_000)
-            await in_thread(lambda: client.deliver(3, answer, failed=True, follows_another=True))
+            with TemporaryFile() as answer:
+                answer.write(b"c" * 2_500_000)
+                await in_thread(lambda: client.deliver(3, answer, failed=True, follows_another=True))
     assert noted == [(A0, 3)]
-    assert desk.taken == [(OutcomeHead(A0, 3, 2_500_000, failed=True, follows_another=True), answer.getvalue())]
+    assert desk.taken == [(OutcomeHead(A0, 3, 2_500_000, failed=True, follows_another=True), b"c" * 2_500_000)]
+
+
+def test_two_readers_of_one_outcome_do_not_disturb_each_other() -> None:
+    outcome = bytes(range(256)) * 20_000
+    with TemporaryFile() as file:
+        file.write(outcome)
+        broken, retry = read_pieces(file), read_pieces(file)
+        first = next(broken)
+        assert b"".join(retry) == outcome
+        assert first + b"".join(broken) == outcome
 
 
 @in_clean_loop
@@ -110,8 +122,8 @@ async def test_a_job_without_tasks_and_a_worker_of_another_host_are_refused(path
         with connect(path, B0) as liar:
             with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
                 await in_thread(lambda: liar.fetch(0, io.BytesIO()))
-            with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
-                await in_thread(lambda: liar.deliver(1, io.BytesIO(), failed=False))
+            with TemporaryFile() as empty, pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
+                await in_thread(lambda: liar.deliver(1, empty, failed=False))
 
 
 @in_clean_loop
