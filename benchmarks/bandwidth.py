@@ -1,7 +1,8 @@
-"""How fast workers sum one large tensor: `hvdrun -np 2 python benchmarks/bandwidth.py [--device cpu]`.
+"""Bandwidth of an allreduce of one large tensor: `hvdrun -np 2 python benchmarks/bandwidth.py [--device cpu]`.
 
-Rank 0 prints one line of JSON: the bus bandwidth in GB/s, 2 (n - 1) / n of the tensor's bytes by the median time, which
-is what each worker sends at least. Workers that outnumber the GPUs share them.
+Rank 0 prints one line of JSON with the bus bandwidth in GB/s: 2 (n - 1) / n times the tensor's bytes, divided by the
+median time. This is the smallest amount that each worker must send. If there are more workers than GPUs, they share
+them.
 """
 
 import argparse

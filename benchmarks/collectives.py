@@ -1,12 +1,12 @@
-"""How long an allreduce takes: one small tensor, one large one, and a thousand tiny ones, beside plain gloo.
+"""Time of an allreduce of one small tensor, one large tensor and a thousand tiny ones, compared with plain gloo.
 
-Besides, what objects and SyncBatchNorm cost, beside the small allreduces that they could be made of.
+It also compares the collectives of objects and SyncBatchNorm with the small allreduces that could replace them.
 
     .venv/bin/python benchmarks/collectives.py --json benchmarks/collectives.json
 
-or inside a job, `hvdrun -np 2 python benchmarks/collectives.py`. All take turns in the same processes, on float32 sums
-in place; what each computes is checked before. "Busy": rank 0 has another Python thread in a loop, as a data loader
-or a logger may be.
+or inside a job, `hvdrun -np 2 python benchmarks/collectives.py`. All contenders take turns in the same processes, with
+float32 sums in place, and their results are checked first. "Busy" means that rank 0 has another Python thread in a
+loop, as data loaders and loggers have.
 """
 
 import sys
@@ -46,7 +46,7 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How many tensors of how many elements are summed; operations of a block that are timed one by one."""
+    """The numbers of summed tensors, of their elements, and of the operations in a block, each timed alone."""
 
     tensors: int
     elements: int
@@ -79,7 +79,7 @@ def use_gloo_one_by_one(tensors: list[torch.Tensor]) -> Run:
 
 
 def use_gloo_flattened(tensors: list[torch.Tensor]) -> Run:
-    """What one writes by hand: copied together, one all_reduce, copied back."""
+    """What users write by hand: copy the tensors into one, all_reduce it, and copy back."""
 
     def run() -> None:
         flat = torch.cat(tensors)
@@ -91,7 +91,7 @@ def use_gloo_flattened(tensors: list[torch.Tensor]) -> Run:
 
 
 def use_api(api: ModuleType) -> Make:
-    """One eager named operation of Horovod's API."""
+    """One named operation of Horovod's API, without torch.compile."""
 
     def make(tensors: list[torch.Tensor]) -> Run:
         (tensor,) = tensors
@@ -101,7 +101,7 @@ def use_api(api: ModuleType) -> Make:
 
 
 def use_api_one_by_one(api: ModuleType) -> Make:
-    """All submitted, then all synchronized."""
+    """Submit all operations, then synchronize all."""
 
     def make(tensors: list[torch.Tensor]) -> Run:
         named = [(tensor, f"many.{index}") for index, tensor in enumerate(tensors)]
@@ -121,7 +121,7 @@ def use_api_grouped(api: ModuleType) -> Make:
 
 
 def make_block(work: Work, make: Make, beside: Callable[[], AbstractContextManager[None]] = nullcontext) -> Block:
-    """Time the operations one by one, while `beside` is held; they are checked first.
+    """Check the operations, then time each alone inside the context `beside`.
 
     Raises:
         RuntimeError: the sum is wrong.
@@ -138,7 +138,7 @@ def make_block(work: Work, make: Make, beside: Callable[[], AbstractContextManag
 
 
 def time_each(run: Run, operations: int, beside: Callable[[], AbstractContextManager[None]] = nullcontext) -> Block:
-    """Time so many operations one by one, while `beside` is held."""
+    """Time each of several operations inside the context `beside`."""
 
     def block() -> Sequence[float]:
         seconds = []
@@ -169,7 +169,7 @@ def make_normalization(*, is_synchronized: bool) -> Run:
 
 @contextmanager
 def keep_rank_0_busy() -> Iterator[None]:
-    """A Python thread in a loop on rank 0, nothing on the others.
+    """Run a Python thread in a loop on rank 0, and nothing on the other ranks.
 
     Raises:
         RuntimeError: the thread does not end.
@@ -192,7 +192,7 @@ def keep_rank_0_busy() -> Iterator[None]:
 
 
 class Cases:
-    """Everything that takes part, and the targets, which are for two workers.
+    """All contenders, and the targets, which are for two workers.
 
     Args:
         horovod: Horovod's own module, where it is installed.
@@ -248,7 +248,7 @@ class Cases:
         return self._compare("SyncBatchNorm, 64 x 32 x 32 x 32", runs, BY_ALLREDUCES, 1.1, 1)
 
     def _compare(self, title: str, runs: dict[str, Run], peer: str, factor: float, operations: int) -> Case:
-        """All but the peer take at most so many times what it does."""
+        """Targets: each other contender takes at most a multiple of the peer's time."""
         ours = frozenset(runs) - {peer}
         targets = [Target(name, peer, factor) for name in sorted(ours)]
         blocks = {name: time_each(run, operations) for name, run in runs.items()}
@@ -275,7 +275,7 @@ def _limit(targets: Sequence[Target]) -> Sequence[Target]:
 
 
 def main() -> int:
-    """Start the jobs, or take part in one."""
+    """Start the jobs; in a worker, measure."""
     parser = make_parser(__doc__, _SIZES)
     parser.add_argument("--cases", nargs="+", choices=NAMES, default=NAMES, help="only these")
     arguments = parser.parse_args()

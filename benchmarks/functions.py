@@ -1,11 +1,10 @@
-"""How long a small function takes on workers that are warm: `hvdrun.Cluster.run()` beside a pool of processes.
+"""Time of a small function on warm workers: `hvdrun.Cluster.run()` compared with a pool of processes.
 
     .venv/bin/python benchmarks/functions.py --rounds 200
 
-Prints a table and writes benchmarks/functions.json. The target: `run_again`, the second and every further run of a
-function that does nothing, takes at most 20 ms on two workers. Then it measures how soon a test with
-`@pytest.mark.hvdrun` fails whose ranks part: one returns while the other waits, or each waits for the other; the
-target is 2 s.
+Prints a table and writes benchmarks/functions.json. The target: `run_again`, the second and every further run of an
+empty function, takes at most 20 ms on two workers. It also measures how soon a test with `@pytest.mark.hvdrun` fails
+when its ranks diverge: one returns while the other waits, or each waits for the other. The target is 2 s.
 """
 
 import argparse
@@ -33,7 +32,7 @@ RESULT = Path(__file__).with_suffix(".json")
 
 
 def measure(call: Callable[[], list[int]]) -> float:
-    """The seconds of one call, which must return two different processes."""
+    """The seconds of one call, which must have run in two different processes."""
     start = time.perf_counter()
     found = call()
     seconds = time.perf_counter() - start
@@ -62,7 +61,7 @@ def part(kind: str) -> None:
 
 
 def measure_parting(cluster: hvdrun.Cluster, kind: str) -> float:
-    """The seconds until such a test has failed."""
+    """The seconds until a test with diverging ranks has failed."""
     start = time.perf_counter()
     answers = cluster.call(run_test, (part, {"kind": kind}, Style("long", shows_locals=False)), {}, leaves_group=True)
     seconds = time.perf_counter() - start

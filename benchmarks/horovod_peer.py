@@ -1,8 +1,8 @@
-"""Horovod itself as a contender, where it is installed, in processes that hvdrun has started.
+"""Horovod as a contender, where it is installed, in processes that hvdrun has started.
 
-Horovod's workers meet through a server that horovodrun starts; here rank 0 starts it. Horovod's background thread wakes
-every millisecond also while others take their turn: figures of this project beside DDP and gloo are cleaner where
-Horovod is not installed.
+Horovod's workers meet through a server that horovodrun starts; here rank 0 starts it. Horovod's background thread
+wakes every millisecond, also in the turns of the others. So measure this project, DDP and gloo where Horovod is not
+installed.
 """
 
 import importlib
@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 
 def join_horovod(name: str = "horovod.torch") -> ModuleType | None:
-    """Initialised Horovod on gloo, or None where Horovod is not installed; torch's default group must stand.
+    """Initialize Horovod on gloo; None where it is not installed. torch's default group must exist.
 
-    A folder named horovod on the path is not enough: hvdrun puts one there that leads to this project.
+    An importable folder named horovod proves nothing: hvdrun adds one that imports this project.
 
     Args:
-        name: of its module; where Horovod was built without it, it is not installed either.
+        name: its module; a module that Horovod was built without counts as not installed.
     """
     try:
         importlib.metadata.distribution("horovod")
@@ -38,7 +38,7 @@ def join_horovod(name: str = "horovod.torch") -> ModuleType | None:
 
 
 def _start_meeting() -> dict[str, str]:
-    """The variables by which Horovod's workers find each other, the same in all of them."""
+    """The environment variables by which Horovod's workers find each other, the same on all of them."""
     shared: list[dict[str, str]] = [{}]
     if dist.get_rank() == 0:
         hosts = importlib.import_module("horovod.runner.common.util.hosts")

@@ -1,7 +1,7 @@
-"""A benchmark inside a job: the script starts hvdrun for itself, and its workers let their contenders take turns.
+"""A benchmark inside a job: the script starts hvdrun, and in the workers the contenders take turns.
 
-All contenders live in the same processes. Before each block the workers meet at a barrier, which is not measured; an
-operation takes as long as on the slowest worker.
+All contenders are in the same processes. The workers meet at a barrier before each block; the barrier is not measured.
+The time of an operation is that of the slowest worker.
 """
 
 import argparse
@@ -34,10 +34,10 @@ _WARM_UP = range(-3, 0)  # rounds in which buckets, connections and caches are b
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What takes turns.
+    """Contenders that take turns.
 
-    ours: the contenders that `--profile` looks at.
-    slow: those that take part in the first `--pairs` rounds only, since nothing is decided by them.
+    ours: the contenders that `--profile` profiles.
+    slow: contenders without a target, which run in the first `--pairs` rounds only.
     """
 
     title: str
@@ -49,7 +49,7 @@ class Case:
 
 
 def make_parser(description: str | None, sizes: Sequence[int]) -> argparse.ArgumentParser:
-    """The options that all benchmarks inside a job have."""
+    """The options of all benchmarks that run inside a job."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--np", type=int, nargs="+", default=list(sizes), help="sizes of the jobs (default: %(default)s)"
@@ -64,12 +64,12 @@ def make_parser(description: str | None, sizes: Sequence[int]) -> argparse.Argum
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker of a job already."""
+    """Whether this process is a worker of a job."""
     return "RANK" in os.environ
 
 
 def run_jobs(script: Path, sizes: Sequence[int], result: Path | None) -> int:
-    """Start this script with hvdrun, once per size; the exit code of the first job that failed, or 0."""
+    """Start this script with hvdrun, once for each size; return the exit code of the first failed job, or 0."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     machine, tables = "", []
     with tempfile.TemporaryDirectory() as folder:
@@ -91,9 +91,9 @@ def run_jobs(script: Path, sizes: Sequence[int], result: Path | None) -> int:
 
 
 def run_cases(cases: Iterable[Case], arguments: argparse.Namespace) -> None:
-    """In a worker: measure each case and, on rank 0, print its table and write the JSON; or only profile.
+    """In a worker, measure each case; rank 0 prints its table and writes the JSON. With --profile, only profile.
 
-    torch's default group must stand.
+    torch's default group must exist.
     """
     is_first = dist.get_rank() == 0
     machine = describe_machine()
@@ -113,9 +113,9 @@ def run_cases(cases: Iterable[Case], arguments: argparse.Namespace) -> None:
 
 
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Samples]:
-    """Let the contenders take turns until every target's interval is narrow enough, or the limit is reached.
+    """Measure the contenders in turns until the interval of every target is narrow enough, or the limit is reached.
 
-    Every worker gets the same figures, and so decides alike how long to go on.
+    Every worker gets the same figures, so all workers stop after the same round.
     """
     for number in _WARM_UP:
         take_round(_meet_before(case.contenders), number)
@@ -133,7 +133,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Samples]:
 
 
 def find_slowest(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each operation, the time on the worker where it took longest."""
+    """The time of each operation on its slowest worker."""
     tensor = torch.from_numpy(seconds.copy())
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return np.asarray(tensor.numpy(), dtype=np.float64)
@@ -152,7 +152,7 @@ def _meet_before(contenders: Mapping[str, Block]) -> dict[str, Block]:
 
 
 def _profile(case: Case, rounds: int, path: Path) -> None:
-    """Run our contenders alone, rank 0's main thread under cProfile; write one file for each, and print its top."""
+    """Run our contenders alone, with rank 0's main thread under cProfile; write a file for each, and print its top."""
     ours = {name: block for name, block in case.contenders.items() if name in case.ours}
     profiles = {name: cProfile.Profile() for name in ours}
 

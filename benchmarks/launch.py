@@ -1,9 +1,9 @@
-"""How long a launch takes: `-np N` of a script that prints its rank, beside torchrun and a bare `import torch`.
+"""Time of a launch: `-np N` of a script that prints its rank, compared with torchrun and a bare `import torch`.
 
     .venv/bin/python benchmarks/launch.py --rounds 20
 
-Prints a table per N, and the memory of launcher and agent, and writes benchmarks/launch.json. Times are the wall time
-of the whole command; each is divided by that of `python -c "import torch"` in the same round.
+Prints a table for each N, and the memory of launcher and agent, and writes benchmarks/launch.json. Times are the wall
+time of the whole command, divided by that of `python -c "import torch"` in the same round.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RESULT = Path(__file__).with_suffix(".json")
 
 
 def measure(command: Sequence[str], lines: int, folder: Path) -> float:
-    """Run a command that must print so many lines; its wall time in seconds."""
+    """Run a command that must print a given number of lines; return its wall time in seconds."""
     folder_of_python = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{folder_of_python}{os.pathsep}{os.environ['PATH']}"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages are compiled, and so is a checkout of ours
@@ -42,7 +42,7 @@ def measure(command: Sequence[str], lines: int, folder: Path) -> float:
 
 
 def contenders(size: int, folder: Path) -> dict[str, Callable[[], float]]:
-    """What takes part, for one number of workers."""
+    """The contenders for one number of workers."""
     ours, theirs = folder / "ours.py", folder / "theirs.py"
     ours.write_text(OURS, encoding="utf-8")
     theirs.write_text(THEIRS, encoding="utf-8")
@@ -57,7 +57,7 @@ def contenders(size: int, folder: Path) -> dict[str, Callable[[], float]]:
 
 
 def measure_memory(folder: Path) -> list[tuple[str, float, float]]:
-    """The proportional memory of launcher and agent in MB while two workers run, and that of their imports alone."""
+    """The proportional set size of launcher and agent in MB while two workers run, and that of their imports alone."""
     script = folder / "wait.py"
     script.write_text("print('up', flush=True)\nimport time\ntime.sleep(600)\n", encoding="utf-8")
     found = []
@@ -74,7 +74,7 @@ def measure_memory(folder: Path) -> list[tuple[str, float, float]]:
 
 
 def measure_imports(modules: str) -> float:
-    """The proportional memory of a Python that imports these modules and waits, in MB."""
+    """The proportional set size, in MB, of a Python process that imports these modules and waits."""
     program = f"import {modules}; print(flush=True); import time; time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as python:
         if python.stdout is not None:
@@ -85,7 +85,7 @@ def measure_imports(modules: str) -> float:
 
 
 def read_pss(pid: int) -> float:
-    """The proportional memory of a process, in MB."""
+    """The proportional set size of a process in MB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 

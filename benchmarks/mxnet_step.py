@@ -1,12 +1,12 @@
-"""What a step costs in MXNet beside torch's way of averaging the same tensors, in the same processes; two workers.
+"""Time of a training step in MXNet, compared with torch averaging the same tensors in the same processes; two workers.
 
     .venv/bin/python benchmarks/mxnet_step.py --json benchmarks/mxnet_step.json
 
-or inside a job, `hvdrun -np 2 python benchmarks/mxnet_step.py`. First the step alone: the gradients are there, and are
-averaged and applied. The peer averages views of such arrays by torch's `grouped_allreduce_` and lets MXNet's plain
-Trainer update; that one alone is shown too, and a torch optimizer's step. Then the training step of MXNet's own
-network, with and without communication, where averaging runs beside backward. Afterwards the parameters are compared.
-One thread per worker for torch, and one for MXNet's operators.
+or inside a job, `hvdrun -np 2 python benchmarks/mxnet_step.py`. It measures first the step alone, which averages and
+applies given gradients. Its peer averages views of such arrays with torch's `grouped_allreduce_` and updates with
+MXNet's plain Trainer. The update alone and a torch optimizer's step are shown too. Then it measures the training step
+of an MXNet network with and without communication, where averaging overlaps with backward. At the end the parameters
+are compared. torch and MXNet's operators have one thread each in a worker.
 """
 
 import itertools
@@ -48,7 +48,7 @@ MakeTrainer = Callable[[mx.gluon.ParameterDict, mx.optimizer.Optimizer], mx.gluo
 
 
 class TorchTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has no types
-    """Gluon's own trainer, whose gradients are averaged as torch's users do it."""
+    """Gluon's plain trainer, whose gradients torch's `grouped_allreduce_` averages."""
 
     def __init__(self, params: mx.gluon.ParameterDict, sgd: mx.optimizer.Optimizer) -> None:
         super().__init__(params, sgd, kvstore=None)
@@ -73,11 +73,11 @@ def make_trainers() -> dict[str, MakeTrainer]:
 
 
 class Steps:
-    """One step on gradients that are there, in torch and in MXNet; every way has tensors of its own, with one content.
+    """One step on given gradients in torch and in MXNet; each contender has its own tensors, with equal values.
 
     Args:
-        shape: of the model whose parameters they are.
-        ways: of MXNet.
+        shape: the shape of the model that has these parameters.
+        ways: the contenders of MXNet.
     """
 
     def __init__(self, shape: Shape, ways: dict[str, MakeTrainer]) -> None:
@@ -101,7 +101,7 @@ class Steps:
         """Compare the parameters after the steps.
 
         Raises:
-            RuntimeError: they differ between ranks, or from torch's, or have not moved.
+            RuntimeError: they differ between ranks, or from torch's, or are unchanged.
         """
         start = torch.cat([one.reshape(-1) for one in self._start])
         theirs = torch.cat([one.detach().reshape(-1) for one in self._model.parameters()])
@@ -149,7 +149,7 @@ class Steps:
 
 
 class Networks:
-    """The same network trained in each of MXNet's ways, forward and backward included."""
+    """The same network trained by each contender of MXNet, with forward and backward."""
 
     def __init__(self, shape: Shape, ways: dict[str, MakeTrainer]) -> None:
         context = mx.cpu(dist.get_rank())

@@ -1,4 +1,4 @@
-"""Side-by-side measurement: the contenders take turns, so that a noisy machine is noisy for all of them."""
+"""Paired measurement: the contenders take turns, so that the machine's noise affects all of them."""
 
 import json
 import math
@@ -20,7 +20,7 @@ class Row:
     """One contender's figures.
 
     median_seconds: of its runs.
-    ratio: the median of its time over the peer's in the same round.
+    ratio: the median of its time divided by the peer's in the same round.
     low, high: the 95 % interval of the mean of these ratios.
     """
 
@@ -32,7 +32,7 @@ class Row:
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Let each contender measure itself once per round; seconds by contender."""
+    """Run each contender once in each round; return the seconds of each contender."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         for name, result in take_round(contenders, number).items():
@@ -43,14 +43,14 @@ def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> di
 
 
 def take_round(contenders: Mapping[str, Callable[[], ResultT]], number: int) -> dict[str, ResultT]:
-    """Call each contender once, in an order that the round's number shuffles alike in every process."""
+    """Call each contender once, in an order that the round's number determines, the same in all processes."""
     names = list(contenders)
     random.Random(number).shuffle(names)  # noqa: S311 - no secret: who comes first
     return {name: contenders[name]() for name in names}
 
 
 def compare(seconds: Mapping[str, Sequence[float]], peer: str) -> list[Row]:
-    """Each contender beside the peer, from the runs of the same rounds."""
+    """Compare each contender with the peer in the same rounds."""
     return [_compare_one(name, own, seconds[peer]) for name, own in seconds.items()]
 
 

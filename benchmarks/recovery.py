@@ -1,26 +1,28 @@
-"""How long training stands still when a worker is killed, and when another takes its place; beside torchrun.
+"""Time without training after a worker is killed, and when another one takes its place; compared with torchrun.
 
     .venv/bin/python benchmarks/recovery.py --runs 10
 
-In each run a job trains, and at a random moment one worker is killed with SIGKILL, or fails by itself after its next
-step: by an exception, `sys.exit(3)` or `os._exit(3)`. All workers write down when each of their steps has ended, and
-ours also when each part of a recovery does. So it is told, in seconds from the kill or failure:
+In each run a job trains. At a random moment one worker is killed with SIGKILL, or fails by itself after its next step:
+by an exception, `sys.exit(3)` or `os._exit(3)`. All workers record when each of their steps has ended; ours also record
+the parts of a recovery. The results are seconds from the kill or failure:
 
-- shrink: until the slowest survivor has ended its next step; of it, until it has heard of the loss (detect), until the
-  next generation is published with its verdict (agree), until its members are connected (rebuild), and the rest (step);
-- started: until the script of the worker that takes the victim's place begins;
-- ready: until that worker waits to be taken in;
-- full size: until all have ended a step together again;
+- shrink: until the slowest survivor has ended its next step. Its parts: until the survivor knows of the loss (detect),
+  until the next generation and its verdict are published (agree), until its members are connected (rebuild), and the
+  rest (step);
+- started: until the script of the replacing worker begins;
+- ready: until that worker waits to be admitted;
+- full size: until all have ended a step together again.
 
-and besides the pause between two steps of a survivor when the new worker is taken in, the part of that in which the
-state is broadcast (sync) and that in which the program begins to read its data again (data: it starts its DataLoader's
-children anew), and how many steps were made twice. Within the pause there is a step, and a commit, which saves the
-state: what each of the two takes when nothing happens (one step, commit) is not standing still. torchrun
-(--max-restarts) ends all workers and starts them anew: for it, only the return to full size can be told. Horovod is not
-measured here: on one host it cannot go on. A worker that fails by itself is not judged by when its replacement is
-ready: that waits for the end of the process, which takes Python a second.
+It also measures the pause between two steps of a survivor when the new worker is admitted. Parts of the pause are the
+broadcast of the state (sync), and the time until the program reads its data again (data: it starts its DataLoader's
+processes again). It counts the steps that were done twice. A pause contains a step, and a commit, which saves the
+state; what each of these takes without a loss (one step, commit) is not lost time.
 
-Long because a job, what is read from it and how it is told are one measurement.
+torchrun (--max-restarts) ends all workers and starts them again, so for it only the return to full size is measured.
+Horovod is not measured, since on one host it cannot continue. After a worker has failed by itself, `ready` has no
+target: its replacement waits for the end of the process, which takes Python a second.
+
+Long because a job, its records and its results are one measurement.
 """
 
 import argparse
@@ -65,13 +67,13 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job, and who is lost in it.
+    """A job, and the worker that it loses.
 
-    size: how many workers.
+    size: the number of workers.
     victim: its rank.
-    width: of the hidden layer.
-    children: processes that load data for each worker.
-    fate: how the victim ends: "kill" by SIGKILL, else by itself; one of `recovery_worker.FATES`.
+    width: the width of the hidden layer.
+    children: the number of processes that load data for each worker.
+    fate: how the victim ends: "kill" for SIGKILL, or one of `recovery_worker.FATES`.
     is_peer: it runs under torchrun.
     """
 
@@ -98,13 +100,13 @@ CASES = {
 
 
 class Watcher:
-    """Reads what the workers of a job write."""
+    """Reads the records of a job's workers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self) -> list[Note]:
-        """All complete notes, in the order of their times."""
+        """All complete records, in the order of their times."""
         notes: list[Note] = []
         for path in self._folder.glob("*.notes"):
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -112,7 +114,7 @@ class Watcher:
         return sorted(notes, key=lambda note: float(note["at"]))
 
     def wait(self, is_enough: Callable[[list[Note]], bool], limit_seconds: float) -> list[Note] | None:
-        """Wait until the notes suffice; None when they do not in time."""
+        """Wait until the records are sufficient; None if they are not in time."""
         deadline = time.monotonic() + limit_seconds
         while time.monotonic() < deadline:
             notes = self.read()
@@ -123,14 +125,14 @@ class Watcher:
 
 
 def have_stepped(notes: Sequence[Note], size: int, after: float, count: int) -> bool:
-    """Whether so many workers have ended so many steps at full size since then."""
+    """Whether enough workers have ended enough steps at full size after a time."""
     steps = [note for note in notes if note["what"] == "step" and note["size"] == size and note["at"] > after]
     pids = [note["pid"] for note in steps]
     return sum(pids.count(pid) >= count for pid in set(pids)) >= size
 
 
 def run_once(case: Case, chance: random.Random, warm_seconds: float) -> Figures | None:
-    """One job, which trains for some seconds before; None when it was not back at full size within the limit."""
+    """Run one job; return None if it was not back at full size within the limit."""
     with tempfile.TemporaryDirectory() as name, start(case, Path(name)):
         watcher = Watcher(Path(name))
         notes = watcher.wait(lambda notes: have_stepped(notes, case.size, 0.0, WARM_STEPS), START_SECONDS)
@@ -144,7 +146,7 @@ def run_once(case: Case, chance: random.Random, warm_seconds: float) -> Figures 
 
 
 def end(case: Case, watcher: Watcher, victim: int) -> float:
-    """Kill the victim, or have it fail; when it did."""
+    """Kill the victim, or make it fail; return the time."""
     if case.fate == "kill":
         killed = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -158,7 +160,7 @@ def end(case: Case, watcher: Watcher, victim: int) -> float:
 
 @contextmanager
 def start(case: Case, folder: Path) -> Iterator[None]:
-    """Within it, the job runs; its workers write into the folder."""
+    """A context in which the job runs, and its workers write into the folder."""
     python = Path(sys.executable)
     way = "ddp" if case.is_peer else "ours"
     arguments = [str(SCRIPT), way, str(folder), str(case.width), str(case.children), case.fate]
@@ -197,7 +199,7 @@ def measure(case: Case, notes: Sequence[Note], victim: int, killed: float) -> Fi
 
 
 def measure_shrinking(own: Sequence[Note], killed: float) -> Figures:
-    """What a survivor has noted until its next step; one that the victim had still taken part in is not meant."""
+    """What a survivor recorded until its next step without the victim."""
     ends = [killed]
     for what in ("interrupted", "published", "resumed", "step"):
         ends.append(min_at(own, own[0]["pid"], ends[-1], what) or ends[-1])
@@ -206,7 +208,7 @@ def measure_shrinking(own: Sequence[Note], killed: float) -> Figures:
 
 
 def measure_growth(own: Sequence[Note], killed: float) -> Figures:
-    """What a survivor has noted of the time when the new worker was taken in, and of its steps as a whole."""
+    """What a survivor recorded while the new worker was admitted, and of all its steps."""
     steps = list(pairwise(note for note in own if note["what"] == "step"))
     entered = [note["at"] for note in own if note["what"] == "entered"]
     connected = [note["at"] for note in own if note["what"] == "connected"]
@@ -222,14 +224,14 @@ def measure_growth(own: Sequence[Note], killed: float) -> Figures:
 
 
 def measure_commits(own: Sequence[Note], killed: float) -> Iterator[float]:
-    """How long each commit has taken before that, from the end of the step before it."""
+    """The time of each earlier commit, from the end of the step before it."""
     for earlier, later in pairwise(own):
         if later["what"] == "committed" and later["at"] < killed:
             yield later["at"] - earlier["at"]
 
 
 def min_at(notes: Sequence[Note], pid: int, after: float, what: str = "step", size: int | None = None) -> float | None:
-    """When a process has first noted this since then; with a size, in a job of that size."""
+    """The first time after `after` at which a process recorded this event; with a size, in a job of that size."""
     found = (
         float(note["at"])
         for note in notes
@@ -247,7 +249,7 @@ def find_p90(values: Sequence[float]) -> float:
 
 
 def render(results: Mapping[str, Sequence[Figures | None]]) -> str:
-    """The table: medians in milliseconds, with the 90th percentile behind them."""
+    """The table: medians in milliseconds, each with its 90th percentile."""
     lines = [f"| lost | {' | '.join((*PARTS, *ORDINARY))} | steps lost | not back |"]
     lines.append("|---" * lines[0].count(" | ") + "|---|")
     for name, runs in results.items():

@@ -1,6 +1,6 @@
-"""What the benchmark of recovery trains: steps without end, and when each has ended; started by `recovery.py`.
+"""The training of the recovery benchmark: endless steps, with a record of each step's end; started by `recovery.py`.
 
-Its arguments: ours or ddp, the folder for the notes, the width, the number of children, how it fails on SIGUSR1.
+Its arguments: ours or ddp, the folder of the records, the width, the number of children, how it fails on SIGUSR1.
 """
 
 import json
@@ -36,7 +36,7 @@ FATES: dict[str, Callable[[], NoReturn]] = {
 
 
 class Failure:
-    """Fails when it is asked for after a SIGUSR1 has come."""
+    """Fails when it is called after a SIGUSR1."""
 
     def __init__(self, notes: "Notes", fate: str) -> None:
         self._notes = notes
@@ -63,14 +63,14 @@ class Noise(IterableDataset[torch.Tensor]):
 
 
 class Notes(logging.Handler):
-    """Writes down what happens, and when; also what recovery logs."""
+    """Records events with their times, including the log lines of recovery."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__()
         self._file = file
 
     def note(self, what: str, **more: int) -> None:
-        """One line of JSON; `at` is of the clock that all processes of a machine share."""
+        """Write one line of JSON; `at` is a time of the machine's clock that all its processes share."""
         self._file.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -79,13 +79,13 @@ class Notes(logging.Handler):
 
 
 def build_network(width: int) -> nn.Sequential:
-    """Two layers, with (INPUTS + OUTPUTS + 1) * width parameters or so; the same on all ranks."""
+    """Two layers with about (INPUTS + OUTPUTS + 1) * width parameters, the same on all ranks."""
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(INPUTS, width), nn.ReLU(), nn.Linear(width, OUTPUTS))
 
 
 def make_batches(children: int) -> Iterator[torch.Tensor]:
-    """Batches without end, by so many processes."""
+    """Endless batches from a number of data loader processes."""
     return iter(DataLoader(Noise(), batch_size=BATCH, num_workers=children))
 
 
@@ -124,7 +124,7 @@ def train_ours(notes: Notes, width: int, children: int, failure: Failure) -> Non
 
 
 def train_ddp(notes: Notes, width: int, children: int, failure: Failure) -> None:
-    """As a plain script under torchrun, which begins anew after each loss."""
+    """Train as a plain script under torchrun, which starts again after each loss."""
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(build_network(width))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -140,7 +140,7 @@ def train_ddp(notes: Notes, width: int, children: int, failure: Failure) -> None
 
 
 def main() -> None:
-    """Train until somebody ends this process."""
+    """Train until this process is ended."""
     way, folder, width, children, fate = sys.argv[1:]
     torch.set_num_threads(1)
     with Path(folder, f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8") as file:

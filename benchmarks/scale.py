@@ -1,18 +1,18 @@
-"""What hvdrun costs with many hosts, all of them pretended on this machine: the real core, server, wire and sequencer.
+"""What hvdrun costs with many hosts, which are simulated on this machine: the real core, server, wire and sequencer.
 
     .venv/bin/python benchmarks/scale.py
 
-- Agents call over real mutual TLS, each with a certificate and a connection of its own, from two processes that share
-  the processors with the server: they join with 8 workers each, a generation is published, one host is lost, the
-  others are told, and form the next generation.
-- Many more, through the same messages and the same core, but without sockets: how time, memory and bytes grow with the
-  hosts. The exponent is the slope of a line through their logarithms: 1 is linear.
-- The sequencer, when 64 and 256 ranks ask for the 50 buckets of a step, and when 64 form their group.
-- Agents that are started over ssh on a network with 200 ms from here to there and back.
+- Agents call over real mutual TLS, each with its own certificate and connection, from two processes that share the
+  processors with the server. They join with 8 workers each, a generation is published, one host is lost, the others
+  are notified, and form the next generation.
+- Many more agents use the same messages and the same core without sockets, to measure how time, memory and bytes grow
+  with the hosts. The exponent is the slope of a line through their logarithms: 1 is linear.
+- The sequencer serves 64 and 256 ranks that submit the 50 buckets of a step, and 64 ranks that form their group.
+- Agents are started over ssh on a network with a round trip of 200 ms.
 
 Each figure over TLS is the best of `--runs`, since other programs only add to it. The result is also written to
-benchmarks/scale.json. A thousand agents that share two processors may be late for a short lease, which no real ones
-are; hence `--lease`.
+benchmarks/scale.json. A thousand agents that share two processors may miss a short lease, which real ones do not; hence
+`--lease`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; target: "" where there is none, or for a number of hosts that it does not speak of."""
+    """One line of the table; target: "" if none applies to this number of hosts."""
 
     what: str
     figure: str
@@ -58,7 +58,7 @@ class Row:
 
 
 def alone(measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call this in a process of its own, whose memory nothing else has touched."""
+    """Call this in a new process, so that its memory is that of this call alone."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(measure, *args, **kwargs).result()
@@ -93,7 +93,7 @@ def describe_tls(figures: scale_tls.Figures, target_hosts: int) -> list[Row]:
 
 
 def describe_codec(every: Sequence[scale_codec.Figures], slots: int) -> list[Row]:
-    """What the messages and the core cost, and how that grows."""
+    """The cost of the messages and the core, and its growth."""
     rows = [
         Row(
             f"{figures.hosts:,} agents without sockets, {slots * figures.hosts:,} workers",
@@ -125,7 +125,7 @@ def describe_codec(every: Sequence[scale_codec.Figures], slots: int) -> list[Row
 
 
 def fit(hosts: Sequence[int], costs: Sequence[float]) -> tuple[float, float]:
-    """The exponent with which a cost grows, by least squares over the logarithms, and its cost per host at the most."""
+    """The exponent of a cost's growth (least squares over the logarithms), and cost per host at the largest size."""
     x, y = [math.log(count) for count in hosts], [math.log(cost) for cost in costs]
     middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
     slope = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True)) / sum(
@@ -145,7 +145,7 @@ def describe_sequencer(step: scale_sequencer.Step) -> Row:
 
 
 def describe_forming(forming: scale_forming.Forming) -> Row:
-    """What a group costs before its first operation."""
+    """The cost of a group before its first operation."""
     return Row(
         f"forming at {forming.ranks} ranks: from the published generation until all have the addresses of all",
         f"{forming.found_seconds * 1e3:.0f} ms, and {forming.compared_seconds * 1e3:.0f} ms to compare their "
@@ -181,7 +181,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure, print, write; 1 when a target is missed."""
+    """Measure, print and write; return 1 if a target is missed."""
     options = parse_arguments()
     machine = describe_machine()
     rows: list[Row] = []

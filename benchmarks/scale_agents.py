@@ -1,8 +1,8 @@
-"""Agents of hosts that do not exist: each is a real client of the rendezvous, with its own certificate and connection.
+"""Agents of simulated hosts: each is a real client of the rendezvous, with its own certificate and connection.
 
-They live in processes beside the server's, hundreds in each, and do what an agent does for its workers: they report,
-follow their host's topic and pass on that each worker joins. A connection belongs to one client, since gRPC shares
-none between different credentials.
+Hundreds of them are in each of the processes beside the server's. They do what an agent does for its workers: report,
+follow their host's topic, and report that each worker joins. A connection belongs to one client, since gRPC shares none
+between different credentials.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ LIMIT_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Mission:
-    """What the agents of one process are to be.
+    """The agents of one process.
 
-    lost: the host that is cut off later.
+    lost: the host that loses its connection later.
     """
 
     server: str
@@ -49,7 +49,7 @@ class Mission:
 
 
 class Question(StrEnum):
-    """What agents are to do; all but the lost one's, when a host is lost."""
+    """What agents shall do; when a host is lost, all agents but that host's."""
 
     JOIN = "connect, report and join, until a generation is published"
     LISTEN = "wait until the generation is interrupted"
@@ -58,10 +58,10 @@ class Question(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """When the last agent of a process was told of something, on the machine's monotonic clock.
+    """When the last agent of a process was notified, on the machine's monotonic clock.
 
-    cpu_seconds: what the process has used since it was asked.
-    retries: how many calls its agents had to make again, so far: they give up as soon as real ones do.
+    cpu_seconds: the processor time of the process since the question.
+    retries: the number of calls that its agents had to repeat so far. They give up as soon as real agents do.
     """
 
     last: float
@@ -70,7 +70,7 @@ class Told:
 
 
 class Crowd:
-    """Agents in processes of their own; a context manager, whose end ends them."""
+    """Agents in separate processes; a context manager that ends them."""
 
     def __init__(self, missions: Sequence[Mission]) -> None:
         context = get_context("spawn")
@@ -88,7 +88,7 @@ class Crowd:
         return self
 
     def await_readiness(self) -> None:
-        """Return when every process has its clients."""
+        """Return when every process has connected its clients."""
         for pipe in self._pipes:
             _receive(pipe)
 
@@ -105,7 +105,7 @@ class Crowd:
             pipe.send(question)
 
     def hear(self) -> list[Told]:
-        """What each process answers, when all of its agents were told."""
+        """The answer of each process, after all of its agents were notified."""
         return [_receive(pipe) for pipe in self._pipes]
 
 
@@ -154,7 +154,7 @@ class _Agent:
         await self._client.close()
 
     async def _join_one(self, joined: Joined) -> None:
-        """As a worker does, which tries again."""
+        """Join as a worker does, which retries."""
         message = codec.encode(joined)
         while True:
             try:
@@ -190,7 +190,7 @@ def _serve(mission: Mission, pipe: Connection) -> None:
 
 
 async def _answer(mission: Mission, pipe: Connection) -> None:
-    """Answer what is asked until nobody asks any more."""
+    """Answer questions until the pipe is closed."""
     agents = {host: _Agent(mission, host) for host in mission.credentials}
     pipe.send(Told(time.monotonic(), 0.0, 0))
     with suppress(EOFError):

@@ -1,6 +1,6 @@
-"""The same rendezvous without sockets: every message is encoded and read, and thousands of hosts cost seconds.
+"""The same rendezvous without sockets: every message is encoded and decoded, so that thousands of hosts take seconds.
 
-Each number of hosts is measured in a process of its own, so that its memory is that of this number alone.
+Each number of hosts is measured in its own process, so that the memory is that of this number alone.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from rendezvous.wire.notifications import Notification, Published
 
 @dataclass(slots=True)
 class Figures:
-    """What one number of hosts has cost.
+    """The costs of one number of hosts.
 
-    seconds: by part of the story.
-    sent, received: bytes of the server's orders and notices, and of what came to it, by part of the story.
-    memory_bytes: what the server's side has grown by, with one follower of each topic.
+    seconds: for each phase of the job.
+    sent, received: the bytes that the server sent and received in each phase.
+    memory_bytes: the growth of the server's memory, with one follower of each topic.
     """
 
     hosts: int
@@ -42,7 +42,7 @@ class Figures:
 
 
 class _Story:
-    """One job from its hosts' names to its second generation, which is formed without one host."""
+    """One job from its hosts' names to its second generation, which has one host less."""
 
     def __init__(self, hosts: int, slots: int) -> None:
         self.figures = Figures(hosts)
@@ -90,7 +90,7 @@ class _Story:
             self._server.receive(pb.AgentReport.FromString(data))
 
     def _join(self, hosts: Iterable[str], after: int, report: Report) -> None:
-        """All workers of a host in one call, as its agent passes them on."""
+        """Join all workers of a host in one call, as its agent does."""
         told = () if report == Report() else (report,)
         for host in hosts:
             joined = [codec.encode(Joined(worker, after, *told)) for worker in self._workers(host)]

@@ -1,8 +1,8 @@
 """The generation's store while many ranks form their group: one process holds all sockets, and shares the cores.
 
-A rank does there what torch's gloo does: it sets one value, and gets those of all ranks, one after the other. Then the
-ranks compare their connections. The groups themselves are left out, and with them their connections, of which the
-ranks only know the addresses: 64 ranks would have 4,032.
+Each rank does what torch's gloo does: it sets one value, and gets the values of all ranks, one after the other. Then
+the ranks compare their connections. The groups themselves are left out, with the connections between the ranks: 64
+ranks would have 4,032.
 """
 
 import socket
@@ -22,10 +22,10 @@ _HEAD_BYTES, _BYTES_EACH = 154, 8  # of the value that gloo sets, in torch 2.13:
 
 @dataclass(frozen=True, slots=True)
 class Forming:
-    """What it costs so many ranks.
+    """The costs of forming a group of a number of ranks.
 
-    found_seconds: from when the ranks hear of the generation until each has the addresses of all.
-    compared_seconds: from then until each knows that its connections lead to members.
+    found_seconds: from the publication of the generation until each rank has the addresses of all.
+    compared_seconds: from then until each rank has verified that its connections lead to members.
     own_cpu_seconds: the sequencer's; clients_cpu_seconds: that of the process with the ranks.
     """
 
@@ -37,7 +37,7 @@ class Forming:
 
 
 def measure(ranks: int) -> Forming:
-    """Let so many ranks form a group once."""
+    """Form a group of `ranks` ranks once."""
     comparisons = [
         wire.encode_frame(StoreFrame.COMPARE, wire.encode_ends("group", rank, ranks, _list_ends(rank, ranks)))
         for rank in range(ranks)
@@ -63,7 +63,7 @@ def measure(ranks: int) -> Forming:
 
 
 def _connect_all(port: int, ranks: int, stack: ExitStack) -> list[socket.socket]:
-    """The ranks' connections to the store, each side of which has proved itself."""
+    """The ranks' connections to the store, authenticated on both sides."""
     connections = [stack.enter_context(socket.create_connection((LOOPBACK, port), LIMIT_SECONDS)) for _ in range(ranks)]
     proofs = []
     for rank, connection in enumerate(connections):
@@ -78,7 +78,7 @@ def _connect_all(port: int, ranks: int, stack: ExitStack) -> list[socket.socket]
 
 
 def _ask_all(connections: Sequence[socket.socket], frames: Sequence[bytes]) -> list[bytes]:
-    """Each rank's answer to its question; all ask first."""
+    """Each rank's answer to its question; all questions are sent first."""
     for connection, frame in zip(connections, frames, strict=True):
         connection.sendall(frame)
     return [
@@ -87,7 +87,7 @@ def _ask_all(connections: Sequence[socket.socket], frames: Sequence[bytes]) -> l
 
 
 def _list_ends(rank: int, ranks: int) -> list[tuple[str, str, int | None]]:
-    """A rank's connections: those to lower ranks have come to its listener."""
+    """A rank's connections; those with lower ranks came through its listener."""
     return [
         (_name_end(rank, rank), _name_end(other, rank), _BYTES_EACH)
         if other < rank

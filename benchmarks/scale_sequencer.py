@@ -1,7 +1,7 @@
-"""The sequencer with many ranks and the buckets of a step: all sockets are held by one process, which shares the cores.
+"""The sequencer with many ranks and the buckets of a step: one process holds all sockets, and shares the cores.
 
-A rank's question about a bucket carries no data, as in training, where the groups move them. The buckets come at once,
-or each when the one before was released to all, which is the longest that they can take.
+A rank's question about a bucket carries no data, as in training, where the process groups send them. The buckets are
+submitted together, or each after the previous one was released to all, which is the slowest case.
 """
 
 import socket
@@ -21,7 +21,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What the buckets of a step cost so many ranks.
+    """The costs of the buckets of a step.
 
     seconds: the median, from the first rank's question to the last rank's release.
     own_cpu_seconds: the sequencer's, of each step; clients_cpu_seconds: that of the process with the ranks.
@@ -36,7 +36,7 @@ class Step:
 
 
 def measure(ranks: int, buckets: int, steps: int, *, at_once: bool) -> Step:
-    """Let so many ranks take so many steps."""
+    """Run steps with a number of ranks."""
     questions = [wire.encode_question(0, 0, f"bucket.{number}".encode(), (), 0) for number in range(buckets)]
     bodies = [b"".join(questions)] if at_once else questions
     with sequencer(ranks) as (port, pid), ExitStack() as stack:
@@ -65,7 +65,7 @@ def _connect(port: int, rank: int) -> socket.socket:
 
 
 def _take_step(connections: Sequence[socket.socket], frames: Sequence[bytes], releases: int) -> float:
-    """Ask and read what is released, each frame after the other; the seconds."""
+    """Send each frame and read its releases, one after the other; return the seconds."""
     began = time.perf_counter()
     for frame in frames:
         for connection in connections:
@@ -76,7 +76,7 @@ def _take_step(connections: Sequence[socket.socket], frames: Sequence[bytes], re
 
 
 def _count(connection: socket.socket, releases: int) -> None:
-    """Read until so many questions were released."""
+    """Read until a number of questions were released."""
     data = b""
     while releases:
         chunk = connection.recv(CHUNK_BYTES)

@@ -1,8 +1,8 @@
-"""How long the agents of many hosts take to start over ssh with a slow network: hvdrun's agent pool over a model of it.
+"""Time to start the agents of many hosts over ssh on a slow network: hvdrun's agent pool with a model of the network.
 
-Each way to a host waits for as many round trips as a real one, behind the same gate. They were counted with paramiko,
-OpenSSH and 200 ms between them: connection, versions, keys and authentication are seven, session, command and the
-agent's first words are two; and Python takes its time to start the agent there.
+Each connection to a host waits for as many round trips as a real one, with the same limit of concurrent connections.
+The round trips were counted with paramiko, OpenSSH and 200 ms: seven for connection, versions, keys and authentication;
+two for session, command and the agent's first message. Python's time to start the agent is added.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ BOOT_SECONDS = 0.4
 
 
 class SlowTransport:
-    """A way to a host that waits, and does nothing else; see `hvdrun.transport.transport.Transport`."""
+    """A transport that only waits; see `hvdrun.transport.transport.Transport`."""
 
     def __init__(self, gate: asyncio.Semaphore) -> None:
         self._gate = gate
         self._closed = asyncio.Event()
 
     async def open(self) -> None:
-        """Wait as long as a login and an agent's start take."""
+        """Wait for the time of a login and of an agent's start."""
         async with self._gate:
             await asyncio.sleep(LOGIN_ROUND_TRIPS * ROUND_TRIP_SECONDS)
         await asyncio.sleep(START_ROUND_TRIPS * ROUND_TRIP_SECONDS + BOOT_SECONDS)
@@ -61,7 +61,7 @@ class SlowTransport:
 
 
 def measure(hosts: int) -> float:
-    """The seconds until so many agents have started."""
+    """The seconds until the agents of `hosts` hosts have started."""
     return asyncio.run(_open(hosts))
 
 

@@ -1,4 +1,4 @@
-"""The server's side of agents that call over mutual TLS: how long a generation takes, and the news of a lost host."""
+"""The server of agents that call over mutual TLS: the time of a generation, and of notifications of a lost host."""
 
 import asyncio
 import time
@@ -21,15 +21,15 @@ _IDLE_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What so many agents have cost; seconds are counted to the last agent that was told.
+    """The costs of a number of agents; seconds end when the last agent was notified.
 
-    join_seconds: from the first connection of all to the generation.
-    loss_seconds: from the loss of a host to the news of it.
-    next_seconds: from the survivors' first join to the next generation, over connections that stand.
-    server_cpu_seconds, agents_cpu_seconds: of the first.
-    idle_share: the server's part of a processor afterwards, while agents only report.
-    retries: of the first: calls that agents made again.
-    memory_bytes: what the server's process has grown by, connections included.
+    join_seconds: from the first connection to the generation.
+    loss_seconds: from the loss of a host to its notification.
+    next_seconds: from the survivors' first join to the next generation, over existing connections.
+    server_cpu_seconds, agents_cpu_seconds: processor times during `join_seconds`.
+    idle_share: the server's share of a processor afterwards, while agents only report.
+    retries: the calls that agents repeated during `join_seconds`.
+    memory_bytes: the growth of the server process, connections included.
     """
 
     hosts: int
@@ -45,7 +45,7 @@ class Figures:
 
 
 def measure(hosts: int, slots: int, lease_seconds: float, processes: int) -> Figures:
-    """Let so many agents in so many processes join, and lose one of them."""
+    """Let agents in several processes join, and lose one of them."""
     raise_file_limit()
     policy = Policy.elastic(slots * (hosts - 1), None, slots * hosts, lease_seconds=lease_seconds)
     return asyncio.run(_measure([f"host-{number}" for number in range(hosts)], slots, policy, processes))
@@ -87,14 +87,14 @@ async def _measure(names: list[str], slots: int, policy: Policy, processes: int)
 
 
 async def _measure_idle_share() -> float:
-    """What the server takes of a processor when nothing happens but the agents' reports."""
+    """The server's share of a processor while agents only report."""
     before = time.process_time()
     await asyncio.sleep(_IDLE_SECONDS)
     return (time.process_time() - before) / _IDLE_SECONDS
 
 
 async def _lose(server: Server, host: str) -> float:
-    """Lose a host when all its others listen; when that was."""
+    """Lose a host once all others listen; return the time."""
     await asyncio.sleep(1.0)  # each process has read the question by then; it listens all the time anyway
     now = time.monotonic()
     server.submit(Lost(host, "it was cut off"))
@@ -104,7 +104,7 @@ async def _lose(server: Server, host: str) -> float:
 async def _ask(
     crowd: Crowd, question: Question, cause: Coroutine[Any, Any, float] | None = None
 ) -> tuple[float, list[Told]]:
-    """Ask all agents; the seconds from then, or from the cause of what they are told, and their answers."""
+    """Ask all agents; return the seconds from then, or from the event's cause, and their answers."""
     began = time.monotonic()
     crowd.ask(question)
     hearing = asyncio.create_task(asyncio.to_thread(crowd.hear))

@@ -1,10 +1,10 @@
-"""What the sequencer costs: round trips of operations whose data travel inside the question.
+"""The cost of the sequencer: round trips of operations whose data are sent inside the question.
 
     .venv/bin/python benchmarks/sequencer.py --rounds 500
 
-Each rank is a process with a plain socket that sends bytes made beforehand and counts those that come back, so that the
-figures are the sequencer's and the network's alone. Times are those of rank 0, from the first byte sent to the last one
-received; the processor time is the sequencer's own, per question of a rank.
+Each rank is a process with a plain socket that sends prepared bytes and counts the bytes of the answers, so that only
+the sequencer and the network are measured. Times are those of rank 0, from the first byte sent to the last one
+received. The processor time is the sequencer's own, for each question of a rank.
 """
 
 import argparse
@@ -35,7 +35,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What every rank asks in a round: so many questions of so many bytes in one message."""
+    """A round of every rank: a number of questions with a number of bytes each, in one message."""
 
     name: str
     questions: int
@@ -44,7 +44,7 @@ class Load:
 
 
 def run_rank(port: int, load: Load, rank: int) -> list[float]:
-    """Connect as a rank and ask; the seconds of each round."""
+    """Connect as a rank and send questions; return the seconds of each round."""
     signature = Signature(
         Kind.ALLREDUCE, ("float32",), ((load.payload_bytes // 4,),), Reduction.SUM, payload_dtype="float32"
     )
@@ -101,7 +101,7 @@ def count(connection: socket.socket, questions: int) -> None:
 
 @contextmanager
 def sequencer(size: int) -> Iterator[tuple[int, int]]:
-    """A sequencer that serves a generation of this size; its port and process number."""
+    """A sequencer that serves a generation of this size; yields its port and process number."""
     command = [sys.executable, "-m", "worker_runtime.coordination.sequencer", LOOPBACK]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -115,7 +115,7 @@ def sequencer(size: int) -> Iterator[tuple[int, int]]:
 
 
 def read_cpu_seconds(pid: int) -> float:
-    """The processor time that a process has used."""
+    """The processor time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 

@@ -1,9 +1,9 @@
-"""How long a training step takes on two workers: no communication, DDP, this project, and Horovod where installed.
+"""Time of a training step on two workers: without communication, DDP, this project, and Horovod where installed.
 
     .venv/bin/python benchmarks/step_time.py --json benchmarks/step_time.json
 
-or inside a job, `hvdrun -np 2 python benchmarks/step_time.py`. All ways train copies of one model in the same
-processes, step by step in turns; afterwards their parameters are compared. One torch thread per worker.
+or inside a job, `hvdrun -np 2 python benchmarks/step_time.py`. All contenders train copies of one model in the same
+processes and take turns step by step; at the end their parameters are compared. Each worker has one torch thread.
 """
 
 import copy
@@ -47,9 +47,9 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model: `layers` square layers with biases; side by side, without biases, or one after the other.
+    """A model of `layers` square layers: in sequence with biases, or in parallel without.
 
-    steps: that many make a block.
+    steps: the number of steps in a block.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Shape:
     is_parallel: bool = False
 
     def build(self) -> nn.Module:
-        """The same parameters in every process; activations keep their size, so that no number becomes denormal."""
+        """Build the model, equal in all processes; activations keep their scale, so that none is denormal."""
         torch.manual_seed(0)
         if self.is_parallel:
             return _Parallel(nn.Linear(self.width, self.width, bias=False) for _ in range(self.layers))
@@ -87,7 +87,7 @@ SHAPES = {
 
 
 class Trainers:
-    """One model, trained in several ways; each has its own copy."""
+    """One model, of which each contender trains its own copy."""
 
     def __init__(self, shape: Shape) -> None:
         self._start = shape.build()
@@ -97,7 +97,7 @@ class Trainers:
         self.steps: dict[str, Step] = {}
 
     def add(self, name: str, prepare: Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]) -> None:
-        """Train another copy: `prepare` gives what is called and what steps."""
+        """Add a contender: `prepare` returns the module that is called and the optimizer that steps."""
         model = copy.deepcopy(self._start)
         called, optimizer = prepare(model)
         batches = itertools.cycle(self._batches)
@@ -115,7 +115,7 @@ class Trainers:
         """Compare the parameters after training.
 
         Raises:
-            RuntimeError: they differ between ranks, or from DDP's, or have not moved.
+            RuntimeError: they differ between ranks, or from DDP's, or are unchanged.
         """
         start = _flatten(self._start)
         theirs = _flatten(self._models[DDP]) - start if DDP in self._models else None
@@ -136,7 +136,7 @@ class Trainers:
 
 
 def make_ours(model: nn.Module, *, elastic: bool) -> torch.optim.Optimizer:
-    """Our optimizer, as it is in a static or in an elastic job: the one place that says how it is switched."""
+    """Our optimizer as in a static or an elastic job; only this function knows how to switch it."""
     engine = RUNTIME.engine
     policy, engine.is_elastic = engine.is_elastic, elastic  # the job's policy, which an optimizer reads once
     try:
@@ -146,7 +146,7 @@ def make_ours(model: nn.Module, *, elastic: bool) -> torch.optim.Optimizer:
 
 
 def make_checking(model: nn.Module) -> torch.optim.Optimizer:
-    """As in a static job with HVD_CHECK_REPLICAS=1, which an optimizer reads once."""
+    """Our optimizer as in a static job with HVD_CHECK_REPLICAS=1, which an optimizer reads once."""
     os.environ[CHECK_REPLICAS] = "1"
     try:
         return make_ours(model, elastic=False)
@@ -155,7 +155,7 @@ def make_checking(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def make_case(shape: Shape, trainers: Trainers) -> Case:
-    """Everything that takes part, and the targets, which are for two workers."""
+    """All contenders, and the targets, which are for two workers."""
     horovod = join_horovod()
     trainers.add(ALONE, lambda model: (model, _make_sgd(model)))
     trainers.add(DDP, lambda model: (DistributedDataParallel(model), _make_sgd(model)))

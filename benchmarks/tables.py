@@ -1,4 +1,4 @@
-"""What the benchmarks inside a job show: one table per case in Markdown, and the same figures as JSON."""
+"""The output of benchmarks inside a job: one Markdown table for each case, and the same figures as JSON."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from targets import MEDIAN, P90, Interval, Samples, Target, Verdict, estimate, f
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A contender beside a peer: the median of the paired differences and of the paired ratios."""
+    """A contender compared with a peer: the medians of the paired differences and ratios."""
 
     peer: str
     difference: Interval
@@ -26,7 +26,7 @@ class Beside:
 class Line:
     """One contender's figures: the median over its rounds of a block's median and of a block's 90th percentile.
 
-    p90_seconds: None where a block is too short to have one.
+    p90_seconds: None where a block is too short for one.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Table:
     def make(
         cls, title: str, samples: Mapping[str, Samples], peers: Sequence[str], targets: Sequence[Target]
     ) -> "Table":
-        """Sum up what the contenders measured; those of `peers` that took part are what the others stand beside."""
+        """Summarize the measurements; contenders are compared with those of `peers` that took part."""
         present = tuple(peer for peer in peers if peer in samples)
         lines = tuple(_make_line(name, samples, present) for name in samples)
         return cls(title, present, lines, tuple(judge(target, samples) for target in targets))
@@ -87,7 +87,7 @@ def describe_machine() -> str:
 
 
 def write_json(path: Path, machine: str, tables: Sequence[Table]) -> None:
-    """The same figures for programs, in seconds."""
+    """Write the same figures as JSON, in seconds."""
     figures_of_tables = [
         {
             "title": table.title,
@@ -129,7 +129,7 @@ def _in_ms(seconds: float) -> str:
 
 
 def _digits(seconds: float) -> int:
-    """How many digits behind the point of the milliseconds mean something."""
+    """The number of significant decimals of a time in milliseconds."""
     return 3 if abs(seconds) < 1e-3 else 2 if abs(seconds) < 1e-2 else 1  # noqa: PLR2004 - a millisecond, ten
 
 

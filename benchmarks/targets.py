@@ -1,8 +1,8 @@
-"""Whether a target is met: what contenders measured in the same rounds, compared pair by pair.
+"""Whether a target is met: the contenders' measurements of the same rounds, compared in pairs.
 
-In a round every contender runs one block of operations. A block counts with one figure (its median, or its 90th
-percentile), a pair is the figures of two contenders in one round, and what is said about them is the median of the
-paired differences with its 95 % bootstrap interval: rounds are drawn again, pairs are never torn.
+In a round each contender runs one block of operations. A block has one figure: its median, or its 90th percentile. A
+pair is the figures of two contenders in one round. The result is the median of the paired differences with its 95 %
+bootstrap interval, which resamples whole rounds.
 """
 
 from collections.abc import Mapping
@@ -38,10 +38,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`contender` takes at most `factor` times what `peer` takes, and `seconds` more.
+    """`contender` takes at most `factor` times the time of `peer`, plus `seconds`.
 
-    peer: also the one whose figure says how narrow the interval must be; with a factor of 0 that is all it is for.
-    quantile: of the operations of a block.
+    peer: its figure also decides how narrow the interval must be; with a factor of 0, only that.
+    quantile: the quantile of a block's operations.
     """
 
     contender: str
@@ -68,10 +68,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a target came out.
+    """The result of a target.
 
-    excess: what the contender takes beyond the bound; negative where it takes less.
-    width: the half-width of that interval, as a part of the peer's figure.
+    excess: the contender's time above the bound; negative where it is below.
+    width: the half-width of that interval, relative to the peer's figure.
     """
 
     target: Target
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def state(self) -> State:
-        """Missed: the interval lies wholly above the bound. Met: it does not, and is narrow enough to say so."""
+        """Missed: the whole interval is above the bound. Met: it is not, and it is narrow enough."""
         if self.excess.low > 0:
             return State.MISSED
         if self.width <= WIDEST:
@@ -90,26 +90,26 @@ class Verdict:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more pairs are not needed: the interval is narrow, or further from the bound than it is wide."""
+        """Whether no more pairs are needed: the interval is narrow, or farther from the bound than it is wide."""
         distance = max(self.excess.low, -self.excess.high)
         return self.width <= WIDEST or distance > 2 * self.excess.half_width
 
 
 def judge(target: Target, samples: Mapping[str, Samples]) -> Verdict:
-    """Hold what was measured against a target; only rounds in which both took part count."""
+    """Judge the measurements by a target; only rounds of both contenders count."""
     own, peer = pair(samples[target.contender], samples[target.peer], target.quantile)
     excess = estimate(own - target.factor * peer - target.seconds)
     return Verdict(target, len(own), excess, excess.half_width / float(np.median(peer)))
 
 
 def pair(own: Samples, peer: Samples, quantile: float = MEDIAN) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The figures of two contenders in the rounds in which both took part."""
+    """The figures of two contenders in the rounds of both."""
     rounds = min(len(own), len(peer))
     return figures(own[:rounds], quantile), figures(peer[:rounds], quantile)
 
 
 def figures(samples: Samples, quantile: float = MEDIAN) -> NDArray[np.float64]:
-    """The figure of each round, in seconds."""
+    """The figure of each round in seconds."""
     return np.asarray(np.quantile(samples, quantile, axis=1), dtype=np.float64)
 
 

@@ -79,7 +79,7 @@ class Allgather(TensorOperation[list[Gathered]]):
 
     @property
     def payload(self) -> bytes | memoryview:
-        """This rank's rows where they are few; without those of every rank, none travel so (see `combine`)."""
+        """This rank's rows if they are few. If a rank has too many, no rank's are sent so (see `payloads.combine`)."""
         own_bytes = sum(map(count_bytes, self._tensors))
         if not (own_bytes and self.question.signature.payload_dtype):
             return b""

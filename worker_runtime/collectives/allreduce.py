@@ -235,20 +235,20 @@ def _plan(
     check_combination(dtypes, how)
     shapes = tuple(map(tuple, shapes))
     payload_dtype = ""
-    travelling = [choose_wire_dtype(dtype, reduction, in_question=True) for dtype in dtypes]
-    count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
-    if len(set(travelling)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
-        payload_dtype = name_dtype(view_reducible(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
+    wire_dtypes = [choose_wire_dtype(dtype, reduction, in_question=True) for dtype in dtypes]
+    count_bytes = sum(math.prod(shape) for shape in shapes) * wire_dtypes[0].itemsize
+    if len(set(wire_dtypes)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
+        payload_dtype = name_dtype(view_reducible(torch.empty(0, dtype=wire_dtypes[0], device="cpu")).dtype)
     else:
-        travelling = [choose_wire_dtype(dtype, reduction, in_question=False) for dtype in dtypes]
+        wire_dtypes = [choose_wire_dtype(dtype, reduction, in_question=False) for dtype in dtypes]
     signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, reduction, payload_dtype=payload_dtype)
     batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:
-        batchers = make_batchers(travelling[0], how, size)
+        batchers = make_batchers(wire_dtypes[0], how, size)
     is_extreme = reduction in (Reduction.MIN, Reduction.MAX)
-    has_floats = any(dtype.is_floating_point for dtype in travelling)
+    has_floats = any(dtype.is_floating_point for dtype in wire_dtypes)
     asks_for_nan = is_extreme and has_floats and device == "cpu" and size > 1 and not payload_dtype
-    return _Plan(signature, plan_fusions(travelling, shapes), *batchers, asks_for_nan)
+    return _Plan(signature, plan_fusions(wire_dtypes, shapes), *batchers, asks_for_nan)
 
 
 @lru_cache(maxsize=1024)

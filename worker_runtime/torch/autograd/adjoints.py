@@ -200,8 +200,8 @@ def _average_on_root(root: int, call: Call, gradients: Tensors, _: Tensors) -> T
 def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved: Tensors) -> Tensors:
     """The gradient of an extreme value goes to the ranks that hold it, in equal shares.
 
-    Factors are arithmetic, after which values that differed may be equal; so with factors the extreme value is found
-    anew without them, by another collective. (A negative prescale turns the order around.)
+    Multiplication by factors may round different values to equal ones. So with factors, another collective finds the
+    extreme value of the unscaled inputs. (A negative prescale reverses their order.)
     """
     inputs, results = saved[: len(gradients)], saved[len(gradients) :]
     factor = how.prescale * how.postscale
