@@ -35,7 +35,7 @@ TOLERANCE = 1e-12  # relative to the largest parameter
 EXPECTED = {
     f"RefusedError: {SUPERSEDED}": r"SupersededError: .*",
     f"UserError: {ELSEWHERE}": r"UserError: in the closure"
-    r"|OperationRefusedError: .* failed on rank \d, .*UserError: in the closure",
+    r"|OperationRefusedError: .* failed on rank \d before anything was sent: .*UserError: in the closure",
 }
 # What all ranks may say of an operation, in the same words, that one process takes.
 REFUSED = (
