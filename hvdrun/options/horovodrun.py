@@ -57,7 +57,7 @@ def parse_decimal(text: str, *, most: float = sys.float_info.max) -> float:
     """Read a number from 0 to `most`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such number.
     """
     number = float(text)
     if not 0 <= number <= most:

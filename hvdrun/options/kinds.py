@@ -17,28 +17,28 @@ from rendezvous.core.model import Endpoint
 
 
 class Shell(StrEnum):
-    """A shell that completes words."""
+    """A shell for which hvdrun has a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
     FISH = "fish"
 
 
-MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
+MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, or take minutes to refuse
 MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
 MAX_PORT = 65_535
 
 _DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<unit>ms|s|m|h)?", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
 _PLACE = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
-_INTERFACE = re.compile(r"[^\s/,]{1,15}")  # what Linux takes for the name of a network interface
+_INTERFACE = re.compile(r"[^\s/,]{1,15}")  # the names that Linux allows for network interfaces
 
 
 def parse_integer(text: str, *, least: int = 1, most: int = MAX_WORKERS) -> int:
     """Read a whole number within these bounds.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such number.
     """
     if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
         raise ValueError(text)
@@ -54,7 +54,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """Read `server1:29400` or `[2001:db8::1]:29400`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text has another form.
     """
     endpoint = parse_bind(text)
     if not endpoint.port:
@@ -63,17 +63,17 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_bind(text: str) -> Endpoint:
-    """Read the same, also without a port or with port 0, which are a free one.
+    """Read the same; no port and port 0 mean a free port.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text has another form.
     """
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ValueError(text)
     port = 0 if int(match["port"] or 0) == 0 else parse_port(match["port"])
     address = match["name"]
-    if address is not None and address.isdecimal():  # a port alone, which would be taken for an address
+    if address is not None and address.isdecimal():  # a port alone, which is no address
         raise ValueError(text)
     return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
 
@@ -82,7 +82,7 @@ def parse_duration(text: str, *, least: float = 0.0, most: float = MAX_DURATION_
     """Read `30`, `30s`, `2m`, `1.5h` or `500ms` as seconds.
 
     Raises:
-        ValueError: it is no duration, or shorter or longer than these seconds.
+        ValueError: the text is no duration, or the duration is not within these bounds.
     """
     match = _DURATION.fullmatch(text)
     if match is None:
@@ -101,7 +101,7 @@ def parse_path(text: str) -> Path:
     """Read the name of a file or a folder; a leading `~`, which a shell leaves in `--flag=~/x`, is the home folder.
 
     Raises:
-        ValueError: it is empty, or no path can have such a name.
+        ValueError: the text is empty, or no path can have such a name.
     """
     if not text or "\0" in text:
         raise ValueError(text)
@@ -137,10 +137,10 @@ def parse_private_key(text: str) -> Path:
 
 
 def parse_absolute_path(text: str) -> str:
-    """Read a path that means the same in every directory, and on every host.
+    """Read an absolute path, which means the same in every directory and on every host.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the path is relative.
     """
     if not text.startswith("/") or "\0" in text:
         raise ValueError(text)
@@ -151,7 +151,7 @@ def parse_shell_command(text: str) -> str:
     """Read a command for a shell.
 
     Raises:
-        ValueError: it is empty.
+        ValueError: the text is empty.
     """
     if not text.strip() or "\0" in text:
         raise ValueError(text)
@@ -162,7 +162,7 @@ def parse_words(text: str) -> tuple[str, ...]:
     """Split a program and its arguments as a shell does, without expanding anything.
 
     Raises:
-        ValueError: it is empty, or a quotation does not end.
+        ValueError: the text is empty, or a quotation does not end.
     """
     words = tuple(shlex.split(parse_shell_command(text)))
     if not words:
@@ -174,7 +174,7 @@ def parse_local_program(text: str) -> tuple[str, ...]:
     """Split a program and its arguments; a path of the program counts from the working directory of hvdrun.
 
     Raises:
-        ValueError: it is empty, or a quotation does not end.
+        ValueError: the text is empty, or a quotation does not end.
         UsageError: the working directory does not exist any more.
     """
     program, *arguments = parse_words(text)

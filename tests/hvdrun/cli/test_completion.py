@@ -35,12 +35,12 @@ def complete(words: str) -> list[str]:
         ("hvdrun -np 2 python tr", ["file"]),
     ],
 )
-def test_a_shell_is_offered_what_may_stand_there(words: str, expected: list[str]) -> None:
+def test_a_shell_gets_the_words_that_may_follow(words: str, expected: list[str]) -> None:
     assert complete(words) == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_reads_what_is_printed_for_it(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_shell_can_read_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--completion", shell]) == 0
     script = capsys.readouterr().out
     assert f"{COMPLETION_VARIABLE}={shell}_complete" in script

@@ -19,7 +19,7 @@ def read_job(words: list[str]) -> JobSpec:
     return spec
 
 
-def test_it_is_the_same_job_with_horovods_marks() -> None:
+def test_horovodrun_gives_the_same_job_with_horovods_marks() -> None:
     spec, same = read_job(["-np", "2", "--start", "9", "true"]), read_spec(["-np", "2", "--start-timeout", "9", "true"])
     assert spec.display.marks_as_horovod
     assert (spec.workers.size, spec.workers.hosts, spec.limits.start_timeout_seconds) == (
@@ -80,7 +80,7 @@ def test_wrong_use_exits_with_2(words: list[str], sentence: str, capfd: pytest.C
     assert sentence in capfd.readouterr().err
 
 
-def test_check_build_says_what_that_python_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_build_lists_what_a_python_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     found = ask(sys.executable)
     assert (found["PyTorch"], found["Gloo"], found["TensorFlow"]) == (True, True, False)
@@ -93,6 +93,6 @@ def test_check_build_says_what_that_python_can_do(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("interpreter", "reason"), [("/absent/python", "cannot be started: No such file"), ("/bin/false", "code 1")]
 )
-def test_a_python_that_does_not_answer_is_said(interpreter: str, reason: str) -> None:
+def test_a_python_that_does_not_answer_is_an_error(interpreter: str, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason):
         ask(interpreter)

@@ -94,7 +94,7 @@ def test_a_program_that_only_other_hosts_need_is_not_looked_for_here(mixed: JobS
         ),
     ],
 )
-def test_the_way_to_another_host_is_told(mixed: JobSpec, change: dict[str, object], way: str) -> None:
+def test_the_plan_has_the_way_to_another_host(mixed: JobSpec, change: dict[str, object], way: str) -> None:
     changed = with_fields(mixed, **change)
     assert explain_way(changed, "server1") == way
     assert explain_way(changed, "localhost") == THIS_MACHINE
@@ -112,7 +112,7 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
 @pytest.mark.parametrize(
     ("bind_to", "told"), [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")]
 )
-def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
+def test_the_plan_has_the_binding_of_workers(spec: JobSpec, bind_to: BindTo, told: str) -> None:
     assert f"  bound to   {told}\n" in render_plan(make_plan(with_fields(spec, bind_to=bind_to), PATH))
 
 
@@ -129,7 +129,7 @@ def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told:
         ({"command": ("python3", "-m", "train")}, {}, "'LD_PRELOAD'", "executed (the script names LD_PRELOAD, "),
     ],
 )
-def test_the_way_of_starting_is_told_with_its_reason(
+def test_the_plan_has_the_way_of_starting_with_its_reason(
     spec: JobSpec, change: dict[str, object], environment: dict[bytes, bytes], script: str, start: str
 ) -> None:
     (spec.workers.directory / "train.py").write_text(script)
@@ -199,6 +199,6 @@ def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobS
     assert make_plan(spec, PATH).limits == ()
 
 
-def test_a_script_that_names_too_few_slots_now_is_told(spec: JobSpec) -> None:
+def test_a_script_that_names_too_few_slots_is_an_error(spec: JobSpec) -> None:
     with pytest.raises(TooFewSlotsNowError, match="4 of the 9 slots"):
         make_plan(with_fields(spec, size=9, elasticity=Elasticity(1, script="./hosts")), PATH)

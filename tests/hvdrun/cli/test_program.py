@@ -91,7 +91,7 @@ def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(mo
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["-np", "x", "true"], ["-np", "2", "no-such-program"]])
-def test_what_needs_no_job_imports_nothing_heavy(words: list[str]) -> None:
+def test_a_command_line_without_a_job_imports_nothing_large(words: list[str]) -> None:
     heavy = {"grpc", "rich", "cryptography", "google", "asyncio", "psutil", "torch", "numpy"}
     rare = {"hvdrun.allocation", "hvdrun.joining"}
     program = (
@@ -116,7 +116,7 @@ def test_help_is_given_whatever_else_is_asked(words: list[str], capsys: pytest.C
     assert "Usage:" in capsys.readouterr().out
 
 
-def test_what_the_launcher_returns_is_the_exit_code() -> None:
+def test_the_result_of_the_launcher_is_the_exit_code() -> None:
     launch = Mock(return_value=33)
     assert main(["-np", "2", "true", "-v"], launch) == 33
     assert launch.call_args[0][0].workers.command == ("true", "-v")
@@ -152,7 +152,7 @@ FAULT = "hvdrun: this is a bug in hvdrun"
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_what_stops_the_launcher_is_one_line_without_a_traceback(
+def test_an_error_of_the_launcher_is_one_line_without_a_traceback(
     error: BaseException, code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["-np", "1", "true", "-v"], Mock(side_effect=error)) == code  # that -v is the command's own
@@ -176,7 +176,7 @@ def test_with_v_a_fault_of_ours_shows_its_traceback(capfd: pytest.CaptureFixture
     assert "Traceback (most recent call last)" in capfd.readouterr().err
 
 
-def test_what_was_said_before_an_error_is_still_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_lines_before_an_error_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
         console.notice("first")
         raise LaunchError("then.")
@@ -203,7 +203,7 @@ def test_output_has_the_marks_that_are_asked_for(options: str, line: str, capfd:
     assert re.fullmatch(line, capfd.readouterr().out)
 
 
-def test_what_should_be_known_of_a_request_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_remark_is_printed_once(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["-np", "1", "-mca", "pml", "ob1", "-mca", "btl", "^openib", "true"]
     assert main(words, lambda *_: 0) == 0
     (line,) = capfd.readouterr().err.splitlines()

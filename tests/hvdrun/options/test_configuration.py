@@ -131,7 +131,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ('np: 1\nx: "A=\\ud800"\n', r"job.yaml, line 2: 'A=\ud800' cannot stand on a command line."),
     ],
 )
-def test_what_is_wrong_in_a_file_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
+def test_a_wrong_file_is_refused_with_the_line(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_configuration(write(tmp_path, text))
     assert sentence in str(caught.value)
@@ -154,7 +154,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         read_configuration("")
 
 
-def test_a_value_that_its_option_refuses_is_said_with_its_place(tmp_path: Path) -> None:
+def test_the_error_of_a_wrong_value_names_file_and_line(tmp_path: Path) -> None:
     name = write(tmp_path, "np: 2\ngrace: soon\n")
     with pytest.raises(HvdrunError) as caught:
         read_spec(["--config-file", name, "true"])
@@ -235,7 +235,9 @@ def read_values(filed: Mapping[str, Given]) -> Mapping[str, Any]:
     command=st.lists(st.sampled_from(TEXTS)).map(tuple),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-def test_what_is_written_is_read_again(tmp_path: Path, given_: Mapping[str, Given], command: tuple[str, ...]) -> None:
+def test_a_written_file_gives_the_same_values(
+    tmp_path: Path, given_: Mapping[str, Given], command: tuple[str, ...]
+) -> None:
     for name in ("job.yaml", "job.toml"):
         try:
             write_configuration(tmp_path / name, given_, command)
@@ -267,7 +269,7 @@ def test_limits_of_elastic_jobs_in_the_environment_are_no_part_of_others(
     assert "elastic-timeout: 700" in (tmp_path / "elastic.yaml").read_text(encoding="utf-8")
 
 
-def test_where_it_cannot_be_written_it_is_said(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: No such file or directory"):
         write_configuration(tmp_path / "absent" / "job.yaml", {})
     with pytest.raises(ConfigurationError, match="write YAML"):

@@ -28,7 +28,7 @@ def test_so_does_a_script() -> None:
     assert (spec.workers.hosts, spec.limits.lease_seconds, spec.discovers) == ((), 7.0, True)
 
 
-def test_the_workers_are_told_of_which_kind_the_job_is() -> None:
+def test_workers_get_a_variable_with_the_kind_of_the_job() -> None:
     words = ["-np", "2", "-x", "HOROVOD_ELASTIC=7"]
     spec = read_spec([*words, "true"])
     assert (spec.limits.elasticity, spec.limits.lease_seconds, spec.is_elastic) == (None, 30.0, False)
@@ -70,7 +70,7 @@ ELASTIC = "--max-np --slots-per-host --elastic-timeout --reset-limit --slot-fail
         ("--host-discovery-script ''", "^--host-discovery-script takes a command"),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_one_sentence(options: str, sentence: str) -> None:
+def test_contradicting_options_are_refused_in_one_sentence(options: str, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
         read_spec(["-np", "2", *shlex.split(options), "true"])
     assert caught.value.exit_code == 2

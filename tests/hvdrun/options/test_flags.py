@@ -69,7 +69,7 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(pair: str) -> None:
         ("--log-dir logs train.py", "--output-filename"),
     ],
 )
-def test_for_a_flag_of_torchrun_or_python_it_is_said_what_to_do_instead(words: str, remedy: str) -> None:
+def test_the_error_of_a_flag_of_torchrun_or_python_has_a_remedy(words: str, remedy: str) -> None:
     with pytest.raises(UnknownOptionError, match=remedy):
         find_command(words.split())
 
@@ -88,7 +88,7 @@ def test_every_flag_of_torchrun_has_its_answer() -> None:
     assert [flag for flag in spelled if str(explain_unknown(flag)).endswith(("?", "lists all options."))] == []
 
 
-def test_a_flag_of_horovodrun_is_said_to_be_one() -> None:
+def test_the_error_of_a_flag_of_horovodrun_names_horovodrun() -> None:
     assert str(explain_unknown("--autotune")).endswith("it is horovodrun's, and hvdrun horovodrun takes it.")
 
 

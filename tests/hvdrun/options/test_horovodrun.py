@@ -37,13 +37,13 @@ def test_no_flag_stands_twice_and_an_option_of_hvdrun_has_the_same_flags() -> No
         ("--log-level ERROR --gloo --disable-cache", {}),
     ],
 )
-def test_what_makes_sense_here_is_given_to_hvdruns_option(words: str, given: dict[str, object]) -> None:
+def test_an_option_of_horovodrun_gives_the_value_of_hvdruns_option(words: str, given: dict[str, object]) -> None:
     typed, command = parse([*words.split(), "python", "train.py", "--num", "5"])
     meant = translate(typed)
     assert (meant.given, meant.remarks, command) == (given, [], ("python", "train.py", "--num", "5"))
 
 
-def test_what_has_no_meaning_is_said_once_with_what_takes_its_place() -> None:
+def test_options_without_an_effect_get_one_remark_for_each_reason() -> None:
     words = "--cycle-time-ms 3.5 --autotune --cycle-time 4 --mpi --hierarchical-allreduce --mpi-args=-x --timeline-f t"
     meant = translate(parse(words.split())[0])
     assert meant.given == {}

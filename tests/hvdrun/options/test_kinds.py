@@ -48,7 +48,7 @@ TAKEN: dict[Callable[[str], object], dict[str, object]] = {
 @pytest.mark.parametrize(
     ("parse", "text", "value"), [(parse, *row) for parse, table in TAKEN.items() for row in table.items()]
 )
-def test_what_an_option_takes_is_read(parse: Callable[[str], object], text: str, value: object) -> None:
+def test_a_right_value_is_read(parse: Callable[[str], object], text: str, value: object) -> None:
     assert parse(text) == value
 
 
@@ -69,6 +69,6 @@ REFUSED: dict[Callable[[str], object], list[str]] = {
 
 
 @pytest.mark.parametrize(("parse", "text"), [(parse, text) for parse, texts in REFUSED.items() for text in texts])
-def test_what_an_option_does_not_take_is_refused(parse: Callable[[str], object], text: str) -> None:
+def test_a_wrong_value_is_refused(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         parse(text)

@@ -24,7 +24,7 @@ def test_the_help_describes_every_option_once() -> None:
     assert all(any(option.flags[0] in spelling for spelling in described) for option in OPTIONS)
 
 
-def test_where_a_value_comes_from_when_it_is_not_given_is_a_sentence() -> None:
+def test_help_names_the_default_and_the_variable_of_an_option() -> None:
     texts = dict(row for _, rows in describe_all() for row in rows)
     assert texts["--backend NAME"].endswith("torch lacks is refused. Or $HVD_BACKEND.")
     assert texts["--start-timeout TIME"].endswith("have joined. Default 120s, or $HOROVOD_START_TIMEOUT.")

@@ -28,9 +28,7 @@ def test_the_words_of_mpirun_become_a_job(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_about_other_hosts_become_fields_of_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("key").touch()
     options = "-np 1 -H me@a:2 -p 2222 -i key --ssh-accept-new --nics eth0 --network-interface ib0,eth0 -bind-to socket"
@@ -97,7 +95,7 @@ def test_mapping_decides_how_many_slots_are_used() -> None:
     assert read_spec([*words, "-map-by", "node", "true"]).workers.hosts == (Host("a", 2), Host("b", 2))
 
 
-def test_settings_of_open_mpi_that_have_an_option_here_are_told() -> None:
+def test_the_remark_on_mca_names_options_that_replace_settings() -> None:
     assert explain_mca(()) == ()
     (plain,) = explain_mca((("pml", "ob1"), ("btl", "^openib")))
     assert plain.endswith("through gloo or NCCL.")

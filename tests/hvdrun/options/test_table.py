@@ -39,7 +39,7 @@ def test_every_option_that_takes_a_value_says_which() -> None:
         assert option.help.endswith(".")
 
 
-def test_the_lease_of_either_kind_of_job_is_told() -> None:
+def test_help_names_the_lease_of_both_kinds_of_jobs() -> None:
     lease = BY_FLAG["--lease"]
     assert lease.default is None
     assert "5s in elastic jobs, 30s in others" in lease.help

@@ -119,12 +119,12 @@ def test_a_python_on_a_relative_path_is_found_from_the_working_directory(around:
 
 
 @pytest.mark.parametrize("command", [("python3.8", "x"), ("./python", "x"), ("/usr/bin/python", "x"), ("no-such", "x")])
-def test_what_is_no_bare_python_stays_as_it_was_typed(command: tuple[str, ...], around: Surroundings) -> None:
+def test_a_command_without_a_bare_python_stays_the_same(command: tuple[str, ...], around: Surroundings) -> None:
     assert not is_plain_python(command)
     assert pin_python(command, around) == command
 
 
-def test_where_nothing_stands_for_a_python_it_is_not_found(around: Surroundings) -> None:
+def test_a_python_that_nothing_replaces_is_not_found(around: Surroundings) -> None:
     with pytest.raises(CommandNotFoundError):
         pin_python(("python",), replace(around, interpreter=""))
 
@@ -187,7 +187,7 @@ def test_the_working_directory_is_called_as_the_shell_calls_it(tmp_path: Path, m
         assert find_directory() == (tmp_path / "disk7").resolve()
 
 
-def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     with pytest.raises(UsageError, match="does not exist any more"):

@@ -40,14 +40,14 @@ def test_a_host_that_is_prepared_by_a_prefix_finds_its_own_programs() -> None:
     assert environment == {b"PYTHONPATH": b"/src", b"OMP_NUM_THREADS": b"2", **DEFAULTS}
 
 
-def test_what_is_chosen_lies_over_the_environment_of_a_login() -> None:
+def test_chosen_variables_override_the_environment_of_a_login() -> None:
     login = {b"HOME": b"/home/there", b"PATH": b"/usr/bin", b"HVD_JOB": b"around"}
     chosen = {b"PATH": b"/here/bin", b"RANK": b"0"}
     assert lay_over(login, chosen) == {b"HOME": b"/home/there", b"PATH": b"/here/bin", b"RANK": b"0"}
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_what_is_forwarded_wins_on_every_host(*, remote: bool) -> None:
+def test_forwarded_variables_override_others_on_every_host(*, remote: bool) -> None:
     own = {b"PATH": b"/bin", b"OMP_NUM_THREADS": b"8"}
     forwarded = {b"PATH": b"/other", b"OMP_NUM_THREADS": b"2", b"NCCL_DEBUG": b"INFO"}
     environment = choose_environment(own, 2, remote=remote, forwarded=forwarded)
@@ -92,21 +92,21 @@ SET = {b"NCCL_DEBUG": b"INFO", b"NCCL_ALGO": b"Ring", b"HVD_JOB": b"around", b"L
         (["B=\udcff"], {b"B": b"\xff"}),
     ],
 )
-def test_what_is_asked_for_is_forwarded(requests: list[str], chosen: dict[bytes, bytes]) -> None:
+def test_requested_variables_are_forwarded(requests: list[str], chosen: dict[bytes, bytes]) -> None:
     assert choose_forwarded(requests, SET) == chosen
 
 
-def test_a_name_that_is_not_set_is_refused_with_what_would_help() -> None:
+def test_a_variable_that_is_not_set_is_refused_with_a_remedy() -> None:
     with pytest.raises(VariableNotSetError, match=r"'NCCL_DEBG'.* is not set here: .* -x NAME=VALUE\.$"):
         choose_forwarded(["NCCL_DEBG"], SET)
 
 
-def test_what_is_forwarded_anyway_need_not_be_set() -> None:
+def test_a_variable_that_is_always_forwarded_need_not_be_set() -> None:
     assert choose_forwarded(["PATH", "LD_LIBRARY_PATH"], {b"PATH": b"/bin"}) == {b"PATH": b"/bin"}
 
 
 @pytest.mark.parametrize("request_", ["", "=hunter2", "A\0B=hunter2"])
-def test_what_is_no_variable_is_refused_without_its_value(request_: str) -> None:
+def test_a_wrong_variable_is_refused_without_its_value(request_: str) -> None:
     with pytest.raises(BadValueError, match=r"^-x takes a variable") as caught:
         choose_forwarded([request_], SET)
     assert "hunter2" not in str(caught.value)

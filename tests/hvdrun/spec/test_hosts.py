@@ -192,7 +192,7 @@ def test_a_script_s_line_that_is_no_host_is_named(line: str) -> None:
         parse_discovered(f"ok\n{line}\n", 1)
 
 
-def test_hosts_come_from_the_list_or_the_hostfile_and_else_it_is_this_machine(tmp_path: Path) -> None:
+def test_hosts_come_from_the_list_or_the_hostfile_and_else_from_this_machine(tmp_path: Path) -> None:
     assert discover_hosts(listed=None, hostfile=None, size=3) == HostList((Host("localhost", 3),), {})
     listed = discover_hosts(listed="me@a:2,b", hostfile=None, size=3)
     assert listed == HostList((Host("a", 2), Host("b", 1)), {"a": "me"})

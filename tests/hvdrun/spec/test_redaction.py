@@ -40,7 +40,7 @@ def test_a_secret_that_is_empty_is_shown_to_be_empty() -> None:
         ("x", "x"),
     ],
 )
-def test_what_has_a_secrets_form_is_masked_whatever_its_name(text: str, shown: str) -> None:
+def test_a_value_with_the_form_of_a_secret_is_redacted(text: str, shown: str) -> None:
     assert redact_text(text) == shown
     assert redact_value("PLAIN", text) == shown
 

@@ -22,7 +22,7 @@ def test_a_list_of_hosts_is_expanded_in_its_order(text: str, names: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "n[1-", "n]", "n[]", "n[1,]", "n[2-1]", "n[a-b]", "a,,b", "[1-9999][1-9999]"])
-def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+def test_a_wrong_list_of_hosts_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no list of Slurm's"):
         expand_hosts(text)
 
@@ -33,6 +33,6 @@ def test_counts_are_expanded() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2(3)", "x", "2,", "1(x9999999)"])
-def test_what_is_no_list_of_counts_is_refused(text: str) -> None:
+def test_a_wrong_list_of_counts_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no list of Slurm's"):
         expand_counts(text)
