@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.text import Text
 
 FOLDER = Path(__file__).parent / "pictures"
-KILL_AT_STEP = 40
+KILL_AT_STEP = 36
 LIMIT_SECONDS = 120.0
-WIDTH = 104
+WIDTH = 72
 TRAIN = f"""
 import os, time, torch
 import worker_runtime.torch as hvd

@@ -195,6 +195,17 @@ def test_the_workflow_on_the_page_about_ci_is_the_one_to_copy() -> None:
     assert shown.splitlines() == [line for line in lines if not line.startswith("#")]
 
 
+@pytest.mark.nightly
+def test_the_built_pages_load_nothing_from_outside(tmp_path: Path) -> None:
+    mkdocs = Path(sys.executable).with_name("mkdocs")
+    subprocess.run([mkdocs, "build", "--quiet", "--site-dir", tmp_path], cwd=ROOT, check=True, timeout=200)
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert len(pages) > len(PAGES) / 2
+    loads = r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//[^>]*|<link[^>]*\shref=\"?(?:https?:)?//[^>]*"
+    loaded = {match for page in pages for match in re.findall(loads, page.read_text(encoding="utf-8"))}
+    assert sorted(loaded) == []
+
+
 def test_the_figures_of_the_readme_are_those_of_the_page_about_performance() -> None:
     figures = re.findall(r"\b[\d.,]+ m?s\b", README.read_text(encoding="utf-8"))
     assert len(figures) >= 2
