@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 from typing import Any
@@ -112,7 +112,8 @@ def broadcast_optimizer_state(
         plain = unwrap(optimizer)
         own = plain.state_dict()
         note = _describe(plain)
-    root_outline, number = _outline(own) if is_root else None, call.among.number
+        root_outline = _outline(own) if is_root else None
+    number = call.among.number
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
     state = own["state"] if is_root else _allocate_state(outline["state"], plain)
     _broadcast_tensors(state, root_rank, process_set)
@@ -172,11 +173,13 @@ class _TensorForm:
         self.device = tensor.device.type
 
 
-def _broadcast_tensors(state: dict[int, dict[str, Any]], root_rank: int, process_set: ProcessSet) -> None:
+def _broadcast_tensors(state: dict[Any, Any], root_rank: int, process_set: ProcessSet) -> None:
     """Overwrite the tensors of an optimizer's state: those of one device are one operation."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for tensor in (value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)):
-        by_device.setdefault(tensor.device, []).append(tensor)
+    for values in state.values():
+        for value in values.values() if isinstance(values, dict) else [values]:
+            if isinstance(value, torch.Tensor):
+                by_device.setdefault(value.device, []).append(value)
     for index, tensors in enumerate(by_device.values()):
         call = begin_call(_STATE, f"tensors.{index}", process_set)
         with call.preparing():
@@ -195,35 +198,52 @@ def _describe(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The state dict with a `_TensorForm` in place of each tensor of a parameter's state."""
-    state = {
-        index: {key: _TensorForm(value) if isinstance(value, torch.Tensor) else value for key, value in values.items()}
-        for index, values in state_dict["state"].items()
-    }
-    return {"state": state, "param_groups": state_dict["param_groups"]}
+    """The state dict with a `_TensorForm` in place of each tensor of the state, and its other tensors on the CPU."""
+
+    def outline(_: object, value: object) -> object:
+        return _TensorForm(value) if isinstance(value, torch.Tensor) else value
+
+    groups = [
+        {name: value.to("cpu") if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+        for group in state_dict["param_groups"]
+    ]
+    return {"state": _convert(state_dict["state"], outline), "param_groups": groups}
 
 
-def _allocate_state(state: dict[int, dict[str, Any]], optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+def _allocate_state(state: dict[Any, Any], optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
     """The root's state with empty tensors for its values, on the devices of this rank's parameters."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
 
-    def allocate(index: int, form: _TensorForm) -> torch.Tensor:
-        is_on_device = form.device != "cpu" and index < len(parameters)
-        device = parameters[index].device if is_on_device else torch.device("cpu")
+    def allocate(key: object, form: object) -> object:
+        if not isinstance(form, _TensorForm):
+            return form
+        is_on_device = form.device != "cpu" and key in parameters
+        device = parameters[key].device if is_on_device else torch.device("cpu")  # type: ignore[index]  # it is in there
         return torch.empty(form.shape, dtype=form.dtype, device=device)
 
+    return _convert(state, allocate)
+
+
+def _convert(state: dict[Any, Any], convert: Callable[[object, object], object]) -> dict[Any, Any]:
+    """An optimizer's state with converted values.
+
+    Args:
+        state: by the number of a parameter, its values by their names; some optimizers keep other values beside.
+        convert: called with the first key of a value, and the value.
+    """
     return {
-        index: {
-            key: allocate(index, value) if isinstance(value, _TensorForm) else value for key, value in values.items()
-        }
-        for index, values in state.items()
+        key: {name: convert(key, value) for name, value in values.items()}
+        if isinstance(values, dict)
+        else convert(key, values)
+        for key, values in state.items()
     }
 
 
-def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[int, dict[str, Any]]
-) -> None:
-    """Load options and state with the state's own dtypes; torch alone would convert them to the parameter's dtype."""
+def load_optimizer_state(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[Any, Any]) -> None:
+    """Load options and state, the state with its own dtypes, and options that are tensors on this rank's devices.
+
+    torch alone would convert the state to the parameter's dtype, and leave an option on the device that it comes from.
+    """
     own_groups = optimizer.state_dict()["param_groups"]
     theirs, ours = ([len(group["params"]) for group in some] for some in (groups, own_groups))
     if theirs != ours:
@@ -231,6 +251,7 @@ def load_optimizer_state(
             f"the optimizer's groups have {ours} parameters here and {theirs} on the root rank; "
             "build the same optimizer on all ranks before broadcast_optimizer_state()"
         )
+    groups = [_place(group, own) for group, own in zip(groups, own_groups, strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     indices = [index for group in groups for index in group["params"]]
@@ -238,3 +259,13 @@ def load_optimizer_state(
         for key, value in state.get(index, {}).items():
             if isinstance(value, torch.Tensor) and optimizer.state[parameter][key].dtype != value.dtype:
                 optimizer.state[parameter][key] = value
+
+
+def _place(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """The options of a group, tensors on the devices of this rank's own."""
+    return {
+        name: value.to(mine.device)
+        if isinstance(value, torch.Tensor) and isinstance(mine := own.get(name), torch.Tensor)
+        else value
+        for name, value in group.items()
+    }

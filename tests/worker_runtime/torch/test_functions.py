@@ -8,6 +8,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.torch.functions import load_optimizer_state
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -149,6 +150,29 @@ def test_state_keeps_its_dtype_where_torch_would_convert_it(ranks: RankPool) -> 
         return describe(optimizer.state[parameter]["master"])
 
     assert ranks.run(body) == [describe(torch.tensor([0.1, 0.2]))] * 2
+
+
+def test_state_that_belongs_to_no_parameter_becomes_the_roots(ranks: RankPool) -> None:
+    def body() -> object:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        if hvd.rank() == 0:
+            optimizer.state["steps"] = 3
+            optimizer.state["mean"] = torch.tensor([0.1, 0.2])
+            optimizer.state["scales"] = {"all": torch.tensor(4.0)}
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        return describe(optimizer.state_dict()["state"])
+
+    root, other = ranks.run(body)
+    assert root == other
+    assert len(root) == 3
+
+
+def test_options_that_are_tensors_stay_on_their_device() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    optimizer.param_groups[0]["lr"] = torch.tensor(0.1, device="meta")
+    groups = [{**optimizer.state_dict()["param_groups"][0], "lr": torch.tensor(0.2)}]
+    load_optimizer_state(optimizer, groups, {})
+    assert optimizer.param_groups[0]["lr"].device.type == "meta"
 
 
 @pytest.mark.parametrize(
