@@ -207,7 +207,7 @@ class StepRevokedError(HorovodInternalError):
 
 
 class SetLostError(HorovodInternalError):
-    """A process set has lost a member, and cannot communicate any more.
+    """A process set has lost a member, and can no longer communicate.
 
     Cause: A member of the process set was lost.
     Remedy: Create a new set with `hvd.add_process_set()` in the function under `hvd.elastic.run`.

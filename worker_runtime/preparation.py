@@ -79,7 +79,7 @@ class SchedulerExistsError(WrongArgumentError):
     """
 
     def __init__(self, remedy: str) -> None:
-        super().__init__(f"the learning rate cannot be scaled any more, since a scheduler has stored it; {remedy}")
+        super().__init__(f"the learning rate can no longer be scaled, since a scheduler has stored it; {remedy}")
 
 
 class NoDeviceError(ValueError):

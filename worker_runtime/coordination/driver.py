@@ -337,7 +337,7 @@ class Driver:
         self._end(reason, error)
 
     def _end(self, reason: str, fault: Exception | None = None) -> None:
-        """End the conversation: no operation will be answered any more."""
+        """End the conversation: no further operation is answered."""
         if not self._is_closed:
             self._is_closed = True
             self._carry_out(Ended(reason, fault))

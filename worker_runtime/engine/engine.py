@@ -129,7 +129,7 @@ class Engine:
         self.calls = Calls(self.askers)
         self.moved: Mapping[int, int] = {}
         self.is_suspended = self.is_closed = self._is_forked = False
-        self._make_error: MakeError | None = None  # set when no operation can run any more
+        self._make_error: MakeError | None = None  # set when operations can no longer run
         self._look_at = 0.0  # the time of the next check whether all hosts are reachable
         self.current = Generation(group.generation, group.rank, group.size) if group else Generation(number)
         self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number

@@ -239,7 +239,7 @@ class Recovery:
         except StuckError as error:
             _end_process(str(error))
         except BaseException as error:  # a bug: no thread may wait for this one
-            self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
+            self._give_up(InitializationError(f"this worker can no longer recover ({error!r})"))
             raise
 
     def _handle(self, event: Event) -> None:
@@ -355,9 +355,7 @@ class Recovery:
             self._formation = None
             self._changed.notify_all()
         if self._succession is not None:
-            self._succession.engine.fail_all(
-                lambda title: HorovodInternalError(f"{title} cannot run any more: {error}")
-            )
+            self._succession.engine.fail_all(lambda title: HorovodInternalError(f"{title} can no longer run: {error}"))
 
 
 def _end_process(sentence: str) -> None:

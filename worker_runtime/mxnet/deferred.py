@@ -68,7 +68,7 @@ def defer_all(deferred: Sequence[tuple[mx.gluon.Parameter, DeferredBroadcast]]) 
 
     Raises:
         ValueError: an operation of this name is in flight.
-        HorovodInternalError: a broadcast cannot run any more.
+        HorovodInternalError: a broadcast can no longer run.
         MXNetError: the MXNet operation that computes a parameter failed. The other parameters are deferred.
     """
     failures = []

@@ -131,7 +131,7 @@ def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
-        ("allreduce 'x' cannot run any more: rank 1 has left", "allreduce 'x' cannot run any more: rank 1 has left"),
+        ("allreduce 'x' can no longer run: rank 1 has left", "allreduce 'x' can no longer run: rank 1 has left"),
         ("mine", "mine; the function cannot restart: rank 1 has left"),
     ],
 )

@@ -332,7 +332,7 @@ def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
     call = stage.interrupt()
     handle = submit(engine)
     call.answer(RendezvousError("this worker was replaced by incarnation 2"))
-    with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
+    with pytest.raises(HorovodInternalError, match=r"allreduce 'x' can no longer run: this worker was replaced"):
         engine.wait(handle)
     with pytest.raises(RendezvousError, match="was replaced"):
         stage.enter(JoinReason.RESTORE).result(LIMIT_SECONDS)
@@ -420,5 +420,5 @@ def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.Mo
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(Succession, "adopt", lambda *_: 1 / 0)
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
-    with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
+    with pytest.raises(HorovodInternalError, match=r"this worker can no longer recover \(ZeroDivisionError"):
         engine.wait(submit(engine))

@@ -18,7 +18,7 @@ ended without an explanation has *vanished*: its questions are dropped, and uses
 The loss of a rank is one Failure; after it, no call has an answer or raises an error.
 
 **Deadlocks.** A rank reports that it is *blocked* when its only thread has waited for a question for a second. When
-each rank has left, has joined, or is blocked in a pending question, no rank can ask any more: all pending uses are
+each rank has left, has joined, or is blocked in a pending question, no rank can submit more: all pending uses are
 refused. A JOIN is not: it ends when the other ranks, which continue, join or leave.
 
 In the steady state, a question with a known signature costs a few look-ups. Each rare case is one test at the beginning
@@ -179,7 +179,7 @@ class Ordering:
         self._blocked.pop(rank, None)
 
     def lose(self, rank: int, how: str) -> list[Answer]:
-        """Process the loss of a rank, unless it has left: nothing is released any more, and nothing is pending.
+        """Process the loss of a rank, unless it has left: nothing more is released, and nothing is pending.
 
         Args:
             rank: the rank.

@@ -129,7 +129,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The generation has lost a member: nothing is released any more, and running operations must be aborted."""
+    """The generation has lost a member: nothing more is released, and running operations must be aborted."""
 
     reason: str
 
