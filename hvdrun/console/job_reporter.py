@@ -150,7 +150,7 @@ class JobReporter:
         losses = [loss.sentence.rstrip(".") for loss in self._losses if not _explains(outcome, loss)]
         notes = [f"Lost before: {sentence}." for sentence in losses]
         if outcome.exit_code == TEMPORARY_FAILURE:
-            notes.append(f"Exit code {TEMPORARY_FAILURE}: it may go on when it is started again.")
+            notes.append(f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.")
         self._console.page(
             Page(
                 reason=outcome.reason,

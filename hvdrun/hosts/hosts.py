@@ -172,7 +172,7 @@ class Hosts:
             if self._needed:
                 raise
             self._console.verbose("".join(traceback.format_exception(error)))
-            self._fail(host, HostFaultError(host, error))  # the job goes on without this host
+            self._fail(host, HostFaultError(host, error))  # the job continues without this host
         else:
             del self._opening[host]
             self._ready.add(host)

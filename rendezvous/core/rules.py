@@ -326,7 +326,7 @@ def _describe_next_generation(state: State, verdict: Verdict, next_members: Sequ
         logs.append(Log(" ".join(reason.split()).rstrip(".")))  # it may have the program's own words
     if errors or former != members or verdict.decision not in _PLANNED:
         count = len(members)
-        logs.append(Log(f"the job goes on with {count} worker{'' if count == 1 else 's'}"))
+        logs.append(Log(f"the job continues with {count} worker{'' if count == 1 else 's'}"))
     return tuple(logs)
 
 
@@ -345,12 +345,12 @@ def _describe_closings(state: State) -> Iterator[Log]:
     for slot, known in now.slots.items():
         if known != before.slots.get(slot) and known.failures >= most:
             cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
-            yield Log(f"the slot {slot} is left alone for {cooldown}: {causes}, close a slot")
+            yield Log(f"slot {slot} is closed for {cooldown}: {causes}, close a slot")
     for host, closing in now.hosts.items():
         if closing != before.hosts.get(host):
             why = "it was lost" if closing.is_lost else f"half of its slots or more are closed: {causes}, close one"
             cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
-            yield Log(f"the host {host} is left alone for {cooldown}: {why}", host=host)
+            yield Log(f"host {host} is closed for {cooldown}: {why}", host=host)
 
 
 def log_reset_limit(state: State) -> tuple[State, Effects]:

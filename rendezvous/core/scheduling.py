@@ -246,7 +246,7 @@ def _launch(state: State) -> tuple[State, Effects]:
         reason = _explain_launch(former[slot], is_first=is_first)
         effects.append(Launch(record.worker, record.assignment, reason, is_late=state.number > 0))
         if former[slot] is not None:
-            effects.append(Log(f"the worker in the slot {slot} is started again", host=slot.host))
+            effects.append(Log(f"a new worker is started in slot {slot}", host=slot.host))
     state = state.with_slots(records)
     return replace(state, short_since=None) if is_first else state, tuple(effects)
 

@@ -67,6 +67,6 @@ def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method:
     ]
     assert said[:2] == [
         "hvdrun: rank 1 (localhost:1) was lost: killed by SIGKILL (signal 9).",
-        "hvdrun: the worker in the slot localhost:1 is started again.",
+        "hvdrun: a new worker is started in slot localhost:1.",
     ]
-    assert all(line.startswith("hvdrun: the job goes on with ") for line in said[2:]), finished.stderr
+    assert all(line.startswith("hvdrun: the job continues with ") for line in said[2:]), finished.stderr

@@ -24,7 +24,7 @@ STAYS = f"""{WAIT_FOR}
 print(os.getpid(), "up", flush=True)
 wait_for("go")
 """
-AGAIN = "hvdrun: the worker in the slot localhost:1 is started again."
+AGAIN = "hvdrun: a new worker is started in slot localhost:1."
 
 
 def name_hosts(hvdrun: Launcher, *lines: str) -> None:
@@ -147,7 +147,7 @@ def test_a_host_whose_agent_is_lost_comes_back_with_another(hvdrun: Launcher, nu
     time.sleep(1.0)  # for its first report, which nothing shows: its lease begins with that
     kill(agent, number)
     running.stderr.wait_for(f"^hvdrun: {how}.$", 60)
-    running.stderr.wait_for("^hvdrun: the worker in the slot 127.0.0.1:0 is started again.$", 60)
+    running.stderr.wait_for("^hvdrun: a new worker is started in slot 127.0.0.1:0.$", 60)
     running.stdout.wait_for(rf"^\[1@127.0.0.1\] (?!{worker} )\d+ (?!{agent} )\d+ up$", 60)
     wait_until(lambda: not {worker, agent} & {process.pid for process in hvdrun.processes()})
     hvdrun.write("go", "")

@@ -30,7 +30,7 @@ def test_a_newcomer_that_ends_well_before_it_joins_is_reported_and_not_started_a
     running = hvdrun.start("-np", "2", "--min-np", "1", "python", "train.py")
     name = r"the worker localhost:1#2, which was started while the others trained,"
     running.stderr.wait_for(rf"^hvdrun: {name} exited before it had joined them: it is not started again\.$", 60)
-    running.stderr.wait_for(r"^hvdrun: the job goes on with 1 worker\.$", 60)
+    running.stderr.wait_for(r"^hvdrun: the job continues with 1 worker\.$", 60)
     hvdrun.write("go", "")
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr

@@ -125,7 +125,7 @@ def test_a_drained_host_is_left_at_a_commit_and_nobody_is_lost(hvdrun: Launcher)
     (first,) = re.findall(r"^\[0@localhost\] pid (\d+)\n", running.stdout.text(), re.MULTILINE)
     kill(int(first), signal.SIGUSR2)
     finished = running.wait()
-    assert (finished.returncode, finished.stderr) == (0, f"{DRAINS}hvdrun: the job goes on with 1 worker.\n")
+    assert (finished.returncode, finished.stderr) == (0, f"{DRAINS}hvdrun: the job continues with 1 worker.\n")
     left, again = re.findall(r"^\[0@127.0.0.1\] (?:enters at|stops after) (\d+)", finished.stdout, re.MULTILINE)
     assert 5 <= int(left) < int(again) == 100
     assert "[0@localhost] stops" not in finished.stdout

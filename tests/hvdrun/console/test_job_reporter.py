@@ -77,7 +77,7 @@ STATE = make_state()
 
 
 SILENT = "rank 0 cannot reach 10.0.0.3, which has acknowledged nothing for 3 s"
-GOES_ON = "the job goes on with 2 workers."
+GOES_ON = "the job continues with 2 workers."
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ GOES_ON = "the job goes on with 2 workers."
         ),
         (
             ['join a:1 after=1 continue "error=rank 0 has closed the connection"', "exit a:0 -9"],
-            ["rank 0 (a:0) was lost: killed by SIGKILL (signal 9).", "the job goes on with 1 worker."],
+            ["rank 0 (a:0) was lost: killed by SIGKILL (signal 9).", "the job continues with 1 worker."],
         ),
         (
             [
@@ -146,8 +146,8 @@ def test_a_worker_that_is_started_again_is_reported_once(paper: Paper, reporter:
     run_story(reporter, "min=1 max=2 failures=any", *story)
     assert paper.notices == [
         "rank 1 (b:0) was lost: exit code 3.",
-        "the worker in the slot b:0 is started again.",
-        "the job goes on with 1 worker.",
+        "a new worker is started in slot b:0.",
+        "the job continues with 1 worker.",
     ]
 
 
@@ -165,10 +165,10 @@ def test_a_slot_or_a_host_that_is_left_alone_is_reported_once_each_time(paper: P
     cooldown = "10 s (--blacklist-cooldown-range)"
     why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
     assert [notice for notice in paper.notices if not notice.startswith("rank")] == [
-        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
-        f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why}, close one.",
+        f"slot a:0 is closed for 600 s (--slot-cooldown): {why}, close a slot.",
+        f"host a is closed for {cooldown}: half of its slots or more are closed: {why}, close one.",
         "host b was lost: gone.",
-        f"the host b is left alone for {cooldown}: it was lost.",
+        f"host b is closed for {cooldown}: it was lost.",
     ]
 
 
@@ -179,7 +179,7 @@ def test_of_many_losses_of_one_kind_the_first_are_printed_and_the_others_counted
     for host in range(8):
         state = tell(reporter, state, Lost(f"h{host}", f"h{host} is not known"))
     lost = [f"host h{host} was lost: h{host} is not known." for host in range(8)]
-    left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(8)]
+    left = [f"host h{host} is closed for 10 s (--blacklist-cooldown-range): it was lost." for host in range(8)]
     sentences = [line for pair in zip(lost, left, strict=True) for line in pair]
     assert (paper.notices, paper.details) == (sentences[:10], sentences[10:])
     now[0] += 59
@@ -208,8 +208,8 @@ def test_hosts_that_the_reset_limit_leaves_as_they_are_are_reported_once(paper: 
     limit = "the job has been reset once, and --reset-limit allows no more:"
     assert paper.notices == [
         "rank 2 (c:0) was lost: killed by SIGKILL (signal 9).",
-        "the worker in the slot c:0 is started again.",
-        "the job goes on with 2 workers.",
+        "a new worker is started in slot c:0.",
+        "the job continues with 2 workers.",
         f"{limit} no worker is started on c.",
         f"{limit} the workers on b stay until they end, and no worker is started on d.",
     ]
@@ -219,7 +219,7 @@ FIRST = blame_worker(ONE, 0, 3)
 STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
 HOST_LOST = blame_host("b", "its agent ended")
 LOST_FIRST = "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."
-MAY_GO_ON = "Exit code 75: it may go on when it is started again."
+MAY_GO_ON = "Exit code 75: the job may continue when you start it again."
 TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there")
 
 

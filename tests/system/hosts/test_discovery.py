@@ -54,7 +54,7 @@ def test_a_host_that_is_destroyed_is_lost_and_used_again_when_it_is_back(pair: C
     pair["host2"].destroy()
     running.stderr.wait_for("^hvdrun: (the )?host host2 was lost: ", SECONDS)
     pair.lab.reboot("host2")
-    running.stderr.wait_for("^hvdrun: the worker in the slot host2:0 is started again.$", SECONDS)
+    running.stderr.wait_for("^hvdrun: a new worker is started in slot host2:0.$", SECONDS)
     await_second_worker(running)
     end(pair, running)
 

@@ -74,7 +74,7 @@ def test_a_host_that_is_cut_off_is_replaced_under_its_name_and_refused_when_it_i
     running.stdout.wait_for(r"@host2\] at", SECONDS)
     cluster["host2"].network.cut()
     comes = join(cluster, "host3", line, "host2")
-    running.stderr.wait_for(r"^hvdrun: the worker in the slot host2:0 is started again\.$", SECONDS)
+    running.stderr.wait_for(r"^hvdrun: a new worker is started in slot host2:0\.$", SECONDS)
     comes.stderr.wait_for(r"^hvdrun: joined the job at \S+ as host2 with 1 slot\.$", SECONDS)
     running.stdout.wait_for(rf"@host2\] at {cluster['host3'].network.address()}$", SECONDS)
     assert goes.is_running

@@ -64,7 +64,7 @@ def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_l
     cluster["host2"].network.ignore(cluster["host3"].network)
     one, other = (re.escape(cluster[name].network.address()) for name in ("host2", "host3"))
     who = rf"rank [12] cannot reach ({one}|{other}), which has acknowledged nothing for 3\.33 s"
-    training.running.stderr.wait_for(rf"^hvdrun: {who}\.\nhvdrun: the job goes on with 3 workers\.$", LIMIT_SECONDS)
+    training.running.stderr.wait_for(rf"^hvdrun: {who}\.\nhvdrun: the job continues with 3 workers\.$", LIMIT_SECONDS)
     cluster["host2"].network.mend()
     training.await_members(*ALL)
     assert len(training.end(*ALL)[-1].members[0]) == len(ALL)

@@ -75,7 +75,7 @@ class Training:
         self._wait_until(lambda: set(others) <= self.find_interrupted(began), "the others to be interrupted")
         self.await_members(*others)
         # hvdrun says it of a job that has gone on already: its line may come later than the next step.
-        goes_on = f"hvdrun: the job goes on with {len(others)} worker"
+        goes_on = f"hvdrun: the job continues with {len(others)} worker"
         self._wait_until(lambda: goes_on in self.running.stderr.text()[before:], goes_on)
         said = self.running.stderr.text()[before:]
         assert re.search(rf"^hvdrun: .*\b{host}\b.* was lost: ", said, re.MULTILINE), said
