@@ -100,7 +100,7 @@ def test_a_dry_run_asks_the_script_once_and_starts_nothing(hvdrun: Launcher) -> 
     name_hosts(hvdrun, "localhost:1", "127.0.0.1:2")
     finished = hvdrun("-np", "2", *SCRIPT, "--dry-run", "sh", "-c", "touch started")
     assert finished.returncode == 0
-    assert "\n  hosts      from 'cat hosts', as it answers now\n" in finished.stdout
+    assert "\n  hosts      from 'cat hosts', as it prints them now\n" in finished.stdout
     assert "\n2     1           0           127.0.0.1  1\n" in finished.stdout
     too_few = hvdrun("-np", "4", *SCRIPT, "--dry-run", "true")
     assert (too_few.returncode, too_few.stdout) == (125, "")
