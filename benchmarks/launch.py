@@ -21,7 +21,7 @@ PEER = 'python -c "import torch"'
 OURS = "import worker_runtime.torch as hvd\nhvd.init()\nprint(hvd.rank())\n"
 THEIRS = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_rank())\n"
 LIMIT_SECONDS = 120
-LAUNCHER = "hvdrun.cli.program, hvdrun.job, hvdrun.console.reporting_server, rendezvous.server.authority"
+LAUNCHER = "hvdrun.cli.program, hvdrun.job, rendezvous.server.server, rendezvous.server.authority"
 AGENT = "hvdrun.agent.agent, hvdrun.agent.session"
 RESULT = Path(__file__).with_suffix(".json")
 

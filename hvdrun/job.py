@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from hvdrun.console import Console, measure_start
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
-from hvdrun.console.output_watch import OutputWatch
 from hvdrun.console.stdin import StdinReader
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
@@ -107,7 +106,6 @@ class Job:
         self._server: Server
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
-        self._output = OutputWatch(console, self._stop, self._fail)
         self._stops = 0
         self._is_closing = False
         self._stdin: StdinReader | None = None
@@ -137,11 +135,11 @@ class Job:
                     await self._finish(outcome)
         if self._desk is not None:
             await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
-        lost = self._output.find_exit_code()
+        lost = self._console.report_lost_output()
         return replace(outcome, exit_code=outcome.exit_code or lost)
 
     def _open_streams(self, stack: AsyncExitStack, started: float) -> None:
-        self._output.open()
+        self._console.watch(self._stop, self._fail)
         if self._desk is not None:
             self._desk.open(self._ranks.rank_of, self._stop)
         self._stdin = self._open_stdin()

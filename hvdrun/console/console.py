@@ -2,19 +2,23 @@
 
 import os
 import select
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
 from hvdrun.console.files import OutputFiles
-from hvdrun.console.marks import Marks
-from hvdrun.console.output import DESCRIPTORS, OutputMarker, OutputPrinter
-from hvdrun.console.page import Page, render_annotation, render_page
-from hvdrun.console.start_line import StartLine, StartProgress
-from hvdrun.console.status import StatusLine
-from hvdrun.console.writer import Writer
+from hvdrun.console.marks import Marks, OutputMarker
+from hvdrun.console.output import DESCRIPTORS, OutputPrinter
+from hvdrun.console.page import Page, colour_page, render_annotation, render_page
+from hvdrun.console.start_line import StartLine, StartProgress, StatusLine
+from hvdrun.console.writer import Writer, is_passing
+from hvdrun.errors import OUTPUT_LOST
+from rendezvous.core.outcome import SIGNAL_OFFSET
 from rendezvous.wire.orders import OutputStream
+
+_NAMES = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard error"}
 
 
 class Console:
@@ -81,16 +85,43 @@ class Console:
         """Say why the job failed, on stderr."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
             self._write(render_annotation(page))  # read only where it begins a line
-        if not self._shows_colour(self._errors):
-            self._say(render_page(page))
-            return
-        from hvdrun.console.rendering import colour_page  # noqa: PLC0415 - brings rich: no job that ends well pays for it
-
-        self._say(colour_page(page))
+        self._say((colour_page if self._shows_colour(self._errors) else render_page)(page))
 
     def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
         """The live line of a start, which does nothing unless stderr is a terminal; see `StartLine`."""
         return StartLine(self._status, look, limit_seconds=limit_seconds, coloured=self._shows_colour(self._errors))
+
+    def watch(self, stop: Callable[[int, str], None], fail: Callable[[BaseException], None]) -> None:
+        """Print, in the running event loop, which output cannot be written, and stop a job whose reader has gone.
+
+        Args:
+            stop: stops the job, with an exit code and the reason.
+            fail: raises an unexpected error where the job waits.
+        """
+
+        def note(stream: OutputStream, error: OSError) -> None:
+            if not isinstance(error, BrokenPipeError):
+                self._report_failure(f"the {_NAMES[stream]}", "the workers write", error)
+            elif stream is OutputStream.STDOUT:  # as any program in a broken pipe would
+                stop(SIGNAL_OFFSET + signal.SIGPIPE, "the reader of standard output has gone")
+
+        self.output.call_when_failing(note, fail)
+        if self.files is not None:
+            self.files.call_when_failing(
+                lambda path, error: self._report_failure(repr(str(path)), "the worker writes", error), fail
+            )
+
+    def report_lost_output(self) -> int:
+        """Print which output of a job that has ended is lost; the exit code for that, 0 if none is."""
+        errors = {stream: self.output.lost_by(stream) for stream in OutputStream}
+        lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
+        for stream, error in lost.items():
+            self.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}")
+        files = [] if self.files is None else list(self.files.list_lost())
+        for path, error in files[:1]:
+            others = f", and of {len(files) - 1} more" if len(files) > 1 else ""
+            self.notice(f"a part of {str(path)!r}{others} is lost: {error.strerror}")
+        return OUTPUT_LOST if lost or files else 0
 
     def end(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
@@ -99,6 +130,10 @@ class Console:
         if self.files is not None:
             self.files.end(limit_seconds)
         return self._writer.end(limit_seconds)
+
+    def _report_failure(self, place: str, written: str, error: OSError) -> None:
+        what = "it is tried again" if is_passing(error) else f"what {written} there is lost"
+        self.notice(f"{place} cannot be written, {what}: {error.strerror}")
 
     def _say(self, text: str) -> None:
         if self._status is not None:

@@ -4,8 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hvdrun.console.marks import Marks
-from hvdrun.console.output import STREAM_NAMES, OutputMarker
+from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Worker

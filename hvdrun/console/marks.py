@@ -1,13 +1,20 @@
-"""What stands before each line of a worker: when it came, and who wrote it."""
+"""What stands before each line of a worker: the time and the rank."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
+from typing import NamedTuple
 
+from hvdrun.console.lines import MAX_LINE_BYTES, InterruptFilter, LineSplitter, Tail
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Generation, Worker
+from rendezvous.wire.orders import OutputStream
+
+STREAM_NAMES: Mapping[OutputStream, str] = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr"}
 
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)  # a terminal's foregrounds; red is left to what went wrong
+_ERASE_LINE = b"\x1b[K"
 _OWN_COLOUR = 39  # the terminal's; a full reset would end what else the worker has set
 
 
@@ -78,3 +85,150 @@ class RankTable:
 def render_time(now: datetime) -> str:
     """What stands before a line that came at this local time."""
     return f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03} "
+
+
+class Source(NamedTuple):
+    """One stream of one worker."""
+
+    worker: Worker
+    stream: OutputStream
+
+
+def _read_local_clock() -> datetime:
+    return datetime.now().astimezone()
+
+
+class OutputMarker:
+    """Turns the workers' bytes into marked lines, without writing them, and remembers each worker's last lines.
+
+    A worker's rank may change with each generation: a line has the one that its worker had when it was completed.
+
+    Args:
+        marks: what stands before each line.
+        terminals: the streams that are shown on a terminal. There, what comes after another worker's progress bar
+            (a line that ended with a carriage return) first erases it.
+        coloured: the streams in which marks have colours.
+        clock: the local time.
+    """
+
+    def __init__(
+        self,
+        marks: Marks,
+        *,
+        terminals: Collection[OutputStream] = (),
+        coloured: Collection[OutputStream] = (),
+        clock: Callable[[], datetime] = _read_local_clock,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        self._marks = marks
+        self._terminals = frozenset(terminals)
+        self._coloured = frozenset(coloured)
+        self._clock = clock
+        self._max_line_bytes = max_line_bytes
+        self._splitters: dict[Source, LineSplitter] = {}
+        self._tails: dict[Source, Tail] = {}
+        self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
+        self._bar: Source | None = None  # whose progress bar the cursor stands on
+        self._begun: dict[Source, int] = {}  # how much of an unfinished line is shown
+        self._open: Source | None = None  # behind whose unfinished line the cursor stands
+        self._numbers = count()
+        self._filters: dict[Source, InterruptFilter] = {}
+        self._hides_interrupts = False
+
+    def hide_interrupts(self) -> None:
+        """From now on tracebacks of KeyboardInterrupt on standard error are left out."""
+        self._hides_interrupts = True
+
+    def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
+        """Take the next bytes of a worker's stream; return the lines that are now complete, marked."""
+        source = Source(worker, stream)
+        self._ranks[worker] = rank
+        splitter = self._splitters.get(source)
+        if splitter is None:
+            splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
+        return self._mark(source, self._hide(source, splitter.feed(data)))
+
+    def waits(self, worker: Worker, stream: OutputStream) -> bool:
+        """A line has begun that `flush` would show."""
+        splitter = self._splitters.get(Source(worker, stream))
+        return stream in self._terminals and splitter is not None and splitter.is_inside_a_line
+
+    def flush(self, worker: Worker, stream: OutputStream) -> bytes:
+        """Return what has come of a line on a terminal that has no end yet, and was not shown; marked, if it is new."""
+        if not self.waits(worker, stream):
+            return b""
+        source = Source(worker, stream)
+        text = self._splitters[source].unfinished
+        begun, self._begun[source] = self._begun.get(source, 0), len(text)
+        return self._show(source, text[begun:]) if len(text) > begun else b""
+
+    def note_typed_line(self) -> None:
+        """What was typed has ended the line on the terminal."""
+        self._open = None
+
+    def finish(self, worker: Worker, stream: OutputStream) -> bytes:
+        """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
+        source = Source(worker, stream)
+        splitter = self._splitters.pop(source, None)
+        if splitter is None:
+            return b""
+        lines = self._hide(source, splitter.finish())
+        held = self._filters.pop(source, None)
+        return self._mark(source, lines if held is None else [*lines, *held.finish()])
+
+    def list_unfinished(self) -> tuple[Worker, ...]:
+        """The workers that have written and were not finished, in the order of their ranks."""
+        workers = {source.worker for source in self._splitters}
+        return tuple(sorted(workers, key=lambda worker: (self._ranks[worker], worker)))
+
+    def forget(self, worker: Worker) -> None:
+        """Nobody will ask what this one wrote, nor will it write any more."""
+        self._ranks.pop(worker, None)
+        for stream in OutputStream:
+            self._splitters.pop(Source(worker, stream), None)
+            self._begun.pop(Source(worker, stream), None)
+            self._tails.pop(Source(worker, stream), None)
+
+    def leave_line(self, stream: OutputStream, source: Source | None = None) -> bytes:
+        """What to write to a stream before a line of `source` (None: hvdrun's own), so that it begins a line.
+
+        A progress bar is erased, and a line that has begun is ended.
+        """
+        if stream not in self._terminals:
+            return b""
+        leaves_bar, leaves_line = (at not in {None, source} for at in (self._bar, self._open))
+        if leaves_bar:
+            self._bar = None
+        if leaves_line:
+            self._open = None
+        return _ERASE_LINE if leaves_bar else b"\n" if leaves_line else b""
+
+    def tail(self, worker: Worker) -> tuple[str, ...]:
+        """A worker's last lines of both of its streams, in the order in which they came; see `Tail`."""
+        tails = [tail for stream in OutputStream if (tail := self._tails.get(Source(worker, stream))) is not None]
+        lines = sorted((line for tail in tails for line in tail.list_lines()), key=lambda line: line.number)
+        return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in lines)
+
+    def _hide(self, source: Source, lines: list[bytes]) -> list[bytes]:
+        if not self._hides_interrupts or source.stream is not OutputStream.STDERR:
+            return lines
+        shown = int(source in self._begun)  # of the first line the beginning is shown already
+        return [*lines[:shown], *self._filters.setdefault(source, InterruptFilter()).feed(lines[shown:])]
+
+    def _mark(self, source: Source, lines: list[bytes]) -> bytes:
+        if not lines:
+            return b""
+        self._tails.setdefault(source, Tail(self._numbers)).add(lines)
+        return self._show(source, *lines, begun=self._begun.pop(source, 0))
+
+    def _show(self, source: Source, *lines: bytes, begun: int = 0) -> bytes:
+        """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end."""
+        rank, host = self._ranks[source.worker], source.worker.slot.host
+        coloured, stream = source.stream in self._coloured, STREAM_NAMES[source.stream]
+        mark = self._marks.render(rank, host, self._clock(), coloured=coloured, stream=stream)
+        before = self.leave_line(source.stream, source)
+        lead = b"" if self._open == source else mark
+        if source.stream in self._terminals:
+            self._bar = source if lines[-1].endswith(b"\r") else None
+            self._open = None if lines[-1].endswith((b"\r", b"\n")) else source
+        return before + lead + mark.join(lines)[begun:]

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from io import StringIO
 
 from hvdrun.version import __version__
 from rendezvous.core.outcome import describe_returncode, find_signal
@@ -62,6 +63,20 @@ class Page:
 def render_page(page: Page) -> str:
     """The page in plain text, ending with a newline."""
     return "".join(f"{text}\n" for text, _ in compose_page(page))
+
+
+def colour_page(page: Page) -> str:
+    """The page with a terminal's colours, ending with a newline; lines are left to the terminal to wrap."""
+    from rich.console import Console  # noqa: PLC0415 - a job that succeeds does not need rich
+    from rich.text import Text  # noqa: PLC0415 - the same
+
+    buffer = StringIO()
+    console = Console(
+        file=buffer, force_terminal=True, color_system="standard", no_color=False, highlight=False, emoji=False
+    )
+    for text, tone in compose_page(page):
+        console.print(Text(text, style=tone.value), soft_wrap=True)
+    return buffer.getvalue()
 
 
 def render_annotation(page: Page) -> str:

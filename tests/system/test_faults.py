@@ -75,6 +75,7 @@ JOBS = {
     "report agents": STATIC,
     "start an agent": LONG,
     "start the discovery script": SCRIPT,
+    "sum up losses": LONG,
     "take in agents that join": ELASTIC,
     "take in hosts of the script": SCRIPT,
     "wait for a signal": SHORT,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.console.files import OutputFiles
-from hvdrun.console.marks import Marks
-from hvdrun.console.output import OutputMarker, OutputPrinter
+from hvdrun.console.marks import Marks, OutputMarker
+from hvdrun.console.output import OutputPrinter
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
 from rendezvous.wire.orders import OutputStream

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdrun.console.interrupts import InterruptFilter
+from hvdrun.console.lines import InterruptFilter
 
 BEGINNING = "Traceback (most recent call last):"
 JOINT = ["", "During handling of the above exception, another exception occurred:", ""]

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdrun.console.lines import TAIL_LINES
-from hvdrun.console.marks import Marks
-from hvdrun.console.output import OutputMarker, OutputPrinter
+from hvdrun.console.marks import Marks, OutputMarker
+from hvdrun.console.output import OutputPrinter
 from hvdrun.console.writer import Writer
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at

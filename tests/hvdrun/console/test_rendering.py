@@ -2,8 +2,8 @@
 
 import pytest
 
-from hvdrun.console.page import Page, render_page, strip_controls
-from hvdrun.console.rendering import colour_page, render_status
+from hvdrun.console.page import Page, colour_page, render_page, strip_controls
+from hvdrun.console.start_line import render_status
 
 PAGE = Page(
     rank=1,

@@ -13,8 +13,7 @@ from dataclasses import replace
 import pytest
 
 from hvdrun.console import start_line
-from hvdrun.console.start_line import StartLine, StartProgress, measure_start
-from hvdrun.console.status import StatusLine
+from hvdrun.console.start_line import StartLine, StartProgress, StatusLine, measure_start
 from hvdrun.console.writer import Writer
 from rendezvous.core import membership
 from rendezvous.core.lifecycle import Phase
@@ -217,7 +216,7 @@ def test_nothing_is_drawn_behind_what_a_paused_reader_has_not_taken(terminal: Sc
 def test_nothing_is_drawn_from_the_background_of_a_terminal(terminal: Screen) -> None:
     program = """if True:
         import fcntl, os, sys, termios
-        from hvdrun.console.status import StatusLine
+        from hvdrun.console.start_line import StatusLine
         from hvdrun.console.writer import Writer
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         child = os.fork()
