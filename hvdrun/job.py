@@ -1,9 +1,8 @@
-"""The story of a job, top to bottom.
+"""One job, from its start to its end.
 
-The agents are started first, and what they need is made while they boot: gRPC is imported, the job's certificates are
-issued, the server opens.
+The agents are started first. While they boot, hvdrun imports gRPC, issues the job's certificates and opens the server.
 
-Long because all that can happen to a job at any moment (a signal, a lost host, output without a reader) meets here.
+Long because every event of a job (a signal, a lost host, output without a reader) is handled here.
 """
 
 import asyncio
@@ -52,20 +51,20 @@ if TYPE_CHECKING:
     from rendezvous.server.authority import Authority
     from rendezvous.server.server import Server
 
-_HOLD_SECONDS = 0.1  # for the orders to leave before this process stops
-_PATIENT_STOPS = 2  # signals; a third one waits for nobody, not for a host either that is cut off
-_HURRIED_CLOSE_SECONDS = 1.0  # for what is near enough to be ended properly even then
-_AGENT_START_SECONDS = 0.05  # an agent on this machine is started in a fraction of it; then it boots beside us
+_SUSPEND_SECONDS = 0.1  # for the orders to be sent before this process stops
+_PATIENT_STOPS = 2  # signals; after a third one hvdrun waits for nothing, not even for a host that is cut off
+_HURRIED_CLOSE_SECONDS = 1.0  # even then: to close what answers quickly
+_AGENT_START_SECONDS = 0.05  # a local agent is started in less; then it boots while hvdrun continues
 
 
 def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
-    """Run the job to its end; the exit code.
+    """Run the job to its end, and return its exit code.
 
-    desk: what hands functions out to its workers, where these run any.
+    desk: gives functions to the workers, if they run any.
 
     Raises:
-        LaunchError: hvdrun could not do its part, or another job uses its checkpoints.
-        KeyboardInterrupt: Ctrl-C was pressed, and everything has been cleared away.
+        LaunchError: the job could not be started, or another job uses its checkpoints.
+        KeyboardInterrupt: Ctrl-C was pressed, and the job has been stopped.
     """
 
     async def run() -> Outcome:
@@ -85,14 +84,14 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
 
 
 class Job:
-    """One job from its agents' start to its last line of output."""
+    """One job, from the start of its agents to its last line of output."""
 
     def __init__(
         self, spec: JobSpec, console: Console, desk: "Desk | None" = None, roster: "Roster | None" = None
     ) -> None:
-        around = name_origin(os.environ)
+        origin = name_origin(os.environ)
         token = secrets.token_hex(8)
-        self._id = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
+        self._id = f"{origin}/{token}" if origin else token  # what a worker starts carries its origin too
         self._spec = spec
         self._console = console
         self._desk = desk
@@ -105,7 +104,7 @@ class Job:
         self._hosts = Hosts(spec, self._pool, console, reach=self._transports.make, roster=roster)
         self._server: Server
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
+        self._writers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
         self._stops = 0
         self._is_closing = False
         self._stdin: StdinReader | None = None
@@ -113,10 +112,10 @@ class Job:
         self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
 
     async def run(self) -> Outcome:
-        """Run the job; how it has ended."""
+        """Run the job, and return its outcome."""
         self._reporter.start()
         started = time.monotonic()
-        async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
+        async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are handled to the end
             stack.push_async_callback(self._close_pool)
             stack.callback(self._transports.close)
             async with self._tasks:
@@ -131,7 +130,7 @@ class Job:
                     config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, config)
                     outcome = await self._outcome
-                    await _abandon(bringing)
+                    await _cancel(bringing)
                     await self._finish(outcome)
         if self._desk is not None:
             await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
@@ -143,19 +142,19 @@ class Job:
         if self._desk is not None:
             self._desk.open(self._ranks.rank_of, self._stop)
         self._stdin = self._open_stdin()
-        if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
+        if self._desk is None:  # a program that calls hvdrun.run() prints while its workers start
             self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
 
     async def _finish(self, outcome: Outcome) -> None:
-        """Let the agents go, and show all that has come from them."""
+        """Release the agents, and print all output that has come from them."""
         releasing = self._pool.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._desk is None:
             self._reporter.explain(outcome, len(self._pool.hosts), self._server.state)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
-        await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
+        await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
 
     def _open_stdin(self) -> StdinReader | None:
         rank = self._spec.workers.stdin_rank
@@ -225,7 +224,7 @@ class Job:
         match message:
             case Output(worker, stream, data):
                 self._start_line.close()
-                self._note_speaker(worker)
+                self._note_writer(worker)
                 await self._console.output.write(worker, self._ranks.rank_of(worker), stream, data)
             case Remark(text):
                 self._console.verbose(text)
@@ -239,20 +238,20 @@ class Job:
             case Reserved(master):
                 self._hosts.note_reserved(master)
 
-    def _note_speaker(self, worker: Worker) -> None:
-        """When the next worker of a slot speaks, all has come that the one before had to say."""
-        former = self._speakers.get(worker.slot, worker)
+    def _note_writer(self, worker: Worker) -> None:
+        """When the next worker of a slot writes, the output of the former one is complete."""
+        former = self._writers.get(worker.slot, worker)
         if former.incarnation < worker.incarnation:
             self._console.output.forget(former)
             self._ranks.forget(former)
         if former.incarnation <= worker.incarnation:
-            self._speakers[worker.slot] = worker
+            self._writers[worker.slot] = worker
 
     def _lose(self, host: str, how: str) -> None:
         self._hosts.lose(host, how)
 
     def _stop(self, code: int, reason: str) -> None:
-        """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""
+        """Stop the job: at first with the grace, the second time without it, and from the third on without waiting."""
         self._stops += 1
         if self._outcome.done() or self._is_closing or self._stops > _PATIENT_STOPS:
             self._hurry.set()
@@ -273,29 +272,29 @@ class Job:
             self._server.submit(Noticed(None))
 
     def _suspend(self) -> None:
-        """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""
+        """Ctrl-Z: stop hvdrun until `fg`. The workers continue: their agents do not take the silence for a death."""
         self._start_line.close()
         if self._is_closing:
             os.kill(os.getpid(), signal.SIGSTOP)
             return
         self._pool.hold(held=True)
-        asyncio.get_running_loop().call_later(_HOLD_SECONDS, self._stop_and_go_on)
+        asyncio.get_running_loop().call_later(_SUSPEND_SECONDS, self._stop_until_resumed)
 
-    def _stop_and_go_on(self) -> None:
+    def _stop_until_resumed(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
         if not self._is_closing:
             self._pool.hold(held=False)
 
     @contextmanager
     def _until_closing(self) -> Iterator[None]:
-        """Once all is decided, or has failed, a signal means not to wait."""
+        """Once the outcome is decided, or the job has failed, a signal means: do not wait."""
         try:
             yield
         finally:
             self._is_closing = True
 
     async def _unless_hurried(self, waiting: Coroutine[Any, Any, object]) -> None:
-        """Wait for whoever reads hvdrun's output, be it `less`, until a signal says not to."""
+        """Wait, for example for a reader of the output that pauses, until a signal cuts the wait short."""
         async with BackgroundTasks() as tasks:
             wait = tasks.create_task(waiting, name="wait for what a signal may cut short")
             hurry = tasks.create_task(self._hurry.wait(), name="wait for a signal")
@@ -307,18 +306,18 @@ class Job:
             await self._unless_hurried(asyncio.wait({closing}))
         finally:
             await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
-            await _abandon(closing)
+            await _cancel(closing)
         if not closing.cancelled():
             closing.result()
 
 
 def _limit_start(spec: JobSpec) -> float:
-    """For how long a start is of interest: until it must have come to something."""
+    """How long the start of the job may take: so long its progress is shown."""
     waiting_seconds = 0.0 if spec.limits.elasticity is None else spec.limits.elasticity.timeout_seconds
     return spec.limits.start_timeout_seconds + waiting_seconds
 
 
-async def _abandon(task: asyncio.Task[None]) -> None:
-    """Cancel a task, and wait until it has ended; in whatever way."""
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait until it has stopped."""
     task.cancel()
     await asyncio.wait({task})

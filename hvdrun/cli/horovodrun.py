@@ -13,7 +13,7 @@ from hvdrun.errors import LaunchError
 from hvdrun.options.horovodrun import OPTIONS, parse, translate
 from hvdrun.options.pages import describe, render_help
 from hvdrun.options.request import make_job
-from hvdrun.spec.command import Surroundings, pin_python
+from hvdrun.spec.command import LookupContext, pin_python
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
 
@@ -34,8 +34,8 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
     if "version" in pages:
         return HOROVOD_VERSION
     if "check_build" in pages:
-        around = Surroundings(Path.cwd(), environment.get("PATH"), sys.executable)
-        (interpreter,) = pin_python(("python",), around)
+        context = LookupContext(Path.cwd(), environment.get("PATH"), sys.executable)
+        (interpreter,) = pin_python(("python",), context)
         return render(ask(interpreter), f"hvdrun v{__version__}, in place of Horovod v{HOROVOD_VERSION}, {interpreter}")
     meant = translate(typed)
     spec = make_job(meant.given, command, environment, _complete, like_horovod=True)

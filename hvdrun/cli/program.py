@@ -14,12 +14,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
-from hvdrun.hosts.preparation import prepare, take_in
+from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.options.flags import find_option, parse
 from hvdrun.options.request import complete, make_job
 from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
 from hvdrun.options.words import read_words
-from hvdrun.spec.command import Surroundings, reads_program
+from hvdrun.spec.command import LookupContext, reads_program
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
 
@@ -179,7 +179,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     Raises:
         HvdrunError: it cannot be launched.
     """
-    spec, details = prepare(spec, Surroundings(spec.workers.directory, os.environ.get("PATH"), sys.executable))
+    spec, details = prepare(spec, LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
 
     display, size, elasticity = spec.display, spec.workers.size, spec.limits.elasticity
@@ -225,8 +225,8 @@ def describe(spec: JobSpec) -> str:
     if spec.discovers:
         from hvdrun.hosts.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
 
-        spec = take_in(
-            spec, find_now(spec), Surroundings(spec.workers.directory, os.environ.get("PATH"), sys.executable)
+        spec = add_hosts(
+            spec, find_now(spec), LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
         )
     return render_plan(make_plan(spec, os.environb))
 

@@ -1,4 +1,4 @@
-"""What a person sees of a job."""
+"""The terminal output of a job."""
 
 from hvdrun.console.console import Console
 from hvdrun.console.marks import Marks

@@ -1,4 +1,4 @@
-"""What a person sees of a job: the workers' output, hvdrun's own words, and the page that says why a job failed."""
+"""The output of a job: that of its workers, the sentences of hvdrun, and the page that says why the job failed."""
 
 import os
 import select
@@ -22,13 +22,13 @@ _NAMES = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard
 
 
 class Console:
-    """Everything goes through one writer, so that no two lines mix and all appear in the order they were said.
+    """Prints everything through one writer, so that lines do not mix and keep their order.
 
     Args:
-        verbose: whether `verbose` says anything.
+        verbose: whether `verbose` prints.
         marks: what stands before lines.
         descriptors: where the streams go; hvdrun's own.
-        environment: where NO_COLOR and TERM are looked for; this process' own.
+        environment: where NO_COLOR and TERM are looked up.
     """
 
     def __init__(
@@ -68,23 +68,23 @@ class Console:
         self.output.copy_to(self.files)
 
     def notice(self, text: str) -> None:
-        """Say something that every user should know, on stderr, in one line."""
+        """Print a sentence for every user, on stderr, in one line."""
         self._say(f"hvdrun: {' '.join(text.splitlines())}\n")
 
     def verbose(self, text: str) -> None:
-        """Say something that only -v asks for."""
+        """Print a sentence only with -v."""
         if self._is_verbose:
             self.notice(text)
 
     def hide_interrupts(self) -> None:
-        """Leave the tracebacks of KeyboardInterrupt out from now on; not with -v."""
+        """Leave tracebacks of KeyboardInterrupt out from now on; not with -v."""
         if not self._is_verbose:
             self._marker.hide_interrupts()
 
     def page(self, page: Page) -> None:
-        """Say why the job failed, on stderr."""
+        """Print why the job failed, on stderr."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
-            self._write(render_annotation(page))  # read only where it begins a line
+            self._write(render_annotation(page))  # GitHub reads it only at the beginning of a line
         self._say((colour_page if self._shows_colour(self._errors) else render_page)(page))
 
     def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
@@ -146,13 +146,13 @@ class Console:
             _write_at_once(self._errors, data)
 
     def _shows_colour(self, descriptor: int) -> bool:
-        """Only a terminal that can, and a user who has not refused (no-color.org)."""
+        """Only on a terminal that can, unless the user refuses it (no-color.org)."""
         is_refused = bool(self._environment.get("NO_COLOR")) or self._environment.get("TERM") == "dumb"
         return os.isatty(descriptor) and not is_refused
 
 
 def _write_at_once(descriptor: int, data: bytes) -> None:
-    """Write what can be written without waiting; nobody is left who could be told that it cannot."""
+    """Write what can be written without waiting; a failure cannot be reported any more."""
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     with suppress(OSError):

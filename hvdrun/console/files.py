@@ -14,15 +14,14 @@ from rendezvous.wire.orders import OutputStream
 class OutputFiles:
     """The folders `rank.<r>`, each with `stdout` and `stderr`; the rank has leading zeros, so that names sort.
 
-    A line has the mark that it has on the console. It goes to the rank that its worker has when the line is complete:
-    in an elastic job a rank's file has what each worker of that rank has said, one after the other. A job writes its
-    files anew.
+    A line has the same mark as on the console. It goes to the rank that its worker has when the line is complete: in an
+    elastic job the file of a rank has the output of each worker that had this rank. A job overwrites the files.
 
     Args:
         folder: what holds the folders.
-        size: how many ranks there are, or may be; a rank beyond gets its files when it says something.
+        size: how many ranks there may be; the files of a higher rank are created when it writes.
         marks: what stands before each line.
-        writer: writes; one of its own unless given.
+        writer: a new one unless given.
     """
 
     def __init__(self, folder: Path, size: int, marks: Marks, writer: Writer | None = None) -> None:
@@ -35,10 +34,10 @@ class OutputFiles:
         self._failed: dict[Path, OSError] = {}
 
     def create(self, ranks: int) -> None:
-        """Make the files of the first ranks, empty.
+        """Create the empty files of the first ranks.
 
         Raises:
-            LaunchError: they cannot be made.
+            LaunchError: they cannot be created.
         """
         for rank in range(ranks):
             for stream in OutputStream:
@@ -57,23 +56,23 @@ class OutputFiles:
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
-        """A worker has ended: write its last line where it was not complete."""
+        """A worker has ended: write its last line, if it was not complete."""
         for stream in OutputStream:
             self._put(self._ranks.get(worker, 0), stream, self._marker.finish(worker, stream))
 
     def forget(self, worker: Worker) -> None:
-        """Another one has taken this worker's place."""
+        """Drop a worker that another one has replaced."""
         self._marker.forget(worker)
         self._ranks.pop(worker, None)
 
     def call_when_failing(
         self, callback: Callable[[Path, OSError], None], fail: Callable[[BaseException], None]
     ) -> None:
-        """Ask to be told, in the running event loop, of a file that cannot be written, and of an unexpected error."""
+        """Call back, in the running event loop, for a file that cannot be written, and for an unexpected error."""
         self._writer.call_when_failing(lambda descriptor, error: callback(self._find(descriptor), error), fail)
 
     def list_lost(self) -> Iterator[tuple[Path, OSError]]:
-        """The files that lack something, and why."""
+        """The files of which a part is lost, and why."""
         yield from self._failed.items()
         for (rank, stream), descriptor in self._descriptors.items():
             if (error := self._writer.lost_by(descriptor)) is not None:

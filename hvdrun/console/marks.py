@@ -99,9 +99,9 @@ def _read_local_clock() -> datetime:
 
 
 class OutputMarker:
-    """Turns the workers' bytes into marked lines, without writing them, and remembers each worker's last lines.
+    """Turns the bytes of workers into marked lines, without writing them, and keeps the last lines of each worker.
 
-    A worker's rank may change with each generation: a line has the one that its worker had when it was completed.
+    The rank of a worker may change with each generation: a line has the rank at the time when it was complete.
 
     Args:
         marks: what stands before each line.
@@ -127,16 +127,16 @@ class OutputMarker:
         self._max_line_bytes = max_line_bytes
         self._splitters: dict[Source, LineSplitter] = {}
         self._tails: dict[Source, Tail] = {}
-        self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
-        self._bar: Source | None = None  # whose progress bar the cursor stands on
-        self._begun: dict[Source, int] = {}  # how much of an unfinished line is shown
-        self._open: Source | None = None  # behind whose unfinished line the cursor stands
+        self._ranks: dict[Worker, int] = {}  # of workers with a splitter, the last known rank
+        self._bar: Source | None = None  # whose progress bar the cursor is on
+        self._begun: dict[Source, int] = {}  # how many bytes of an incomplete line are shown
+        self._open: Source | None = None  # behind whose incomplete line the cursor is
         self._numbers = count()
         self._filters: dict[Source, InterruptFilter] = {}
         self._hides_interrupts = False
 
     def hide_interrupts(self) -> None:
-        """From now on tracebacks of KeyboardInterrupt on standard error are left out."""
+        """Leave tracebacks of KeyboardInterrupt on standard error out from now on."""
         self._hides_interrupts = True
 
     def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
@@ -149,12 +149,12 @@ class OutputMarker:
         return self._mark(source, self._hide(source, splitter.feed(data)))
 
     def waits(self, worker: Worker, stream: OutputStream) -> bool:
-        """A line has begun that `flush` would show."""
+        """`flush` would show an incomplete line."""
         splitter = self._splitters.get(Source(worker, stream))
         return stream in self._terminals and splitter is not None and splitter.is_inside_a_line
 
     def flush(self, worker: Worker, stream: OutputStream) -> bytes:
-        """Return what has come of a line on a terminal that has no end yet, and was not shown; marked, if it is new."""
+        """Return the new bytes of an incomplete line on a terminal; marked, if none were shown yet."""
         if not self.waits(worker, stream):
             return b""
         source = Source(worker, stream)
@@ -163,7 +163,7 @@ class OutputMarker:
         return self._show(source, text[begun:]) if len(text) > begun else b""
 
     def note_typed_line(self) -> None:
-        """What was typed has ended the line on the terminal."""
+        """The user has typed a line, which has ended the one on the terminal."""
         self._open = None
 
     def finish(self, worker: Worker, stream: OutputStream) -> bytes:
@@ -182,7 +182,7 @@ class OutputMarker:
         return tuple(sorted(workers, key=lambda worker: (self._ranks[worker], worker)))
 
     def forget(self, worker: Worker) -> None:
-        """Nobody will ask what this one wrote, nor will it write any more."""
+        """Drop a worker that writes no more, and its last lines."""
         self._ranks.pop(worker, None)
         for stream in OutputStream:
             self._splitters.pop(Source(worker, stream), None)

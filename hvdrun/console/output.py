@@ -1,6 +1,6 @@
-"""Shows the workers' output: whole lines, each with its mark, bytes otherwise untouched.
+"""Prints the output of the workers: whole lines, each with its mark, and bytes otherwise unchanged.
 
-On a terminal a line that has begun (a prompt, a row of dots) is shown soon, though its end has not come.
+On a terminal an incomplete line (a prompt, a row of dots) is shown after a moment.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from rendezvous.core.model import Worker
 from rendezvous.wire.orders import OutputStream
 
 PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
-_LOOK_SECONDS = 0.002  # between two looks whether the writer has written
+_LOOK_SECONDS = 0.002  # between two checks whether the writer has written
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
 
 
 class Copy(Protocol):
-    """What gets the workers' output too, as `OutputFiles` does; the methods are those of `OutputPrinter`."""
+    """Gets the output of the workers too, as `OutputFiles` does; the methods are those of `OutputPrinter`."""
 
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Take the next bytes of a worker's stream."""
@@ -36,7 +36,7 @@ class Copy(Protocol):
 
 
 class OutputPrinter:
-    """Writes marked output to hvdrun's own streams; a status line, where there is one, goes away for it."""
+    """Writes marked output to the streams of hvdrun, and erases the status line before."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class OutputPrinter:
         self._copy: Copy | None = None
 
     def copy_to(self, copy: Copy) -> None:
-        """Give it all that comes from now on as well."""
+        """Copy all output from now on."""
         self._copy = copy
 
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
-        """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind.
+        """Print the bytes of a worker when their lines are complete; waits while the reader of the output is behind.
 
         On a terminal the beginning of a line is shown after PARTIAL_LINE_SECONDS.
         """
@@ -71,7 +71,7 @@ class OutputPrinter:
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
-        """A worker has ended and all its output was given: show its last line where it was not complete."""
+        """A worker has ended, and this was all its output: print its last line, if it was not complete."""
         if self._copy is not None:
             self._copy.finish(worker)
         for stream in OutputStream:
@@ -79,7 +79,7 @@ class OutputPrinter:
             self._put(stream, self._marker.finish(worker, stream))
 
     async def finish_task(self, worker: Worker) -> None:
-        """A worker has said all that belongs to a task: return when it is written. Its last lines begin anew."""
+        """The output of a worker for one task is complete: return when it is written, and drop its last lines."""
         self.forget(worker)
         while self._writer.is_behind:  # noqa: ASYNC110 - the writer is a thread
             await asyncio.sleep(_LOOK_SECONDS)
@@ -89,12 +89,12 @@ class OutputPrinter:
         self._marker.note_typed_line()
 
     def finish_all(self) -> None:
-        """All workers have ended and all output was given; lowest rank first."""
+        """All workers have ended, and this was all their output: `finish` each, lowest rank first."""
         for worker in self._marker.list_unfinished():
             self.finish(worker)
 
     def forget(self, worker: Worker) -> None:
-        """What follows is another's, or belongs to another task: show what is left of it, and do not remember it."""
+        """Finish and drop a worker: what follows is the output of another worker or task."""
         self.finish(worker)
         self._marker.forget(worker)
         if self._copy is not None:
@@ -107,10 +107,10 @@ class OutputPrinter:
     def call_when_failing(
         self, callback: Callable[[OutputStream, OSError], None], fail: Callable[[BaseException], None]
     ) -> None:
-        """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written.
+        """Call back, in the running event loop, when a stream of hvdrun cannot be written.
 
         With BrokenPipeError its reader has gone, as with `hvdrun ... | head`; what the workers write there is dropped.
-        `fail` is told of an unexpected error, which ends all writing.
+        `fail` takes an unexpected error, which ends all writing.
         """
         streams = {descriptor: stream for stream, descriptor in self._descriptors.items()}
         self._writer.call_when_failing(lambda descriptor, error: callback(streams[descriptor], error), fail)

@@ -1,4 +1,4 @@
-"""The first-cause page: what a person reads after a job has failed. Short, and complete enough to act on."""
+"""The page that hvdrun prints after a job has failed: the first cause, and what to do."""
 
 import re
 import signal
@@ -40,11 +40,11 @@ class Tone(Enum):
 class Page:
     """Why a job failed.
 
-    rank, host, slot: of the worker that failed first; None where no single worker did.
-    returncode: of that worker, as waitpid tells it: its exit code, or -n for signal n.
-    reason: one sentence, for what the numbers do not tell; "" when they tell all.
+    rank, host, slot: of the worker that failed first; None if no single worker did.
+    returncode: of that worker, as waitpid reports it: its exit code, or -n for signal n.
+    reason: one sentence, if the numbers do not say enough; else "".
     seconds: from the job's start to the failure.
-    last_lines: what that worker wrote last.
+    last_lines: the last output of that worker.
     ended_ranks: the workers that were ended because of it.
     notes: more sentences, each a line.
     """
@@ -136,12 +136,12 @@ def describe_seconds(seconds: float) -> str:
 
 
 def strip_controls(text: str) -> str:
-    """Text without escape sequences and control characters, which must not act on the reader's terminal again."""
+    """Text without escape sequences and control characters, which would act on the terminal."""
     return _CONTROLS.sub("", text)
 
 
 def _head(page: Page) -> str:
-    """The first line: who, how, when."""
+    """The first line: which rank failed, when and how."""
     when = "" if page.seconds is None else f" after {describe_seconds(page.seconds)}"
     if page.rank is None:
         return (strip_controls(page.reason).rstrip(".") or "the job failed") + (f",{when}" if when else "")

@@ -1,4 +1,4 @@
-"""The live line of a start: while one takes long, a person at a terminal sees how far it has come."""
+"""The status line of a terminal, and the progress of a long start on it."""
 
 import asyncio
 import importlib
@@ -15,7 +15,7 @@ from hvdrun.spec.hosts import count_slots
 from rendezvous.core.lifecycle import Phase
 from rendezvous.core.state import State
 
-PATIENCE_SECONDS = 1.0  # a shorter start needs no word
+PATIENCE_SECONDS = 1.0  # a shorter start shows no progress
 PERIOD_SECONDS = 0.25
 _ERASE = b"\r\x1b[K"
 _USUAL_COLUMNS = 80
@@ -23,9 +23,9 @@ _USUAL_COLUMNS = 80
 
 @dataclass(frozen=True, slots=True)
 class StartProgress:
-    """How far a start has come: the hosts whose agent has reported, the workers that have joined, each of how many.
+    """The progress of a start: the hosts whose agent has reported, the workers that have joined, each of how many.
 
-    offered: how many slots there are, while more are waited for; None when there are enough.
+    offered: how many slots there are, while the job waits for more; None if there are enough.
     """
 
     connected: int
@@ -35,7 +35,7 @@ class StartProgress:
     offered: int | None = None
 
     def describe(self, seconds: float) -> str:
-        """In words, for a start that has taken so long."""
+        """The progress in words, after so many seconds."""
         if self.offered is not None:
             return f"waiting for hosts: {self.offered} of {count_slots(self.workers)}, {describe_seconds(seconds)}"
         return (
@@ -45,7 +45,7 @@ class StartProgress:
 
 
 def measure_start(state: State) -> StartProgress | None:
-    """How far a job's start has come; None when it is over, or can never be complete."""
+    """The progress of the start of a job; None when the start is over, or can never be complete."""
     if state.phase is not Phase.FORMING or state.generation is not None or state.ended:
         return None
     if state.policy.is_elastic and not state.placement:
@@ -55,9 +55,9 @@ def measure_start(state: State) -> StartProgress | None:
 
 
 class StatusLine:
-    """The line at the end of one terminal.
+    """A line at the end of a terminal, redrawn in place, and erased before anything else is written.
 
-    writer: what everything that reaches the terminal goes through.
+    writer: writes everything that the terminal shows.
     """
 
     def __init__(self, writer: Writer, descriptor: int) -> None:
@@ -66,9 +66,9 @@ class StatusLine:
         self._is_shown = False
 
     def show(self, render: Callable[[int], str]) -> None:
-        """Draw the line in place of the former; `render` makes it, no longer than so many columns.
+        """Replace the line; `render` takes the width of the terminal.
 
-        Nothing is drawn behind what the terminal has not taken yet, nor while another program has its foreground.
+        Nothing is drawn while output waits for the terminal, or while another program has the foreground.
         """
         if self._writer.is_behind or not _has_foreground(self._descriptor):
             return
@@ -85,20 +85,20 @@ class StatusLine:
 
 
 def _has_foreground(descriptor: int) -> bool:
-    """Whether this process may draw there: behind a shell's `&` it would draw into what the user types."""
+    """This process may draw there; after `&` in a shell it would draw into what the user types."""
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # nobody's shell runs on this terminal, or not ours
+    except OSError:  # this terminal is not the controlling terminal of this process
         return True
 
 
 class StartLine:
-    """Shows the line from when a start has become long until its end, or until `close`.
+    """Shows the progress of a long start until its end, or until `close`.
 
-    status: where it is shown; None for nowhere: then nothing is done at all.
-    look: how far the start has come; None when it is over.
-    limit_seconds: how long it is shown while nobody joins: plain programs never do.
-    coloured: whether the terminal is to show colours.
+    status: the line; None for none: then this does nothing.
+    look: the progress of the start; None when it is over.
+    limit_seconds: how long it is shown while no worker joins: plain programs never do.
+    coloured: whether the terminal shows colours.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class StartLine:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, tasks: asyncio.TaskGroup | asyncio.AbstractEventLoop, started: float) -> None:
-        """Begin to look; `started` is when the start began, by the clock."""
+        """Start to look; `started` is when the start of the job began, by the clock."""
         if self._status is not None:
             self._task = tasks.create_task(self._run(self._status, started), name="show the start")
 
     def close(self) -> None:
-        """Look no further, and leave nothing on the terminal; may be called again."""
+        """Stop, and erase the line; may be called again."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

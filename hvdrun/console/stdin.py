@@ -10,9 +10,9 @@ _PIECE_BYTES = 64 * 1024
 
 
 class StdinReader:
-    """Reads a piece whenever one is asked for, in a thread, since a file or a terminal may not be waited for otherwise.
+    """Reads a piece on request, in a thread, because reading a file or a terminal blocks.
 
-    send: gets each piece, in the event loop; an empty one is the end.
+    send: takes each piece, in the event loop; an empty one is the end.
     """
 
     def __init__(self, send: Callable[[bytes], None], descriptor: int = 0) -> None:
@@ -21,11 +21,11 @@ class StdinReader:
         self._asked = asyncio.Semaphore(0)
 
     def ask(self) -> None:
-        """Want the next piece."""
+        """Request the next piece."""
         self._asked.release()
 
     async def run(self) -> None:
-        """Read to the end of input. When this is cancelled, a read from a terminal stays under way in its thread."""
+        """Read to the end of input. When this is cancelled, the thread may still wait for a terminal."""
         data = b"some"
         while data:
             await self._asked.acquire()
@@ -35,5 +35,5 @@ class StdinReader:
     def _read(self) -> bytes:
         try:
             return os.read(self._descriptor, _PIECE_BYTES)
-        except OSError:  # a terminal that has gone, a closed descriptor: the end of input
+        except OSError:  # a terminal that was closed, a closed descriptor: the end of input
             return b""

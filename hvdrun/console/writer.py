@@ -1,7 +1,7 @@
-"""Writes bytes to file descriptors from a thread of its own, so that a reader who pauses never stops the event loop.
+"""Writes bytes to file descriptors in a thread, so that a reader that pauses never blocks the event loop.
 
-A terminal or pipe may block for as long as its reader likes. The loop puts bytes in without waiting and awaits `drain`
-to be held back; the thread waits in `poll`, where `end` can reach it.
+A terminal or a pipe may block without a limit. The event loop queues bytes without waiting, and awaits `drain` for back
+pressure. The thread waits in `poll`, where `end` can wake it.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from contextlib import suppress
 
 CAPACITY_BYTES = 1024 * 1024
-_BLOCK_BYTES = select.PIPE_BUF  # so much a pipe that polls as writable takes without blocking
+_BLOCK_BYTES = select.PIPE_BUF  # a pipe that polls as writable takes as much without blocking
 _JOIN_SECONDS = 1.0
-FULL_SECONDS = 5.0  # for which a full disk is waited for
+FULL_SECONDS = 5.0  # to wait for a full disk
 _RETRY_SECONDS = 0.2
 
 
 def is_passing(error: OSError) -> bool:
-    """Somebody may mend it while the job runs: a full disk."""
+    """The error may pass while the job runs: the disk is full."""
     return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -51,16 +51,16 @@ class Writer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
         self._on_failure: Callable[[int, OSError], None] | None = None
-        self._fault: BaseException | None = None  # which has ended the thread
+        self._fault: BaseException | None = None  # the error that has ended the thread
         self._fail: Callable[[BaseException], None] | None = None
 
     def call_when_failing(
         self, callback: Callable[[int, OSError], None], fail: Callable[[BaseException], None]
     ) -> None:
-        """Ask to be told, in the running event loop, of each descriptor that cannot be written.
+        """Call back, in the running event loop, for each descriptor that cannot be written.
 
-        The error says why; BrokenPipeError: the reader has gone, as with `| head`. A full disk is told once more
-        when it has taken something in between. `fail` is told of an unexpected error, after which nothing is taken.
+        The error says why; BrokenPipeError: the reader has gone, as with `| head`. A full disk is reported again after
+        it has taken something. `fail` takes an unexpected error, which ends all writing.
         """
         with self._changed:
             self._loop = asyncio.get_running_loop()
@@ -73,12 +73,12 @@ class Writer:
                 self._call_in_loop(callback, descriptor, error)
 
     def closed_by(self, descriptor: int) -> OSError | None:
-        """Why a descriptor cannot be written any more; None while it can."""
+        """Why a descriptor cannot be written any more; None if it can."""
         with self._changed:
             return self._closed_by.get(descriptor)
 
     def lost_by(self, descriptor: int) -> OSError | None:
-        """Why something that was put here could not be written; None while all was, or waits."""
+        """Why bytes for this descriptor are lost; None if none are."""
         with self._changed:
             return self._lost.get(descriptor)
 
@@ -89,9 +89,9 @@ class Writer:
             return self._queued_bytes > 0
 
     def put(self, descriptor: int, data: bytes) -> bool:
-        """Queue bytes, without waiting; False when the writer has ended and does not take them.
+        """Queue bytes, without waiting; False if the writer has ended.
 
-        What goes to a descriptor that cannot be written any more is dropped.
+        Bytes for a descriptor that cannot be written any more are dropped.
         """
         with self._changed:
             if self._is_ending:
@@ -103,7 +103,7 @@ class Writer:
             self._queued_bytes += len(data)
             if self._thread is None:
                 self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-                # A daemon, since a write that blocks against poll's promise must not keep the process from ending.
+                # A daemon, because a write may block though poll has promised otherwise, and the process must end.
                 self._thread = threading.Thread(target=self._run, args=(self._wake,), name="output", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
@@ -168,7 +168,7 @@ class Writer:
                 self._release_waiting()
 
     def _take(self) -> list[tuple[int, bytes]]:
-        """All that is queued, once there is something; what follows each other to one descriptor is joined."""
+        """Wait for bytes, and take all that are queued; consecutive ones for one descriptor are joined."""
         with self._changed:
             while not self._queue and not self._is_ending:
                 self._changed.wait()
@@ -193,7 +193,7 @@ class Writer:
                 return False
             try:
                 written = os.write(descriptor, rest[:_BLOCK_BYTES])
-            except BlockingIOError:  # somebody else, sharing the terminal, made it non-blocking
+            except BlockingIOError:  # another program on this terminal has made it non-blocking
                 continue
             except OSError as error:
                 if not self._may_retry(descriptor, error):
@@ -236,5 +236,5 @@ class Writer:
 
     def _call_in_loop(self, function: Callable[..., object], *arguments: object) -> None:
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended: nobody waits in it
+            with suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(function, *arguments)

@@ -1,4 +1,4 @@
-"""What an agent is told of the job that it is to serve."""
+"""The configuration of the agents of a job."""
 
 import math
 import os
@@ -21,7 +21,7 @@ class AgentConfig:
     """Writes the Begin of each host of a job.
 
     authority: issues each agent's credential.
-    tell: takes sentences for whoever asked hvdrun to be verbose.
+    verbose: prints a sentence with -v.
     own: the environment of hvdrun.
     """
 
@@ -30,19 +30,19 @@ class AgentConfig:
         spec: JobSpec,
         job: str,
         authority: "Authority",
-        tell: Callable[[str], None],
+        verbose: Callable[[str], None],
         own: Mapping[bytes, bytes] = os.environb,
     ) -> None:
         self._spec = spec
         self._job = job
         self._authority = authority
-        self._tell = tell
+        self._verbose = verbose
         self._own = own
         self._workers: Mapping[str, int]
         self.update(spec)
 
     def update(self, spec: JobSpec) -> None:
-        """The job has other hosts from now on."""
+        """The hosts of the job have changed."""
         self._spec = spec
         if spec.is_elastic:
             self._workers = {host.name: host.slots for host in spec.workers.hosts}
@@ -50,14 +50,14 @@ class AgentConfig:
             self._workers = Counter(slot.host for slot in spec.place())
 
     def write(self, host: str, route: Route, master: Endpoint | None, number: int = 1) -> Begin:
-        """What the agent of this host needs to know.
+        """The configuration of the agent of this host.
 
         Args:
             host: its name in the job.
-            route: its ways.
-            master: where rank 0 may open a store; None has the host reserve a port for it, in a static job.
-            number: which agent of this host it is, counted from 1. Each has an identity of its own: what is left of one
-                that was cut off, and comes back, must not be taken for the other's.
+            route: its addresses.
+            master: where rank 0 may open a store; with None the host of a static job reserves a port for it.
+            number: which agent of this host it is, from 1. Each has its own identity, so that an agent that was cut off
+                and comes back is not taken for its successor.
         """
         spec = self._spec
         return Begin(
@@ -89,7 +89,7 @@ class AgentConfig:
             forwarded=spec.variables,
         )
         if workers > 1 and THREADS not in self._own and THREADS not in spec.workers.forwarded:
-            self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
+            self._verbose(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
         if not spec.is_elastic:
             named = torch_host_environment(self._workers, host)
             environment |= {os.fsencode(name): os.fsencode(value) for name, value in named.items()}

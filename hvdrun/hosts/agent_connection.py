@@ -1,4 +1,4 @@
-"""One agent as its launcher has it, from its start to the last that comes from it."""
+"""The connection of the launcher to one agent, from its start to its last message."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,11 +13,11 @@ from rendezvous.wire.orders import Addresses, AgentMessage, Begin, Hello, Hold, 
 
 
 class AgentConnection:
-    """The way to one agent, the orders it has not had yet, and what it tells.
+    """The connection to one agent, the orders that wait for its configuration, and its messages.
 
-    tasks: listen to the agent.
-    show: takes what the agent tells, and holds its host back while the reader is behind.
-    lose: is told how the agent has ended, if that was before it was released.
+    tasks: receive the messages.
+    show: takes each message, and blocks the host while the reader of the output is behind.
+    lose: takes how the agent has stopped, if that was before it was released.
     """
 
     def __init__(
@@ -29,13 +29,13 @@ class AgentConnection:
         lose: Callable[["AgentConnection", str], None],
     ) -> None:
         self.host = host
-        self.pieces = 0  # of output, so far
-        self.showing = 0  # of them, now being shown
+        self.pieces = 0  # messages, so far
+        self.showing = 0  # messages that `show` handles now
         self._transport = transport
         self._tasks = tasks
         self._show = show
         self._lose = lose
-        self._early: list[Launch | Terminate] | None = []  # None once the agent has been told of the job
+        self._early: list[Launch | Terminate] | None = []  # None once the agent has its configuration
         self._answers: asyncio.Queue[AgentMessage | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -49,21 +49,21 @@ class AgentConnection:
 
     @property
     def has_begun(self) -> bool:
-        """The agent has been told of the job."""
+        """The agent has its configuration."""
         return self._early is None
 
     @property
     def listening(self) -> asyncio.Task[None] | None:
-        """Done once nothing more comes from the agent; None before it was started."""
+        """Done once the agent sends nothing more; None before it was started."""
         return self._listening
 
     async def open(self) -> None:
-        """Start the agent, and listen to it from then on.
+        """Start the agent, and receive its messages from then on.
 
         Raises:
             LaunchError: it cannot be started.
         """
-        # A task of its own, so that `close` can cancel it and wait until it has ended.
+        # A separate task, so that `close` can cancel it and wait until it has stopped.
         self._opening = asyncio.create_task(self._start(), name="open the way to an agent")
         await self._opening
         self._listening = self._tasks.create_task(self._listen(), name="listen to an agent")
@@ -73,14 +73,14 @@ class AgentConnection:
         self._transport.send(order)
 
     async def hear(self) -> AgentMessage:
-        """What the agent says next in answer to such an order, or of itself.
+        """Receive the next answer of the agent.
 
         Raises:
-            LaunchError: it has ended.
+            LaunchError: it has stopped.
         """
         answer = await self._answers.get()
         if isinstance(answer, str):
-            self._answers.put_nowait(answer)  # whoever asks again is told the same
+            self._answers.put_nowait(answer)  # a later call raises the same
             raise (HostLostError if self.has_begun else HostLostEarlyError)(self.host, answer)
         return answer
 
@@ -89,7 +89,7 @@ class AgentConnection:
         return await self._transport.tunnel(port)
 
     def begin(self, begin: Begin, *, held: bool, is_stopping: bool = False) -> None:
-        """Tell the agent of the job, with the orders that came before."""
+        """Send the configuration, and the orders that waited for it."""
         early, self._early = self._early or [], None
         for order in (begin, *early):
             self.send(order)
@@ -99,45 +99,45 @@ class AgentConnection:
             self.send(Stop())
 
     def order(self, effect: Launch | Terminate) -> None:
-        """Send an order about a worker, once the agent has been told of the job."""
+        """Send an order about a worker, now or after the configuration."""
         if self._early is None:
             self.send(effect)
         else:
             self._early.append(effect)
 
     def withdraw(self, worker: Worker) -> None:
-        """Forget the orders for a worker; of an agent that has not been told of the job."""
+        """Drop the orders for a worker, if the agent has no configuration yet."""
         self._early = [order for order in self._early or () if order.worker != worker]
 
     def hold(self, *, held: bool, patience_seconds: float | None) -> None:
-        """Tell the agent that this launcher's silence is no death, or that it speaks again.
+        """Tell the agent that this launcher is suspended, or has resumed.
 
-        patience_seconds: how long one that has not been told of the job may hear nothing; None: without a limit.
+        patience_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no limit.
         """
-        if self.has_begun:  # an agent that has not been told of the job is told then
+        if self.has_begun:  # another agent gets this with its configuration
             self.send(Hold(held))
         elif patience_seconds is not None:
             self.send(Wait(None if held else patience_seconds))
 
     def release(self, exit_code: int) -> None:
-        """Let the agent go; its end is no loss any more.
+        """Release the agent; its end is not a loss any more.
 
-        exit_code: what it ends with, if it has come by itself.
+        exit_code: of an agent that has joined by itself.
         """
         self._is_released = True
         self.send(Release(exit_code))
 
     def abandon(self) -> None:
-        """Give the agent up, without waiting; its end is no loss any more."""
+        """Kill the agent, without waiting; its end is not a loss any more."""
         self._is_released = True
         self._answers.put_nowait("it was given up")
         if self._abandoning is None:
             self._abandoning = self._tasks.create_task(self._transport.kill(), name="abandon an agent")
 
     async def close(self, *, abandons: bool = False) -> None:
-        """End the agent, if it has not ended, and wait for that.
+        """Stop the agent, and wait until it has stopped.
 
-        abandons: without waiting for what it clears away.
+        abandons: kill it, without waiting until it has stopped its workers.
         """
         self._is_released = True
         self._answers.put_nowait("the job needs it no more")
@@ -147,7 +147,7 @@ class AgentConnection:
                 await asyncio.wait({task})
         if self._abandoning is not None:
             await asyncio.wait({self._abandoning})
-            abandons |= self._abandoning.cancelled()  # since the job has ended
+            abandons |= self._abandoning.cancelled()  # because the job has ended
         if abandons:
             await self._transport.kill()
         await self._transport.close()
@@ -167,7 +167,7 @@ class AgentConnection:
                     await self._show(message)
                 finally:
                     self.showing -= 1
-                await asyncio.sleep(0)  # nothing above need have waited, and the agents' reports come through this loop
+                await asyncio.sleep(0)  # let the loop serve the reports of agents, if nothing above has waited
             how = await self._transport.wait()
         except WireError as error:
             how = str(error)

@@ -1,4 +1,4 @@
-"""Carries out what the core decides: orders to the agents of all hosts, and their workers' output back."""
+"""The agents of a job: orders to all hosts, and the output of their workers back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -12,18 +12,18 @@ from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire.orders import AgentMessage, Begin, Input, Order, Stop, Wait
 
-RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
+RELEASE_SECONDS = 10.0  # longer than a released agent needs to stop its workers
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost
-_SIGNS_PER_PATIENCE = 6
+_KEEPALIVES_PER_PATIENCE = 6
 
 
 class AgentPool:
     """The agents of one job, one per host at a time.
 
     tasks: end before `close` is called.
-    show: takes what an agent tells, and holds its host back while the reader is behind.
-    lose: is told of a host whose agent has ended before it was released, and how.
-    patience_seconds: how long an agent that has not been told of the job may hear nothing; None: without a limit.
+    show: takes each message of an agent, and blocks its host while the reader of the output is behind.
+    lose: takes the host of an agent that has stopped before it was released, and how it stopped.
+    patience_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no limit.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class AgentPool:
         self._lose = lose
         self._patience_seconds = patience_seconds
         self._connections: dict[str, AgentConnection] = {}
-        self._leaving: set[AgentConnection] = set()  # of this job no more, and being closed
-        self._encouraging: asyncio.Task[None] | None = None
+        self._leaving: set[AgentConnection] = set()  # no longer of this job, and being closed
+        self._keeping_alive: asyncio.Task[None] | None = None
         self._held = False
         self._is_stopping = False
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts that have an agent, or are to have one, in the order in which they came."""
+        """The hosts whose agent was added, in that order."""
         return tuple(self._connections)
 
     def is_open(self, host: str) -> bool:
@@ -53,34 +53,34 @@ class AgentPool:
         return host in self._connections and self._connections[host].is_open
 
     def has_begun(self, host: str) -> bool:
-        """The host's agent has been told of the job."""
+        """The host's agent has its configuration."""
         return host in self._connections and self._connections[host].has_begun
 
     def add(self, host: str, transport: Transport) -> None:
-        """Have an agent on this host, which has none; it is started by `open`."""
+        """Add the agent of a host that has none; `open` starts it."""
         self._connections[host] = AgentConnection(host, transport, self._tasks, self._show, self._note_end)
 
     async def open(self, host: str) -> None:
-        """Start one agent, and listen to it from then on.
+        """Start an agent, and receive its messages from then on.
 
         Raises:
             LaunchError: it could not be started.
         """
-        if self._patience_seconds is not None and (self._encouraging is None or self._encouraging.done()):
-            waiting = self._encourage(self._patience_seconds)
-            self._encouraging = self._tasks.create_task(waiting, name="keep waiting agents alive")
+        if self._patience_seconds is not None and (self._keeping_alive is None or self._keeping_alive.done()):
+            waiting = self._keep_alive(self._patience_seconds)
+            self._keeping_alive = self._tasks.create_task(waiting, name="keep waiting agents alive")
         await self._connections[host].open()
 
     def send(self, host: str, order: Order) -> None:
-        """Send an order that has no worker; to a host that the job has left it is lost."""
+        """Send an order that is about no worker; without an effect if the job has left the host."""
         if host in self._connections:
             self._connections[host].send(order)
 
     async def hear(self, host: str) -> AgentMessage:
-        """What a host's agent says next in answer to such an order, or of itself.
+        """Receive the next answer of a host's agent.
 
         Raises:
-            LaunchError: it has ended, or the job has left it.
+            LaunchError: it has stopped, or the job has left the host.
         """
         return await self._find(host).hear()
 
@@ -93,19 +93,19 @@ class AgentPool:
         return await self._find(host).tunnel(port)
 
     def begin(self, host: str, begin: Begin) -> None:
-        """Tell a host's agent of the job, with the orders that came before."""
+        """Send an agent its configuration, and the orders that waited for it."""
         self._connections[host].begin(begin, held=self._held, is_stopping=self._is_stopping)
 
     def order(self, effect: Launch | Terminate) -> None:
-        """Send an order to the agent of the worker's host, once that has been told of the job."""
+        """Send an order to the agent of the worker's host, now or after the configuration."""
         self._connections[effect.worker.slot.host].order(effect)
 
     def withdraw(self, worker: Worker) -> None:
-        """Forget the orders for a worker on a host whose agent has not been told of the job."""
+        """Drop the orders for a worker, if the agent of its host has no configuration yet."""
         self._connections[worker.slot.host].withdraw(worker)
 
     def hold(self, *, held: bool) -> None:
-        """Tell all agents that this launcher's silence is no death, or that it speaks again."""
+        """Tell all agents that this launcher is suspended, or has resumed."""
         self._held = held
         for connection in self._connections.values():
             connection.hold(held=held, patience_seconds=self._patience_seconds)
@@ -122,24 +122,24 @@ class AgentPool:
         self.send(host, Input(data))
 
     def abandon(self, host: str) -> None:
-        """Give up a host that is lost, without waiting; another agent may be started there."""
+        """Kill the agent of a lost host, without waiting; another one may be started there."""
         connection = self._connections.pop(host)
         connection.abandon()
         self._close_later(connection, drains=False)
 
     def retire(self, host: str) -> None:
-        """Let the agent of a host go that the job leaves, without waiting; another may be started there."""
+        """Release the agent of a host that the job leaves, without waiting; another one may be started there."""
         connection = self._connections.pop(host)
         connection.release(TEMPORARY_FAILURE)
         self._close_later(connection, drains=True)
 
     async def release(self, is_lost: Callable[[str], bool] = lambda _: False, exit_code: int = 0) -> None:
-        """Let all agents go, and return when what their workers have written has been shown.
+        """Release all agents, and return when the output of their workers has been printed.
+
+        This waits for a reader of the output that pauses, up to RELEASE_SECONDS for an agent that sends nothing, and
+        not for a host that is lost.
 
         exit_code: the job's.
-
-        A reader that pauses is waited for; an agent that stays silent is not, beyond RELEASE_SECONDS; and a host that
-        is lost is abandoned.
         """
         connections = tuple(self._connections.values())
         for connection in connections:
@@ -147,10 +147,10 @@ class AgentPool:
         await _drain(connections, is_lost)
 
     async def close(self) -> None:
-        """End every agent that is left, and wait for its end.
+        """Stop every agent that is left, and wait until it has stopped.
 
         Raises:
-            Exception: one cannot be ended; the others have been.
+            Exception: one cannot be stopped; the others were.
         """
         left = [connection.close() for connection in self._connections.values()]
         leaving = [connection.close(abandons=True) for connection in self._leaving]
@@ -177,17 +177,17 @@ class AgentPool:
         await connection.close()
         self._leaving.discard(connection)
 
-    async def _encourage(self, patience_seconds: float) -> None:
-        """Tell the agents that have not been told of the job, again and again, that this launcher is there."""
+    async def _keep_alive(self, patience_seconds: float) -> None:
+        """Send keepalives to the agents that have no configuration yet."""
         while waiting := [connection for connection in self._connections.values() if not connection.has_begun]:
             for connection in waiting:
                 if connection.is_open and not self._held:
                     connection.send(Wait(patience_seconds))
-            await asyncio.sleep(patience_seconds / _SIGNS_PER_PATIENCE)
+            await asyncio.sleep(patience_seconds / _KEEPALIVES_PER_PATIENCE)
 
 
 async def _drain(connections: Collection[AgentConnection], is_lost: Callable[[str], bool]) -> None:
-    """Wait until all that comes from released agents has been shown; see `AgentPool.release`."""
+    """Wait until the last message of released agents has been handled; see `AgentPool.release`."""
     waiting = {connection.listening for connection in connections if connection.listening is not None}
     pieces, patience_seconds = sum(connection.pieces for connection in connections), RELEASE_SECONDS
     while waiting:

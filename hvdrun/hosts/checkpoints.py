@@ -1,4 +1,4 @@
-"""One job at a time uses a folder of checkpoints: its launcher holds a lock there, which no kill leaves behind."""
+"""One job at a time uses a folder of checkpoints: its launcher holds a file lock, which ends with the process."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _LOCK = ".hvdrun.lock"
 
 
 class CheckpointsInUseError(LaunchError):
-    """Another job uses the folder; once that has ended, this one may begin.
+    """Another job uses the folder.
 
     Cause: Another job writes to the folder of `--checkpoint`.
     Remedy: Wait for the other job, name another folder, or remove the lock where no job runs.
@@ -31,9 +31,9 @@ class CheckpointsInUseError(LaunchError):
 
 @contextmanager
 def hold_checkpoints(folder: Path | None) -> Iterator[None]:
-    """Be the one job that uses this folder; None for no folder.
+    """Lock this folder for one job; None for no folder.
 
-    Nothing is held where this machine does not have it, or may not write there, and where files cannot be locked.
+    Without an effect if this machine lacks the folder, cannot write there, or cannot lock files.
 
     Raises:
         CheckpointsInUseError: another job uses it.
@@ -61,11 +61,11 @@ def hold_checkpoints(folder: Path | None) -> Iterator[None]:
 
 
 def _take(lock: Path) -> BinaryIO:
-    """The file, locked.
+    """Open and lock the file.
 
     Raises:
-        BlockingIOError: it is another's.
-        OSError: it cannot be made, or cannot be locked.
+        BlockingIOError: another job holds the lock.
+        OSError: the file cannot be created, or cannot be locked.
     """
     while True:
         file = lock.open("ab")
@@ -73,7 +73,7 @@ def _take(lock: Path) -> BinaryIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
-                    return file  # and not one that has just been removed
+                    return file  # it has not been removed meanwhile
         except OSError:
             file.close()
             raise

@@ -1,6 +1,6 @@
-"""Which hosts a job's script names: asked about once a second; the last good answer stands.
+"""Polls the host discovery script once a second; the last good answer counts.
 
-Nobody waits long for names that no server knows: the other hosts are taken in without them.
+Hosts whose names no server knows do not delay the others.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import Host
 
 PERIOD_SECONDS = 1.0
-PATIENCE_SECONDS = 5.0  # with one answer, before a user is told who is waited for
+PATIENCE_SECONDS = 5.0  # before hvdrun prints that it waits for an answer
 LOOKUPS_AT_ONCE = 32  # a name that no server knows takes seconds
 LOOKUP_SECONDS = 1.0  # to wait for the names of one list
 
-TakeIn = Callable[[HostList, Callable[[str], bool], HostList | None], bool]
+AddHosts = Callable[[HostList, Callable[[str], bool], HostList | None], bool]
 
 
 class Discovery:
-    """Polls the script of one job; belongs to one event loop.
+    """Polls the script of one job, for one event loop.
 
-    notice: takes a sentence for every user.
+    notice: prints a sentence.
     """
 
     def __init__(self, spec: JobSpec, notice: Callable[[str], None]) -> None:
@@ -42,15 +42,15 @@ class Discovery:
         """The names that are being looked up."""
         return self._lookups.pending
 
-    async def run(self, take_in: TakeIn) -> None:
+    async def run(self, add_hosts: AddHosts) -> None:
         """Poll until cancelled.
 
         Args:
-            take_in: takes the hosts whose names have been looked up, what tells whether one of them is this machine,
-                and all that the script names, where that is news; whether the job can use them.
+            add_hosts: takes the hosts whose names have been looked up, a function that tells whether a host is this
+                machine, and the answer of the script, if it is new; returns whether the job can use the hosts.
 
         Raises:
-            HvdrunError: the script cannot be asked, or `take_in` has refused its first answer.
+            HvdrunError: the script cannot be run, or `add_hosts` has refused its first answer.
         """
         with open_script(self._spec) as script:
             async with self._tasks:
@@ -60,7 +60,7 @@ class Discovery:
                     found = await self._found.get()
                     news: HostList | None = found
                     while news is not None or (self._lookups.pending and self._found.empty()):
-                        if not take_in(await self._lookups.find_known(found), self._lookups.is_local, news):
+                        if not add_hosts(await self._lookups.find_known(found), self._lookups.is_local, news):
                             break
                         news = None
 
@@ -98,24 +98,24 @@ def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[st
 
 
 class Source(Protocol):
-    """Who knows the hosts (`hvdrun.hosts.discovery_script.DiscoveryScript`)."""
+    """Answers which hosts there are, as `hvdrun.hosts.discovery_script.DiscoveryScript` does."""
 
     async def ask(self) -> HostList:
         """The hosts there are now.
 
         Raises:
-            DiscoveryFailedError: nobody knows.
+            DiscoveryFailedError: there is no answer.
         """
 
     def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
-        """What to raise where there is no use in asking again."""
+        """The error to raise if another try cannot help."""
 
 
 class DiscoveryPoller:
-    """Asks one source again and again; belongs to one event loop.
+    """Polls one source, for one event loop.
 
-    found: takes each answer that is not the one before.
-    complain: takes a sentence when the answers begin to fail or to be slow, fail in another way, or come again.
+    found: takes each answer that differs from the one before.
+    complain: prints a sentence when answers start to fail or to be slow, fail in another way, or come again.
     """
 
     def __init__(
@@ -133,15 +133,15 @@ class DiscoveryPoller:
         self._period_seconds = period_seconds
         self._patience_seconds = patience_seconds
         self._last: HostList | None = None
-        self._has_failed = False  # and that was told
-        self._kind = ""  # of the failure that was told last, and was the last word
-        self._is_slow = False  # the present answer, or the last
+        self._has_failed = False  # and that was printed
+        self._kind = ""  # of the failure that was printed last
+        self._is_slow = False  # the current answer, or the last one
 
     async def run(self) -> None:
-        """Look until cancelled.
+        """Poll until cancelled.
 
         Raises:
-            DiscoveryImpossibleError: the source cannot be asked at all, as its first answer shows.
+            DiscoveryImpossibleError: the first answer shows that the source cannot work.
         """
         is_first = True
         while True:
@@ -158,7 +158,7 @@ class DiscoveryPoller:
             await asyncio.sleep(max(0.0, began + self._period_seconds - time.monotonic()))
 
     async def _ask(self) -> HostList:
-        """The next answer; where it is slow, as the one before was not, that is told while it is waited for."""
+        """Wait for the next answer, and print when it is slow, unless the former one was slow too."""
         was_slow, self._is_slow = self._is_slow, False
         timer = asyncio.get_running_loop().call_later(self._patience_seconds, self._note_slowness, was_slow)
         try:
@@ -192,11 +192,9 @@ class DiscoveryPoller:
 
 
 class Lookups:
-    """Finds out which of many hosts are this machine, beside the loop; each name is looked up once.
+    """Finds out which hosts are this machine, in threads, for one event loop; each name is looked up once.
 
-    The names that were looked up, and those that are being; belongs to one event loop.
-
-    tasks: look them up.
+    tasks: own the lookups.
     """
 
     def __init__(self, tasks: BackgroundTasks) -> None:
@@ -211,11 +209,11 @@ class Lookups:
         return tuple(self._pending)
 
     def is_local(self, name: str) -> bool:
-        """This name, which was looked up, is this machine's."""
+        """This name, whose lookup is finished, is of this machine."""
         return self._found[name]
 
     async def find_known(self, listed: HostList) -> HostList:
-        """Those of the hosts whose names have been looked up; for the others' it waits, but not for long."""
+        """The hosts whose names have been looked up, after a short wait for the others."""
         for host in listed.hosts:
             if host.name not in self._found and host.name not in self._pending:
                 self._pending[host.name] = self._tasks.create_task(self._look_up(host.name), name="look up a host")

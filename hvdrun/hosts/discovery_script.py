@@ -1,4 +1,4 @@
-"""Asks the user's script which hosts there are: `--host-discovery-script`, a command of the shell."""
+"""Runs the host discovery script (`--host-discovery-script`), a shell command that prints the hosts."""
 
 import asyncio
 import asyncio.subprocess
@@ -15,16 +15,16 @@ from hvdrun.spec.command import find_directory
 from hvdrun.spec.hosts import MAX_HOSTFILE_BYTES, HostList, parse_discovered
 from hvdrun.spec.jobspec import JobSpec
 
-LIMIT_SECONDS = 30.0  # a script may ask a cluster's server; one that hangs must not be waited for without end
+LIMIT_SECONDS = 30.0  # a script may query a server of the cluster; one that hangs must end too
 _ERROR_BYTES = 64 * 1024
 _NONSENSE = "nonsense"
-_NEVER = (126, 127)  # the shell's own codes for what it cannot start, which the next second will not mend
+_NEVER = (126, 127)  # the shell's codes for a command that it cannot start; another try does not help
 
 
 class DiscoveryFailedError(Exception):
-    """The script did not say which hosts there are: half a sentence.
+    """The script has not printed the hosts; the message is half a sentence.
 
-    kind: the same for failures that differ only in what the script has printed, which may be new each second.
+    kind: equal for failures that differ only in the output of the script.
     is_hopeless: the shell cannot start it.
     """
 
@@ -47,12 +47,12 @@ class DiscoveryImpossibleError(UsageError):
 
 
 class DiscoveryScript:
-    """The script, which may be asked again and again, by one at a time; belongs to one event loop.
+    """Runs the script, once at a time, for one event loop.
 
-    command: as the user wrote it, for the shell.
+    command: a shell command, as the user has written it.
     slots_per_host: of a host that is named without slots.
     directory: where it runs.
-    watchdog: ends a run that is left when hvdrun is killed.
+    watchdog: kills the script if hvdrun is killed.
     limit_seconds: for one answer.
     """
 
@@ -72,7 +72,7 @@ class DiscoveryScript:
         self._limit_seconds = limit_seconds
 
     async def ask(self) -> HostList:
-        """The hosts there are now, one at least. Whatever the script has started is ended with it.
+        """Run the script, and return its hosts, at least one. All processes that it has started are killed.
 
         Raises:
             DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.
@@ -92,7 +92,7 @@ class DiscoveryScript:
         return self._understand(process.returncode or 0, output, errors)
 
     async def _start(self) -> asyncio.subprocess.Process:
-        """Start it as a whole: what is called off half-way would be nobody's."""
+        """Start the script; if this is cancelled meanwhile, the process is killed."""
         starting = asyncio.create_task(
             asyncio.create_subprocess_shell(
                 self._command,
@@ -139,10 +139,10 @@ class DiscoveryScript:
 
 @contextlib.contextmanager
 def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
-    """The script of a job that has one; it runs where hvdrun does.
+    """The script of a job; it runs in the working directory of hvdrun.
 
     Raises:
-        HvdrunError: this place does not exist any more, or the job has no script.
+        HvdrunError: the directory does not exist any more, or the job has no script.
     """
     if spec.limits.elasticity is None or spec.limits.elasticity.script is None:
         raise UsageError("no script names the hosts of this job: give one with --host-discovery-script.")
@@ -153,10 +153,10 @@ def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
 
 
 def find_now(spec: JobSpec) -> HostList:
-    """What the script of a job answers now, once.
+    """Run the script of a job once, and return its hosts.
 
     Raises:
-        HvdrunError: it does not say which hosts there are.
+        HvdrunError: the script has not printed the hosts.
     """
     with open_script(spec) as script:
         try:
@@ -166,7 +166,7 @@ def find_now(spec: JobSpec) -> HostList:
 
 
 async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
-    """All of it, of which no more is kept than one byte beyond the limit."""
+    """Read to the end, and keep no more than one byte beyond the limit."""
     kept = b""
     while stream is not None and (chunk := await stream.read(_ERROR_BYTES)):
         kept += chunk[: max(0, limit + 1 - len(kept))]
@@ -174,12 +174,12 @@ async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill whatever is left of the script: its process group, and what descends from it if it has not ended."""
+    """Kill what is left of the script: its process group, and its descendants if it has not exited."""
     below = [] if process.returncode is not None else list(processes.descendants(process.pid))
-    if process.returncode is None or processes.look(process.pid) is None:  # else its number is somebody else's by now
+    if process.returncode is None or processes.look(process.pid) is None:  # else another process may have its number
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     for member in below:
         processes.kill(member, signal.SIGKILL)
-    # asyncio knows a process as ended only when its pipes were read to the end.
+    # For asyncio a process ends only when its pipes were read to the end.
     await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())

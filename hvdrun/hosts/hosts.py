@@ -1,11 +1,12 @@
-"""The hosts of a job, as they are brought in, lost, and left.
+"""The hosts of a job: each is added, and lost or released later.
 
-A host gets an agent when its first worker is to be started. Nothing here waits for a host that the others could go on
-without: agents are started beside each other, and those that are there are brought in together. What fails is told as
-the loss of that host. The hosts of a static job are fixed, their agents are started first of all, and the first batch
-must have all of them: what fails ends the job.
+The agent of a host is started when its first worker is launched. Agents are started at the same time, and those that
+are ready are configured together. A failure is the loss of that host, and the job continues with the others.
 
-Long because all that can happen to a host meets here.
+The hosts of a static job are fixed. Their agents are started first, and all of them are configured together: a failure
+ends the job.
+
+Long because everything that can happen to a host is handled here.
 """
 
 import asyncio
@@ -31,9 +32,9 @@ from hvdrun.errors import (
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.network_plan import NetworkPlan, Route
-from hvdrun.hosts.preparation import take_in
+from hvdrun.hosts.preparation import add_hosts
 from hvdrun.processes.background import BackgroundTasks
-from hvdrun.spec.command import Surroundings
+from hvdrun.spec.command import LookupContext
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.transport import Transport
@@ -47,16 +48,16 @@ if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
     from rendezvous.server.server import Server
 
-FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all may be needed
+FIRST_SECONDS = 10.0  # how long the first ready hosts wait for the others: the job may need all
 GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are checked together
-HELLO_SECONDS = 30.0  # an agent speaks as soon as Python has started, on whatever busy host
+HELLO_SECONDS = 30.0  # an agent says hello as soon as Python has started; a host may be busy
 
 
 class Hosts:
-    """Has agents started on the hosts that are wanted, and tells the rendezvous what became of them.
+    """Starts and configures the agents of hosts with workers, and reports lost hosts to the rendezvous.
 
-    reach: the transport to a host.
-    roster: the agents that have come by themselves, where they do.
+    reach: makes the transport to a host.
+    roster: the agents that join by themselves, if this job has such.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Hosts:
         self._roster = roster
         self._needed = () if spec.is_elastic else tuple(dict.fromkeys(slot.host for slot in spec.place()))
         self._tasks = BackgroundTasks()
-        self._have_started = asyncio.Event()  # the agents on the hosts that are needed
+        self._have_started = asyncio.Event()  # all agents of a static job
         self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()
         self._master: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._server: Server
@@ -87,13 +88,13 @@ class Hosts:
         self._failures: dict[str, LaunchError] = {}
         self._changed = asyncio.Event()
         self._patience_seconds = math.inf if self._needed else FIRST_SECONDS
-        self._has_begun = False  # some host has been told of the job
+        self._has_begun = False  # an agent has its configuration
 
     async def run(self) -> None:
-        """Find and bring in hosts until cancelled.
+        """Find and add hosts until cancelled.
 
         Raises:
-            HvdrunError: the job cannot begin: a host that it needs cannot be used, none of its fixed hosts can, or its
+            HvdrunError: the job cannot start: a host that it needs cannot be used, none of its fixed hosts can, or its
                 script cannot be run.
         """
         async with self._tasks:
@@ -103,12 +104,12 @@ class Hosts:
             self._server.submit(HostsChanged(self._spec.workers.hosts))
             await self._plan.open(self._server)
             if self._roster is not None and not self._needed:
-                self._tasks.create_task(self._take_in_agents(self._roster), name="take in agents that join")
+                self._tasks.create_task(self._add_agents(self._roster), name="add agents that join")
             elif self._spec.discovers and not self._needed:
                 from hvdrun.hosts.discovery import Discovery  # noqa: PLC0415 - few jobs have a script
 
                 self._discovery = Discovery(self._spec, self._console.notice)
-                self._tasks.create_task(self._discovery.run(self._take_in), name="take in hosts of the script")
+                self._tasks.create_task(self._discovery.run(self._add_found), name="add hosts of the script")
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -117,27 +118,27 @@ class Hosts:
                 await self._bring_in()
 
     def serve(self, server: "Server", config: AgentConfig) -> None:
-        """The rendezvous is there: bring in the hosts."""
+        """The rendezvous has started: add the hosts."""
         self._serving.set_result((server, config))
 
     async def wait_started(self, limit_seconds: float) -> None:
-        """Wait until the agents of a static job have been started, but not for long."""
+        """Wait until the agents of a static job have been started, at most so long."""
         if self._needed:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._have_started.wait(), limit_seconds)
 
     def want(self, host: str) -> None:
-        """A worker is to be started there: see to it that the host has an agent that takes orders, now or later."""
+        """A worker is launched there: start an agent, unless the host has one."""
         if host in self._pool.hosts:
             return
         self._pool.add(host, self._reach(host, self._spec))
         self._opening[host] = self._tasks.create_task(self._open(host), name="start an agent")
 
     def lose(self, host: str, how: str) -> None:
-        """The agent there has ended."""
+        """The agent of this host has stopped."""
         if self._pool.has_begun(host):
             self._forget(host)
-            self._tell_lost(host, how)
+            self._report_lost(host, how)
         else:
             self._fail(host, HostLostEarlyError(host, how))
 
@@ -153,7 +154,7 @@ class Hosts:
             self._pool.retire(host)
 
     def note_reserved(self, master: Endpoint) -> None:
-        """The first host of a static job keeps this port."""
+        """The first host of a static job has reserved this port."""
         self._master.set_result(master)
 
     async def _open(self, host: str) -> None:
@@ -179,12 +180,12 @@ class Hosts:
             self._changed.set()
 
     async def _check_version(self, host: str) -> None:
-        """Wait for the hello of this host's agent, and refuse the agent if it is of another version.
+        """Wait for the hello of this host's agent, and refuse an agent of another version.
 
-        An agent on this machine has until --start-timeout, which the rendezvous counts.
+        The rendezvous limits the wait for a local agent by --start-timeout.
 
         Raises:
-            LaunchError: it is of another version, has ended, or said nothing.
+            LaunchError: the agent has another version, has stopped, or has said nothing.
         """
         is_remote = self._spec.is_remote(host)
         try:
@@ -194,13 +195,13 @@ class Hosts:
         except TimeoutError:
             raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
         if hello.version != __version__:
-            from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - no job that begins needs it
+            from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - only a failure needs it
 
             interpreter = self._spec.remote.interpreter if is_remote else sys.executable
             raise VersionMismatchError(host, interpreter, hello.version, __version__)
 
     async def _gather(self) -> None:
-        """Wait for those who are on their way, but not for long, unless they are needed."""
+        """Wait for agents that are being started: for all of a static job, else not for long."""
         began = time.monotonic()
         while self._opening and (self._ready or self._needed):
             patience_seconds = min(self._patience_seconds, GATHER_SECONDS if self._is_enough() else math.inf)
@@ -210,7 +211,7 @@ class Hosts:
             await asyncio.sleep(0)
 
     def _is_enough(self) -> bool:
-        """The job can start with those that are ready."""
+        """The job can start with the hosts that are ready."""
         workers = self._spec.workers
         return sum(host.slots for host in workers.hosts if host.name in self._ready) >= workers.size
 
@@ -232,7 +233,7 @@ class Hosts:
                     self._raise_if_impossible()
 
     def _waits(self, host: str) -> bool:
-        """The host has the agent that it had, which was not told of the job yet."""
+        """The host's agent has started, and has no configuration yet."""
         return host in self._pool.hosts and host not in self._opening and not self._pool.has_begun(host)
 
     def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
@@ -243,15 +244,15 @@ class Hosts:
             self._server.submit(Begun(host))
 
     def _fail(self, host: str, error: LaunchError) -> None:
-        """A host could not be brought in."""
+        """A host could not be added."""
         self._forget(host)
         self._failures[host] = error
         self._changed.set()
         if not self._is_impossible():
-            self._tell_lost(host, str(error))
+            self._report_lost(host, str(error))
 
     def _is_impossible(self) -> bool:
-        """The job cannot begin without the hosts that have failed."""
+        """The job cannot start without the hosts that have failed."""
         if self._needed:
             return bool(self._failures)
         return bool(self._failures) and not (self._has_begun or self._spec.discovers or self._pool.hosts)
@@ -261,8 +262,8 @@ class Hosts:
             failures = {host.name: self._failures.get(host.name) for host in self._spec.workers.hosts}
             raise _collect({host: error for host, error in failures.items() if error}, len(self._needed or failures))
 
-    def _tell_lost(self, host: str, sentence: str) -> None:
-        with contextlib.suppress(IllegalEventError):  # meanwhile the job has left the host
+    def _report_lost(self, host: str, sentence: str) -> None:
+        with contextlib.suppress(IllegalEventError):  # the job has left the host meanwhile
             self._server.submit(Lost(host, sentence))
 
     def _forget(self, host: str) -> None:
@@ -278,11 +279,11 @@ class Hosts:
         self._plan.forget(host)
 
     def _list_coming(self) -> tuple[str, ...]:
-        """The hosts that the script names, and of which nobody knows yet whether they are this machine."""
+        """The hosts of the script for which the lookup, whether they are this machine, is not finished."""
         return () if self._discovery is None else self._discovery.pending
 
-    async def _take_in_agents(self, roster: "Roster") -> None:
-        """Tell the rendezvous of the hosts whose agents have come by themselves, for as long as each is there."""
+    async def _add_agents(self, roster: "Roster") -> None:
+        """Report the hosts whose agents join by themselves to the rendezvous, as long as each is connected."""
         hosts = roster.hosts
         while True:
             remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
@@ -291,18 +292,18 @@ class Hosts:
             self._server.submit(HostsChanged(hosts))
             hosts = await roster.other_than(hosts)
 
-    def _take_in(self, known: HostList, is_local: Callable[[str], bool], news: HostList | None) -> bool:
-        """Tell the rendezvous of hosts that the script names, and the user of all that it names, where that is news.
+    def _add_found(self, known: HostList, is_local: Callable[[str], bool], news: HostList | None) -> bool:
+        """Report hosts that the script names to the rendezvous, and print what has changed in the script's answer.
 
-        False where something is wrong with them, which is told.
+        Returns False if the job cannot use these hosts; the reason is printed.
 
         Raises:
-            HvdrunError: something is wrong with them, before the job has begun anywhere.
+            HvdrunError: the job cannot use these hosts, and has not started anywhere.
         """
-        around = Surroundings(self._spec.workers.directory, os.environ.get("PATH"), sys.executable)
+        context = LookupContext(self._spec.workers.directory, os.environ.get("PATH"), sys.executable)
         former = self._spec
         try:
-            self._spec = take_in(self._spec, known, around, is_local)
+            self._spec = add_hosts(self._spec, known, context, is_local)
         except HvdrunError as error:
             if not self._has_begun:
                 raise
@@ -317,9 +318,9 @@ class Hosts:
 
 
 def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:
-    """All of them in one, of so many hosts."""
+    """One error for all failures of so many hosts."""
     overdue = [error for error in failures.values() if isinstance(error, HostsOverdueError)]
     if overdue:
         return HostsOverdueError([*failures], overdue[0].seconds)
-    errors = list(dict.fromkeys(failures.values()))  # several hosts may have one in common
+    errors = list(dict.fromkeys(failures.values()))  # several hosts may share an error
     return errors[0] if len(errors) == 1 else HostsFailedError(errors, hosts)

@@ -1,8 +1,8 @@
-"""How the hosts of a job reach each other, and the rendezvous, whenever they come.
+"""The addresses at which the hosts of a job reach each other and the rendezvous.
 
-The first hosts are checked together. A host that comes later must reach, and be reached by, those that are in use, at
-the addresses that these have already. A job whose hosts are all this machine stays on the loopback interface, and needs
-no connectivity check.
+The first hosts are checked together. Between a later host and the hosts in use, each must reach the other, at the
+addresses that are in use already. If all hosts are this machine, the job stays on the loopback interface, and needs no
+connectivity check.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Route:
     """The addresses of one host.
 
-    address: where the workers of the other hosts reach this one, and interface: what has it there; "" for loopback.
+    address: at which the workers of the other hosts reach this host.
+    interface: the network interface of the host that has this address; "" for loopback.
     server: where this host reaches the rendezvous.
     """
 
@@ -40,7 +41,7 @@ Answer = Route | LaunchError
 
 
 class InsideOnlyError(LaunchError):
-    """A host would have to reach workers that only this machine reaches.
+    """A host cannot join, because only this machine reaches the workers of the job.
 
     Cause: The first hosts were all this machine, so the workers meet on its loopback interface.
     Remedy: Name this machine as other hosts know it, or give `--network-interfaces`.
@@ -55,12 +56,12 @@ class InsideOnlyError(LaunchError):
 
 
 class NetworkPlan:
-    """The routes of the hosts that are in use; belongs to one event loop, and is extended by one caller at a time.
+    """The routes of the hosts that are in use, for one event loop; one caller at a time extends it.
 
-    verbose: takes what -v prints.
-    is_whole: no other hosts come than the first ones, and each of these is needed.
-    coming: the hosts that are named, and of which the job does not know yet whether they are this machine.
-    loopback: loopback addresses take part in connectivity checks; for tests.
+    verbose: prints a sentence with -v.
+    is_whole: no host comes later, and the job needs each host.
+    coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
+    loopback: check loopback addresses too; for tests.
     """
 
     def __init__(
@@ -78,30 +79,30 @@ class NetworkPlan:
         self._is_whole = is_whole
         self._coming = coming
         self._loopback = loopback
-        self._doors: dict[str, Endpoint] = {}  # by the launcher's address
-        self._settled: dict[str, str] = {}  # the hosts in use, and where the others reach them
-        self._is_inside = False  # they are all this machine, on the loopback interface
+        self._listeners: dict[str, Endpoint] = {}  # of the rendezvous, by address
+        self._settled: dict[str, str] = {}  # by host in use, the address at which the others reach it
+        self._is_inside = False  # all hosts are this machine, on the loopback interface
 
     async def open(self, server: "Server") -> None:
-        """Open the rendezvous on this machine itself."""
+        """Have the rendezvous listen on loopback."""
         self._server = server
-        await self._open_door(LOOPBACK)
+        await self._listen(LOOPBACK)
 
     def forget(self, host: str) -> None:
-        """The host is not in use any more."""
+        """The host is no longer in use."""
         self._settled.pop(host, None)
 
     async def extend(self, spec: JobSpec, newcomers: Sequence[str]) -> dict[str, Answer]:
-        """The routes of hosts that are to be used from now on, or why one cannot be, by host.
+        """Find the route of each new host, or the error why it cannot be used.
 
-        Where all are needed, one that cannot be reached is the answer for all.
+        If the job needs all hosts, the error of one is the answer for all.
 
         Args:
-            spec: the job, with all hosts that are known.
-            newcomers: hosts with an agent that has not been told of the job.
+            spec: the job, with all known hosts.
+            newcomers: hosts whose agent has no configuration yet.
         """
         if not self._settled:
-            self._is_inside = _can_stay_inside(spec) and all(map(_means_itself, self._coming()))
+            self._is_inside = _can_stay_inside(spec) and all(map(_is_loopback, self._coming()))
         if self._is_inside:
             return {host: self._admit_inside(spec, host) for host in newcomers}
         answers: dict[str, Answer] = {}
@@ -110,13 +111,13 @@ class NetworkPlan:
             choice = self._choose(spec, connectivity)
             if not isinstance(choice, LaunchError):
                 return answers | await self._admit_all(spec, left, choice)
-            for host in left if self._is_whole else _find_hindrances(choice, left):
+            for host in left if self._is_whole else _find_refused(choice, left):
                 answers[host] = choice
                 connectivity = connectivity.without(host)
         return answers
 
     async def _check(self, waiting: list[str], answers: dict[str, Answer]) -> "Connectivity | None":
-        """What a check of the hosts in use and of these finds; who fails meanwhile gets an answer and is left out."""
+        """Check the hosts in use and these; a host that fails meanwhile gets an answer, and is left out."""
         from hvdrun.network.connectivity import check_connectivity  # noqa: PLC0415 - the same
         from hvdrun.network.errors import ConnectivityTimeoutError  # noqa: PLC0415 - jobs on this machine alone do without it
 
@@ -155,7 +156,7 @@ class NetworkPlan:
 
     async def _admit_all(self, spec: JobSpec, hosts: Sequence[str], choice: "Choice") -> dict[str, Answer]:
         reached = {host: choice.launcher[host] if spec.is_remote(host) else LOOPBACK for host in hosts}
-        inside = self._doors[LOOPBACK]
+        inside = self._listeners[LOOPBACK]
         ways: dict[str, str] = {}
 
         async def admit(host: str) -> Answer:
@@ -164,7 +165,7 @@ class NetworkPlan:
                 end = (
                     Endpoint(LOOPBACK, await self._pool.tunnel(host, inside.port))
                     if address is None
-                    else await self._open_door(address)
+                    else await self._listen(address)
                 )
             except LaunchError as error:
                 return error
@@ -175,7 +176,7 @@ class NetworkPlan:
 
         for address in dict.fromkeys(reached.values()):
             if address is not None:
-                await self._open_door(address)
+                await self._listen(address)
         answers = dict(zip(hosts, await asyncio.gather(*map(admit, hosts)), strict=True))
         for host in hosts:
             if host in ways:
@@ -190,39 +191,39 @@ class NetworkPlan:
 
             return SameMachineError((same, host), LOOPBACK)
         self._settled[host] = LOOPBACK
-        return Route(LOOPBACK, "", self._doors[LOOPBACK])
+        return Route(LOOPBACK, "", self._listeners[LOOPBACK])
 
     def _find_other_name(self, host: str) -> str | None:
         """A host in use that is the same machine. Several loopback names may stand for several hosts, as in a trial."""
-        return next((other for other in self._settled if not (_means_itself(other) and _means_itself(host))), None)
+        return next((other for other in self._settled if not (_is_loopback(other) and _is_loopback(host))), None)
 
-    async def _open_door(self, address: str) -> Endpoint:
-        if address not in self._doors:
-            self._doors[address] = door = Endpoint(address, await self._server.open(address))
-            self._verbose(f"the rendezvous listens on {door}")
-        return self._doors[address]
+    async def _listen(self, address: str) -> Endpoint:
+        if address not in self._listeners:
+            self._listeners[address] = endpoint = Endpoint(address, await self._server.open(address))
+            self._verbose(f"the rendezvous listens on {endpoint}")
+        return self._listeners[address]
 
 
 def _can_stay_inside(spec: JobSpec) -> bool:
-    """No host of this job is, or is likely to be, another machine."""
+    """No host of this job is another machine, or can become one."""
     if spec.remote.joining is not None:
         return spec.remote.joining.is_inside
     if spec.remote.hosts:
         return False
     hosts = spec.workers.hosts
-    return not spec.discovers or (not spec.remote.interfaces and all(_means_itself(host.name) for host in hosts))
+    return not spec.discovers or (not spec.remote.interfaces and all(_is_loopback(host.name) for host in hosts))
 
 
-def _means_itself(host: str) -> bool:
-    """The name leads each machine to itself."""
+def _is_loopback(host: str) -> bool:
+    """The name means, on each machine, that machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _find_hindrances(error: LaunchError, newcomers: Sequence[str]) -> Sequence[str]:
-    """Without which of the newcomers the others may have a network: few of them, all where nobody is to blame."""
+def _find_refused(error: LaunchError, newcomers: Sequence[str]) -> Sequence[str]:
+    """The new hosts to refuse, so that the others can connect: as few as possible, or all if none is to blame."""
     from hvdrun.network.errors import (  # noqa: PLC0415 - as above
         NoAllowedAddressError,
         NoCommonAddressError,

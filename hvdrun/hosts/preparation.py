@@ -1,7 +1,6 @@
-"""What a request means on this machine, found out before anything starts.
+"""Completes the specification of a job before it starts: which hosts are remote, and what the workers execute.
 
-That is: which hosts are remote, and which program the workers on either side execute. What this machine lacks is told
-here, but only where workers are to run on it.
+If workers run on this machine, what they need is checked here.
 """
 
 import os
@@ -11,7 +10,7 @@ from itertools import accumulate
 
 from hvdrun.errors import DirectoryNotFoundError, OtherUserError
 from hvdrun.spec.command import (
-    Surroundings,
+    LookupContext,
     choose_agent_interpreter,
     find_on_path,
     is_plain_python,
@@ -22,17 +21,17 @@ from hvdrun.spec.hosts import LOCALHOST, HostList
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.account import name_user
 
-_LOOKUPS = 32  # at once: a name that no server knows takes seconds
+_LOOKUPS = 32  # at the same time: a name that no server knows takes seconds
 
 IsLocal = Callable[[str], bool]
 
 
-def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None) -> tuple[JobSpec, tuple[str, ...]]:
-    """The job with its commands and its remote side, and what to say of it to whoever asked hvdrun to be verbose.
+def prepare(spec: JobSpec, context: LookupContext, is_local: IsLocal | None = None) -> tuple[JobSpec, tuple[str, ...]]:
+    """The job with its commands and its remote side, and the sentences that -v prints about it.
 
     Args:
-        spec: the job as it was asked for.
-        around: where commands are looked for.
+        spec: the job as the user has requested it.
+        context: where commands are looked for.
         is_local: whether a host is this machine; `hvdrun.hosts.reach.is_local` unless given.
 
     Raises:
@@ -46,19 +45,21 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
     local = [host for host in used if host not in remote]
     if not remote and not spec.discovers:
         check_here(spec, local)
-        command = resolve_command(spec.workers.command, around)
-        return replace(spec, workers=replace(spec.workers, command=command)), explain_interpreter(spec, command, around)
+        command = resolve_command(spec.workers.command, context)
+        return replace(spec, workers=replace(spec.workers, command=command)), explain_interpreter(
+            spec, command, context
+        )
     workers = spec.workers
-    command = pin_python(workers.command, around)
+    command = pin_python(workers.command, context)
     if local:
         check_here(spec, local)
-        command = resolve_command(command, around)
+        command = resolve_command(command, context)
     replaces = spec.remote.python is not None and is_plain_python(workers.command)
     side = replace(
         spec.remote,
         hosts=remote,
         command=(spec.remote.python, *command[1:]) if replaces and spec.remote.python else command,
-        interpreter=choose_agent_interpreter(workers.command, around, spec.remote.python),
+        interpreter=choose_agent_interpreter(workers.command, context, spec.remote.python),
         here=here,
     )
     forwarded = {
@@ -67,16 +68,16 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
     }  # there it is the login's home
     prepared = replace(spec, workers=replace(workers, command=command, forwarded=forwarded), remote=side)
     if spec.remote.joining is not None:
-        return prepared, explain_interpreter(spec, command, around)
+        return prepared, explain_interpreter(spec, command, context)
     names = ", ".join(host for host in used if host in remote) or "none so far"
     remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
-    return prepared, (*explain_interpreter(spec, command, around), remark)
+    return prepared, (*explain_interpreter(spec, command, context), remark)
 
 
-def take_in(spec: JobSpec, found: HostList, around: Surroundings, is_local: IsLocal | None = None) -> JobSpec:
-    """The job with the hosts that its script names now; what they mean here is found out as `prepare` does it.
+def add_hosts(spec: JobSpec, found: HostList, context: LookupContext, is_local: IsLocal | None = None) -> JobSpec:
+    """The job with the hosts that its script names now, completed as `prepare` does it.
 
-    Names are looked up once; a host keeps the user that it was first named with.
+    A name is looked up once; a host keeps the user with which it was named first.
 
     Raises:
         HvdrunError: some are this machine, and here something is missing that their workers need.
@@ -98,19 +99,19 @@ def take_in(spec: JobSpec, found: HostList, around: Surroundings, is_local: IsLo
     )
     if local := [host for host in new if host not in remote]:
         check_here(spec, local)
-        workers = replace(spec.workers, command=resolve_command(spec.workers.command, around))
+        workers = replace(spec.workers, command=resolve_command(spec.workers.command, context))
         spec = replace(spec, workers=workers)
     return spec
 
 
 def _knows_here(spec: JobSpec) -> IsLocal | None:
-    """What tells whether a host is this machine, where the scheduler does: its names need lead to no address."""
+    """With a scheduler, its allocation tells which host is this machine: its names need no address."""
     allocation = spec.remote.allocation
     return None if allocation is None or not allocation.steps else lambda host: host == allocation.here
 
 
 def find_used(spec: JobSpec) -> tuple[str, ...]:
-    """The hosts that get workers, or may get some, in order."""
+    """The hosts that get workers, or may get some later, in order."""
     if spec.is_elastic:
         return tuple(host.name for host in spec.workers.hosts)
     before = accumulate((host.slots for host in spec.workers.hosts), initial=0)
@@ -120,8 +121,8 @@ def find_used(spec: JobSpec) -> tuple[str, ...]:
 
 
 def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozenset[str]:
-    """Those that are not this machine. Names are looked up, all of them at once."""
-    named = [host for host in hosts if host != LOCALHOST]  # the usual case, for which nothing need be imported
+    """The hosts that are not this machine; all names are looked up at the same time."""
+    named = [host for host in hosts if host != LOCALHOST]  # the usual case, which needs no import
     if not named:
         return frozenset()
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
@@ -136,11 +137,11 @@ def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozen
 
 
 def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
-    """Refuse what workers on this machine, by these names, cannot have.
+    """Check what workers on this machine, under these names, need.
 
     Raises:
         DirectoryNotFoundError: the working directory does not exist.
-        OtherUserError: they are to run as another user.
+        OtherUserError: the host is named with another user.
     """
     for host in hosts:
         user = spec.remote.users.get(host)
@@ -150,10 +151,10 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
         raise DirectoryNotFoundError(spec.workers.directory)
 
 
-def explain_interpreter(spec: JobSpec, command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
-    """Which Python stands for the one that was typed, in at most one sentence."""
+def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:
+    """Which Python replaces the one that the user has typed, in at most one sentence."""
     if command[0] == spec.workers.command[0]:
         return ()
-    if command[0] == around.interpreter and find_on_path(spec.workers.command[0], around) is None:
+    if command[0] == context.interpreter and find_on_path(spec.workers.command[0], context) is None:
         return (f"PATH has no {spec.workers.command[0]}: the workers use hvdrun's own interpreter, {command[0]}",)
     return (f"{spec.workers.command[0]} is {command[0]}",)

@@ -1,4 +1,4 @@
-"""Which way leads to a host."""
+"""Chooses the transport to a host: a local child, SSH, --rsh or srun."""
 
 import asyncio
 import ipaddress
@@ -22,9 +22,9 @@ _COMMAND = "{command}"
 
 
 class Transports:
-    """Makes the transports of one job; belongs to one event loop.
+    """Makes the transports of one job, for one event loop.
 
-    roster: the agents that have come by themselves, where they do.
+    roster: the agents that join by themselves, if this job has such.
     """
 
     def __init__(self, roster: "Roster | None" = None) -> None:
@@ -70,13 +70,13 @@ class Transports:
         return CommandTransport(host, words, agent, self._gate, environment=leave_steps(os.environ))
 
     def close(self) -> None:
-        """End what the transports have begun and nobody waits for."""
+        """Stop the background work of the transports."""
         if self._ssh is not None:
             self._ssh.close()
 
 
 def fill_words(words: Sequence[str], host: str, command: str) -> tuple[str, ...]:
-    """The words of --rsh with host and command: where the words say it, else behind them, the host first."""
+    """The words of --rsh with {host} and {command} filled in; what they do not name is appended, the host first."""
     missing = [value for name, value in ((_HOST, host), (_COMMAND, command)) if not any(name in word for word in words)]
     return (*(word.replace(_HOST, host).replace(_COMMAND, command) for word in words), *missing)
 

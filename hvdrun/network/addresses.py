@@ -9,7 +9,7 @@ from typing import Self
 from hvdrun.errors import BadValueError
 from rendezvous.wire.orders import Listening
 
-_LARGEST_SPEED = 2**31 - 1  # drivers that do not know say 2**32 - 1
+_LARGEST_SPEED = 2**31 - 1  # drivers that do not know the speed report 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class InterfaceAddress:
 
     address: in its shortest spelling.
     prefix: how many leading bits of the address name its subnet.
-    speed: in Mbit/s; 0 where the interface does not tell.
+    speed: in Mbit/s; 0 if the interface does not report it.
     """
 
     interface: str
@@ -30,8 +30,8 @@ class InterfaceAddress:
 def list_addresses(*, loopback: bool = False) -> tuple[InterfaceAddress, ...]:
     """All addresses of the interfaces that are up, in the kernel's order.
 
-    Left out are link-local ones, which mean nothing without naming an interface of the one who connects, and those of
-    the loopback interface unless they are asked for.
+    Link-local addresses are left out, because a client needs the name of an interface for them. So are loopback
+    addresses, unless `loopback` is set.
     """
     import psutil  # noqa: PLC0415 - a job on localhost need not wait for it
 

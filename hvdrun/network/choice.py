@@ -1,12 +1,12 @@
-"""Chooses, from what a connectivity check has proven, the address of each host that the others are told.
+"""Chooses the address of each host at which the others reach it, from the proofs of a connectivity check.
 
 Pure. The rules, in their order:
-1. An address counts only if everybody who was asked to reach it did: that is why docker0 is never chosen, whatever it
-   is called.
-2. All hosts in one subnet are better than all on interfaces of one name, that is better than addresses of one family
-   at least (NCCL wants one), and that is better than any addresses at all.
-3. Among several such networks the one counts that the user names first, then the nearest (in classes of latency, since
-   one measurement is rough), then the fastest, then IPv4, then the one that the first host names first.
+1. An address is used only if every host that was asked to reach it has reached it. So docker0 is never chosen, under
+   any name.
+2. The hosts use one subnet, or else interfaces of one name, or else addresses of one family (NCCL needs one), or else
+   any addresses.
+3. Among several such networks, the one that the user names first is best, then the nearest (by classes of latency,
+   because one measurement is rough), then the fastest, then IPv4, then the one that the first host lists first.
 """
 
 import ipaddress
@@ -27,9 +27,9 @@ _LATENCY_CLASSES = (5.0, 50.0)  # in milliseconds: one site, one region, the wor
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Where a host is reached.
+    """The address at which a host is reached.
 
-    interface: the name, there, of the interface that has the address; empty for loopback.
+    interface: the name of the interface of that host with this address; empty for loopback.
     reason: one sentence, without a full stop.
     """
 
@@ -40,9 +40,9 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where every host is reached by the other hosts, and where the launcher is reached by each.
+    """The address at which the other hosts reach each host, and at which each host reaches the launcher.
 
-    launcher: by host; None for one that reaches the launcher nowhere and needs a tunnel.
+    launcher: by host; None for a host that does not reach the launcher, and needs a tunnel.
     """
 
     hosts: Mapping[str, Chosen]
@@ -50,22 +50,22 @@ class Choice:
 
 
 def choose(connectivity: Connectivity, restriction: Restriction | None = None) -> Choice:
-    """The choice for all hosts of a connectivity check.
+    """Choose for all hosts of a connectivity check.
 
-    restriction: binding for the hosts, and a preference for the launcher, which may be a machine of another kind.
+    restriction: required for the hosts, and only preferred for the launcher, which may be another kind of machine.
 
     Raises:
         NoAllowedAddressError: a host has no address that may be used.
-        NoCommonAddressError: some cannot reach each other, or not at one address.
+        NoCommonAddressError: some hosts cannot reach each other, or not at one address.
     """
     return Choice(_choose_hosts(connectivity, restriction), _choose_launcher(connectivity, restriction))
 
 
 def check_machines(choice: Choice) -> None:
-    """Refuse names that lead to one machine: both have answered at one address, each with a proof of its own.
+    """Refuse two names of one machine: each has answered, with its own proof, at the same address.
 
     Raises:
-        SameMachineError: there are such names.
+        SameMachineError: two names are one machine.
     """
     names: dict[str, list[str]] = {}
     for name, chosen in choice.hosts.items():
@@ -98,7 +98,7 @@ def _choose_hosts(connectivity: Connectivity, restriction: Restriction | None) -
 
 
 class _Reach:
-    """Who reaches which address, and how fast."""
+    """Which participant reaches which address, and how fast."""
 
     def __init__(self, connectivity: Connectivity, restriction: Restriction | None) -> None:
         self._restriction = restriction
@@ -112,7 +112,7 @@ class _Reach:
             for host in connectivity.found
             for position, entry in enumerate(connectivity.addresses(host))
         }
-        # Classes of latency of the interfaces, each that of its fastest address: one lost packet decides no family.
+        # The class of latency of an interface is that of its fastest address, so that one lost packet decides nothing.
         self._distances: dict[tuple[str, str], int] = {}
         for host, entry in self._positions:
             if times := self._milliseconds.get((host, entry.endpoint.address)):
@@ -121,15 +121,15 @@ class _Reach:
                 self._distances[place] = min(distance, self._distances.get(place, distance))
 
     def by(self, host: str, entry: Listening) -> frozenset[str]:
-        """Who has reached this address of this host."""
+        """The participants that have reached this address of this host."""
         return self._probers[host] & self._milliseconds.get((host, entry.endpoint.address), {}).keys()
 
     def is_complete(self, host: str, entry: Listening) -> bool:
-        """Everybody who was asked to has reached this address."""
+        """All participants that were asked to have reached this address."""
         return self.by(host, entry) == self._probers[host]
 
     def rate(self, host: str, entry: Listening) -> tuple[int, int, int, int, int]:
-        """How good an address is, the least being the best: wished, near, fast, IPv4, and named early by its host."""
+        """Rate an address, the least is the best: by preference, latency, speed, family, and the order of its host."""
         wish = self._restriction.rank(entry) if self._restriction is not None else 0
         return (
             wish,
@@ -145,9 +145,9 @@ class _Reach:
 
 
 def _find_network(reach: _Reach, proven: Mapping[str, Sequence[Listening]]) -> tuple[dict[str, Listening], str]:
-    """One address for each host, and what they have in common."""
+    """One address for each host, and what the addresses have in common."""
     by_kind = ((_list_networks(kind, proven), describe_network) for kind, describe_network in _KINDS)
-    networks, describe_network = next(pair for pair in by_kind if pair[0])  # the last kind takes any addresses
+    networks, describe_network = next(pair for pair in by_kind if pair[0])  # the last kind accepts any addresses
     picked = [{host: reach.pick(host, network[host]) for host in proven} for network in networks]
     best = min(picked, key=lambda network: _rate_network(reach, network))
     return best, describe_network(next(iter(best.values())))
@@ -156,7 +156,7 @@ def _find_network(reach: _Reach, proven: Mapping[str, Sequence[Listening]]) -> t
 def _list_networks(
     kind: Callable[[Listening], Hashable], proven: Mapping[str, Sequence[Listening]]
 ) -> list[dict[str, list[Listening]]]:
-    """The addresses that have this in common, where every host has one."""
+    """The addresses that share this property, if every host has one."""
     networks: dict[Hashable, dict[str, list[Listening]]] = {}
     for host, entries in proven.items():
         for entry in entries:
@@ -165,7 +165,7 @@ def _list_networks(
 
 
 def _rate_network(reach: _Reach, network: Mapping[str, Listening]) -> tuple[int, ...]:
-    """A network is as good as its worst host, and in the end stands where its first host names it."""
+    """A network is rated like its worst host; the last criterion is the order of its first host."""
     rates = [reach.rate(host, entry) for host, entry in network.items()]
     *parts, _ = zip(*rates, strict=True)
     return (*map(max, parts), rates[0][-1])
@@ -193,7 +193,7 @@ _KINDS: tuple[tuple[Callable[[Listening], Hashable], Callable[[Listening], str]]
 def _explain(
     connectivity: Connectivity, reach: _Reach, allowed: Mapping[str, Sequence[Listening]], hosts: Sequence[str]
 ) -> NoCommonAddressError:
-    """Who does not reach these hosts, which have no address that all reach."""
+    """The error for hosts without an address that all reach: it names the participants that do not reach them."""
     unreached: list[tuple[str, str]] = []
     divided: dict[str, dict[str, list[str]]] = {}
     for host in hosts:
@@ -210,7 +210,7 @@ def _explain(
 
 
 def _choose_launcher(connectivity: Connectivity, restriction: Restriction | None) -> dict[str, str | None]:
-    """For each host the address of the launcher that it reaches and that most of the others reach too."""
+    """For each host, the address of the launcher that it reaches, and that most other hosts reach too."""
     reach = _Reach(connectivity, restriction)
 
     def rate(entry: Listening) -> tuple[bool, int, tuple[int, ...]]:
@@ -224,15 +224,15 @@ def _choose_launcher(connectivity: Connectivity, restriction: Restriction | None
     }
 
 
-_FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # addresses of nobody (RFC 5737, RFC 3849)
+_FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # for documentation only (RFC 5737, RFC 3849)
 _DISCARD_PORT = 9
 
 
 def choose_alone(connectivity: Connectivity, restriction: Restriction | None) -> Chosen:
-    """Where the one host of these connectivity will be reached.
+    """Choose for the only host of a connectivity check, which others may join.
 
     Raises:
-        NoAllowedAddressError: it has no address that may be used.
+        NoAllowedAddressError: the host has no address that may be used.
     """
     (host,) = connectivity.hosts
     entries = connectivity.addresses(host)
@@ -252,20 +252,20 @@ def choose_alone(connectivity: Connectivity, restriction: Restriction | None) ->
 
 
 def find_own_outward() -> frozenset[str]:
-    """The addresses from which this machine would go out into the world; nothing is sent."""
+    """The source addresses of this machine towards the internet; nothing is sent."""
     found = set()
     for address, family in _FAR:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((address, _DISCARD_PORT))
-            except OSError:  # there is no way out in this family
+            except OSError:  # there is no route in this family
                 continue
             found.add(str(probe.getsockname()[0]))
     return frozenset(found)
 
 
 def _find_outward(connectivity: Connectivity, host: str) -> frozenset[str]:
-    """The addresses from which it has reached the launcher; on the same machine each of them reaches itself."""
+    """The source addresses from which a host has reached the launcher; on the launcher's machine, its own."""
     sources = {proof.source for proof in connectivity.proofs.get(host, ()) if proof.host == LAUNCHER}
     own = {entry.endpoint.address for entry in connectivity.addresses(LAUNCHER)}
     return frozenset(sources - own) or find_own_outward()

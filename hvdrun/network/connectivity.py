@@ -1,7 +1,7 @@
-"""Checks which addresses of the hosts of a job the others reach.
+"""Checks which addresses of a job's hosts the other hosts reach.
 
-Each host listens on all its addresses, and then probes the others. The launcher takes part under a name of its own,
-since the agents must reach the rendezvous on it.
+Each host listens on all its addresses, and then probes the others. The launcher takes part too, under a separate name,
+because the agents must reach the rendezvous.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from rendezvous.wire.orders import (
     Proof,
 )
 
-LAUNCHER = "(launcher)"  # hvdrun's own name in a connectivity check: no host can be called so
+LAUNCHER = "(launcher)"  # the name of hvdrun in a check: no host can have it
 ALL_PAIRS_LIMIT = 32
-ANSWER_SECONDS = 15.0  # an agent answers immediately, but its machine may be busy
+ANSWER_SECONDS = 15.0  # an agent answers immediately, if its machine is not busy
 _TOKEN_BYTES = 32
 _LIST, _REPORT = "list its addresses", "report what it reaches"
 
@@ -39,9 +39,9 @@ Answer = TypeVar("Answer", Addresses, ProbeResults)
 class Connectivity:
     """The results of one connectivity check.
 
-    found: what each participant has, LAUNCHER among them.
+    found: the addresses of each participant, LAUNCHER included.
     pairs: (a, b): a was asked to reach b, at all addresses of b.
-    proofs: what each participant has proven.
+    proofs: the proofs that each participant has.
     """
 
     found: Mapping[str, Addresses]
@@ -50,11 +50,11 @@ class Connectivity:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The participants but for the launcher."""
+        """The participants except the launcher."""
         return tuple(name for name in self.found if name != LAUNCHER)
 
     def addresses(self, host: str) -> tuple[Listening, ...]:
-        """Those of one participant, in its own order; there are none for one that did not take part."""
+        """The addresses of a participant, in its order; none if it did not take part."""
         return self.found[host].addresses if host in self.found else ()
 
     def without(self, host: str) -> Self:
@@ -74,12 +74,12 @@ class Connectivity:
 def plan_pairs(hosts: Sequence[str], newcomers: frozenset[str] | None = None) -> frozenset[tuple[str, str]]:
     """The pairs to probe: each host with the launcher, and the hosts with each other.
 
-    newcomers: those of the hosts that are not in use yet, where only some are not: only pairs with one of them count.
+    newcomers: the hosts that are not in use yet; then only pairs with one of them are probed.
 
-    Beyond `ALL_PAIRS_LIMIT` hosts, where all pairs would be too many, each is to reach its neighbours in both
-    directions at the distances 1, 2, 4, 8, ... in the given order, and the first host, where the workers' store will
-    be. However the hosts may be cut into two parts that do not reach each other, some neighbours lie on both sides;
-    and hosts that were listed together (a rack, a subnet) are tried against those far away in the list, too.
+    Beyond `ALL_PAIRS_LIMIT` hosts, all pairs would be too many. Then each host probes its neighbours in both directions
+    at the distances 1, 2, 4, 8, ... in the given order, and the first host, which has the workers' store. If the hosts
+    are divided into two parts that do not reach each other, some neighbours are in different parts. Hosts that are
+    listed together (a rack, a subnet) also probe hosts far away in the list.
     """
     pairs = {(host, LAUNCHER) for host in hosts}
     for index, host in enumerate(hosts):
@@ -94,7 +94,7 @@ def _list_neighbours(hosts: Sequence[str], index: int) -> list[str]:
 
 
 class Participant:
-    """One machine's part in a check, under the name `host`; loopback addresses count only in tests."""
+    """The part of one machine in a check, under the name `host`; loopback addresses only in tests."""
 
     def __init__(self, token: bytes, host: str, *, loopback: bool = False) -> None:
         self._token = token
@@ -102,12 +102,12 @@ class Participant:
         self._listener = Listener(token, host)
 
     async def list_addresses(self) -> Addresses:
-        """Listen on all addresses and return them; call it once."""
+        """Listen on all addresses, and return them; called once."""
         listening = await self._listener.open(list_addresses(loopback=self._loopback))
         return Addresses(listening, len(os.sched_getaffinity(0)), self._token)
 
     async def probe(self, targets: Sequence[ProbeTarget]) -> ProbeResults:
-        """Return a proof for each target that is reached from here."""
+        """Return a proof for each target that this machine reaches."""
         return ProbeResults(await probe(self._token, targets), self._token)
 
     def close(self) -> None:
@@ -124,16 +124,16 @@ async def check_connectivity(
     limit_seconds: float = ANSWER_SECONDS,
     loopback: bool = False,
 ) -> Connectivity:
-    """Find out which addresses of these hosts and of this machine are reached by the others.
+    """Find out which addresses of these hosts and of this machine the others reach.
 
     Args:
         hosts: by their names in the job, in the order of the job; each has an agent.
         send: sends an order to a host's agent.
         receive: the next message of a host's agent; answers to an earlier check are skipped.
-        settled: the hosts among these that are in use already, and the address of each that the others use. Only pairs
-            with a newcomer are probed; a host that is in no such pair is not asked.
-        limit_seconds: for an answer, beyond the time that the probes need.
-        loopback: loopback addresses take part as well; for tests.
+        settled: by host that is in use already, the address that the others use. Only pairs with a new host are
+            probed; a host in no such pair is not asked.
+        limit_seconds: for an answer, in addition to the time for the probes.
+        loopback: check loopback addresses too; for tests.
 
     Raises:
         ConnectivityTimeoutError: some hosts did not answer in time; the error names all of them.
@@ -161,7 +161,7 @@ async def check_connectivity(
 
 
 def _keep(found: Addresses, address: str | None) -> Addresses:
-    """Only this address, where the host is in use already."""
+    """Keep only this address, if the host is in use already."""
     if address is None:
         return found
     return replace(found, addresses=tuple(entry for entry in found.addresses if entry.endpoint.address == address))

@@ -1,4 +1,4 @@
-"""What can be wrong with the network between the hosts; each error builds its own sentence."""
+"""Errors of the network between the hosts; each builds its sentence."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,17 +6,17 @@ from hvdrun.errors import LaunchError
 from hvdrun.network.addresses import OPTION, Restriction
 from rendezvous.wire.orders import Listening
 
-_NAMED = 8  # a sentence that names more is not read
+_NAMED = 8  # more in one sentence would not be read
 
 
 class NoCommonAddressError(LaunchError):
-    """There are hosts that the others cannot all reach at one address.
+    """Not all hosts can reach each other, or not at one address.
 
     Cause: A firewall stands between some hosts, or they have no network in common.
     Remedy: Let the firewalls pass TCP between the hosts, or name a common network with `--network-interfaces`.
 
     unreached: (a, b): a reaches no address of b that may be used.
-    divided: for a host that each of the others reaches, but not at the same address: who reaches which.
+    divided: by host that the others reach at different addresses: which of them reaches which.
     tried: the addresses of the hosts that are not reached.
     """
 
@@ -40,7 +40,7 @@ class NoCommonAddressError(LaunchError):
 
 
 class NoAllowedAddressError(LaunchError):
-    """Some hosts have no address that may be used; `hosts` says what each of them has.
+    """Some hosts have no address that may be used; `hosts` maps each of them to its addresses.
 
     Cause: `--network-interfaces` names no network of that host, or the host has none but loopback.
     Remedy: Name an interface or a subnet of each host.
@@ -63,7 +63,7 @@ class NoAllowedAddressError(LaunchError):
 
 
 class SameMachineError(LaunchError):
-    """Some names of the job's hosts lead to one machine.
+    """Two names in the list of hosts are one machine.
 
     Cause: Two names in the list of hosts lead to one machine.
     Remedy: Name the machine once, with all its slots.
@@ -80,7 +80,7 @@ class SameMachineError(LaunchError):
 
 
 class ConnectivityTimeoutError(LaunchError):
-    """Some hosts did not answer when they were asked for their addresses, or for whom they reach.
+    """Some hosts did not answer in time.
 
     Cause: The host is overloaded, or its connection stalls.
     Remedy: Check the load of the host, and start again.

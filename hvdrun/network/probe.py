@@ -1,12 +1,12 @@
-"""Both ends of a probe: one host listens on each of its addresses, another connects and asks which host it met.
+"""Both ends of a probe: one host listens on each of its addresses, another connects and asks which host it has reached.
 
-An address alone proves nothing: 172.17.0.1 (docker0) exists on every host, and answers on oneself. So the prober asks
-for one host at one address and port, and shows that it knows the token of the connectivity check. Only the listener at
-that place answers, and shows the same. Neither side reveals the token, and no answer fits another question.
+An address alone proves nothing: 172.17.0.1 (docker0) exists on every host, and each reaches its own. So the prober asks
+for one host at one address and port, and proves that it knows the token of the connectivity check. Only the listener at
+that endpoint answers, with the same proof. Neither side reveals the token, and no answer fits another question.
 
-A peer that is no prober gets no answer and does no harm: a connection lives for a short time, and takes no more bytes
-than a question has. When there are too many, the oldest is closed: a prober sends as soon as it is connected, so the
-oldest is one that does not send.
+A peer that is not a prober gets no answer and does no harm: a connection lasts a short time, and takes no more bytes
+than a question has. If there are too many connections, the oldest is closed: a prober sends as soon as it is connected,
+so the oldest does not send.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ class Identity:
     endpoint: Endpoint
 
     def ask(self) -> bytes:
-        """A new question for this listener."""
+        """Build a new question for this listener."""
         nonce = secrets.token_bytes(NONCE_BYTES)
         return nonce + self._sign(b"question", nonce)
 
     def answer(self, question: bytes) -> bytes | None:
-        """The answer of this listener; None where the question is for another one, or does not know the secret."""
+        """The answer of this listener; None if the question is for another listener, or lacks the secret."""
         nonce, signature = question[:NONCE_BYTES], question[NONCE_BYTES:]
         if not hmac.compare_digest(signature, self._sign(b"question", nonce)):
             return None
@@ -67,7 +67,7 @@ class Identity:
 
 
 class Listener:
-    """Listens on some addresses of one host, for one connectivity check; belongs to one event loop."""
+    """Listens on some addresses of one host, for one connectivity check and one event loop."""
 
     def __init__(self, token: bytes, host: str, *, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._token = token
@@ -78,10 +78,10 @@ class Listener:
         self._is_closed = False
 
     async def open(self, addresses: Sequence[InterfaceAddress]) -> tuple[Listening, ...]:
-        """Listen on a free port of each address; an address where that is impossible is left out."""
+        """Listen on a free port of each address; an address where this fails is left out."""
         opened = []
         for place in addresses:
-            with suppress(OSError):  # it has just gone, or is not ready yet (IPv6 looks for duplicates first)
+            with suppress(OSError):  # it was just removed, or is not ready yet (IPv6 first checks for duplicates)
                 endpoint = await self._listen(place.address)
                 opened.append(Listening(place.interface, endpoint, place.prefix, place.speed))
         return tuple(opened)
@@ -116,7 +116,7 @@ class Listener:
         server = await asyncio.get_running_loop().create_server(
             lambda: _ProbeConnection(self, identity, self._silence_seconds), sock=bound, backlog=_ACCEPTED_TOGETHER
         )
-        bound.listen(_BACKLOG)  # asyncio has set the other as both
+        bound.listen(_BACKLOG)  # asyncio has set this one to the number accepted together
         self._servers.append(server)
         return endpoint
 
@@ -144,7 +144,7 @@ class _ProbeConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Limit its time."""
+        """Limit the time of the connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._timer = asyncio.get_running_loop().call_later(self._silence_seconds, self.close)
         self._listener.add(self)
@@ -162,12 +162,12 @@ class _ProbeConnection(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Forget it."""
+        """Forget the connection."""
         self._timer.cancel()
         self._listener.discard(self)
 
     def close(self) -> None:
-        """Abort it without an answer."""
+        """Abort the connection without an answer."""
         self._timer.cancel()
         self._listener.discard(self)
         self._transport.abort()
@@ -220,7 +220,7 @@ async def _prove(identity: Identity) -> Proof | None:
 
 
 async def _receive(connection: socket.socket) -> bytes:
-    """As many bytes as an answer has, or fewer where the peer says no more."""
+    """Read as many bytes as an answer has, or fewer if the peer sends no more."""
     received = b""
     while len(received) < ANSWER_BYTES:
         chunk = await asyncio.get_running_loop().sock_recv(connection, ANSWER_BYTES - len(received))

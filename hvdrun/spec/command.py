@@ -24,7 +24,7 @@ _PYTHON_INFORMS = frozenset({"--version", "--help", "--help-all", "--help-env", 
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class LookupContext:
     """Where hvdrun looks for a command.
 
     directory: the workers' working directory.
@@ -42,7 +42,7 @@ class Surroundings:
         return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep))) if path else ()
 
 
-def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:
     """The command that the workers execute: as given, or with hvdrun's Python if PATH has none.
 
     Raises:
@@ -52,16 +52,16 @@ def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str
     """
     name = command[0]
     if "/" in name:
-        _check_executable(name, around)
-    elif find_on_path(name, around) is None:
-        command = (_own_interpreter(name, around), *command[1:])
+        _check_executable(name, context)
+    elif find_on_path(name, context) is None:
+        command = (_own_interpreter(name, context), *command[1:])
     script = find_script(command)
-    if script is not None and not (around.directory / script).exists():
-        raise ScriptNotFoundError(script, around.directory)
+    if script is not None and not (context.directory / script).exists():
+        raise ScriptNotFoundError(script, context.directory)
     return command
 
 
-def pin_python(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+def pin_python(command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:
     """The command with a path instead of a bare `python`: that on PATH, or else that of hvdrun.
 
     Raises:
@@ -70,7 +70,7 @@ def pin_python(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...
     """
     if not is_plain_python(command):
         return command
-    return (find_on_path(command[0], around) or _own_interpreter(command[0], around), *command[1:])
+    return (find_on_path(command[0], context) or _own_interpreter(command[0], context), *command[1:])
 
 
 def is_plain_python(command: tuple[str, ...]) -> bool:
@@ -78,7 +78,7 @@ def is_plain_python(command: tuple[str, ...]) -> bool:
     return command[0] in _PLAIN_PYTHON
 
 
-def choose_agent_interpreter(command: tuple[str, ...], around: Surroundings, remote_python: str | None) -> str:
+def choose_agent_interpreter(command: tuple[str, ...], context: LookupContext, remote_python: str | None) -> str:
     """The absolute path of the Python that starts agents on other hosts.
 
     It is --remote-python; else the Python of the command, which needs hvdrun's packages as the agent does; for another
@@ -89,12 +89,12 @@ def choose_agent_interpreter(command: tuple[str, ...], around: Surroundings, rem
     """
     if remote_python is not None:
         return remote_python
-    name = pin_python(command, around)[0]
+    name = pin_python(command, context)[0]
     if _PYTHON.fullmatch(Path(name).name) is None:
-        return around.interpreter
+        return context.interpreter
     if name.startswith("/"):
         return name
-    return (find_on_path(name, around) if "/" not in name else None) or around.interpreter
+    return (find_on_path(name, context) if "/" not in name else None) or context.interpreter
 
 
 def find_script(command: tuple[str, ...]) -> str | None:
@@ -129,9 +129,9 @@ def _find_program(command: tuple[str, ...]) -> str | None:
     return _STDIN
 
 
-def _check_executable(name: str, around: Surroundings) -> None:
+def _check_executable(name: str, context: LookupContext) -> None:
     """Refuse a path that cannot be executed."""
-    path = around.directory / name
+    path = context.directory / name
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -144,26 +144,26 @@ def _check_executable(name: str, around: Surroundings) -> None:
         raise CommandNotExecutableError(name, "you may not execute it", _suggest_interpreter(name))
 
 
-def _own_interpreter(name: str, around: Surroundings) -> str:
+def _own_interpreter(name: str, context: LookupContext) -> str:
     """The path of hvdrun's Python, for a `python` that PATH does not have.
 
     Raises:
         CommandNotFoundError: it is another program.
     """
-    if name not in _PLAIN_PYTHON or not around.interpreter:
-        raise CommandNotFoundError(name, around.places(), _suggest_local_file(name, around))
-    return around.interpreter
+    if name not in _PLAIN_PYTHON or not context.interpreter:
+        raise CommandNotFoundError(name, context.places(), _suggest_local_file(name, context))
+    return context.interpreter
 
 
-def find_on_path(name: str, around: Surroundings) -> str | None:
+def find_on_path(name: str, context: LookupContext) -> str | None:
     """The absolute path of this program on PATH; None if PATH does not have it.
 
     Raises:
         CommandNotExecutableError: PATH has files of that name, but none that can be executed; shells do the same.
     """
     forbidden = None
-    for place in around.places():
-        path = around.directory / place / name
+    for place in context.places():
+        path = context.directory / place / name
         if not path.is_file():
             continue
         if os.access(path, os.X_OK):
@@ -174,9 +174,9 @@ def find_on_path(name: str, around: Surroundings) -> str | None:
     return None
 
 
-def _suggest_local_file(name: str, around: Surroundings) -> str | None:
+def _suggest_local_file(name: str, context: LookupContext) -> str | None:
     """A suggestion for a bare name that is a file in the working directory, which is not searched."""
-    path = around.directory / name
+    path = context.directory / name
     if not path.is_file():
         return None
     return _suggest_interpreter(name) or (f"./{name}" if os.access(path, os.X_OK) else None)

@@ -76,8 +76,8 @@ JOBS = {
     "start an agent": LONG,
     "start the discovery script": SCRIPT,
     "sum up losses": LONG,
-    "take in agents that join": ELASTIC,
-    "take in hosts of the script": SCRIPT,
+    "add agents that join": ELASTIC,
+    "add hosts of the script": SCRIPT,
     "wait for a signal": SHORT,
     "wait for what a signal may cut short": SHORT,
 }

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, OtherUserError, ScriptNotFoundError
-from hvdrun.hosts.preparation import find_remote, find_used, prepare, take_in
-from hvdrun.spec.command import Surroundings
+from hvdrun.hosts.preparation import add_hosts, find_remote, find_used, prepare
+from hvdrun.spec.command import LookupContext
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
@@ -32,8 +32,8 @@ def python(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def around(tmp_path: Path, python: str) -> Surroundings:
-    return Surroundings(tmp_path, str(Path(python).parent), OWN_PYTHON)
+def context(tmp_path: Path, python: str) -> LookupContext:
+    return LookupContext(tmp_path, str(Path(python).parent), OWN_PYTHON)
 
 
 @pytest.fixture
@@ -47,13 +47,13 @@ def is_here(host: str) -> bool:
     return host == "here"
 
 
-def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, around: Surroundings) -> None:
+def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, context: LookupContext) -> None:
     local = with_fields(spec, hosts=(Host("here", 4),))
-    assert prepare(local, around, is_here) == (local, ())
+    assert prepare(local, context, is_here) == (local, ())
 
 
-def test_with_another_host_all_use_this_machines_python(spec: JobSpec, around: Surroundings, python: str) -> None:
-    prepared, details = prepare(spec, around, is_here)
+def test_with_another_host_all_use_this_machines_python(spec: JobSpec, context: LookupContext, python: str) -> None:
+    prepared, details = prepare(spec, context, is_here)
     assert prepared.workers.command == (python, "train.py")
     assert prepared.remote == Remote(frozenset({"there"}), (python, "train.py"), python)
     assert prepared.workers.forwarded == {b"PWD": os.fsencode(spec.workers.directory)}
@@ -64,10 +64,10 @@ def test_with_another_host_all_use_this_machines_python(spec: JobSpec, around: S
     ("typed", "there"), [("python", "/there/python"), ("{python}", "{python}")], ids=["bare", "with its path"]
 )
 def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
-    spec: JobSpec, around: Surroundings, python: str, typed: str, there: str
+    spec: JobSpec, context: LookupContext, python: str, typed: str, there: str
 ) -> None:
     command = typed.format(python=python), "train.py"
-    prepared, _ = prepare(with_fields(spec, command=command, python="/there/python"), around, is_here)
+    prepared, _ = prepare(with_fields(spec, command=command, python="/there/python"), context, is_here)
     assert prepared.workers.command == (python, "train.py")
     remote_command = there.format(python=python), "train.py"
     assert prepared.remote == Remote(frozenset({"there"}), remote_command, "/there/python", python="/there/python")
@@ -83,28 +83,28 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     ],
 )
 def test_what_is_missing_here_matters_only_where_workers_run_here(
-    change: dict[str, Any], error: type[Exception], spec: JobSpec, around: Surroundings
+    change: dict[str, Any], error: type[Exception], spec: JobSpec, context: LookupContext
 ) -> None:
     asked = with_fields(spec, **change)
     with pytest.raises(error, match=r"no-such-program|missing"):
-        prepare(asked, around, is_here)
-    prepare(with_fields(asked, hosts=(Host("there", 4),)), around, is_here)
+        prepare(asked, context, is_here)
+    prepare(with_fields(asked, hosts=(Host("there", 4),)), context, is_here)
 
 
-def test_another_user_on_this_machine_is_refused(spec: JobSpec, around: Surroundings) -> None:
+def test_another_user_on_this_machine_is_refused(spec: JobSpec, context: LookupContext) -> None:
     with pytest.raises(OtherUserError, match=r"no-such-user@here is this machine, .* leave no-such-user@ out"):
-        prepare(with_fields(spec, users={"here": "no-such-user"}), around, is_here)
-    prepare(with_fields(spec, users={"there": "no-such-user"}), around, is_here)
+        prepare(with_fields(spec, users={"here": "no-such-user"}), context, is_here)
+    prepare(with_fields(spec, users={"there": "no-such-user"}), context, is_here)
 
 
 @pytest.mark.parametrize(("size", "used"), [(1, "a"), (2, "a"), (3, "ab"), (4, "abc"), (5, "abc")])
 def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_up(
-    size: int, used: str, spec: JobSpec, around: Surroundings
+    size: int, used: str, spec: JobSpec, context: LookupContext
 ) -> None:
     small = with_fields(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
     assert find_used(small) == tuple(used)
     look_up = Mock(return_value=True)
-    prepare(small, around, look_up)
+    prepare(small, context, look_up)
     assert sorted(call.args[0] for call in look_up.call_args_list) == list(used)
     assert find_used(with_fields(small, elasticity=Elasticity(1))) == ("a", "b", "c")
 
@@ -126,33 +126,33 @@ def discovered(spec: JobSpec) -> JobSpec:
     return with_fields(spec, hosts=(), elasticity=Elasticity(1, script="./hosts"))
 
 
-def test_a_job_of_unknown_hosts_is_ready_for_others(discovered: JobSpec, around: Surroundings, python: str) -> None:
-    prepared, details = prepare(discovered, around, is_here)
+def test_a_job_of_unknown_hosts_is_ready_for_others(discovered: JobSpec, context: LookupContext, python: str) -> None:
+    prepared, details = prepare(discovered, context, is_here)
     assert prepared.remote == Remote(frozenset(), (python, "train.py"), python)
     assert any("none so far" in detail for detail in details)
 
 
-def test_hosts_that_a_script_names_are_taken_in_and_looked_up_once(discovered: JobSpec, around: Surroundings) -> None:
+def test_hosts_that_a_script_names_are_taken_in_and_looked_up_once(discovered: JobSpec, context: LookupContext) -> None:
     asked: list[str] = []
 
     def look_up(host: str) -> bool:
         asked.append(host)
         return is_here(host)
 
-    spec, _ = prepare(discovered, around, look_up)
+    spec, _ = prepare(discovered, context, look_up)
     first = HostList((Host("there", 1), Host("here", 2)), {"there": "me"})
-    spec = take_in(spec, first, around, look_up)
+    spec = add_hosts(spec, first, context, look_up)
     assert (spec.workers.hosts, spec.remote.users) == (first.hosts, {"there": "me"})
     assert spec.remote.hosts == {"there"}
-    spec = take_in(spec, HostList((Host("other", 1), Host("here", 1)), {}), around, look_up)
-    spec = take_in(spec, first, around, look_up)
+    spec = add_hosts(spec, HostList((Host("other", 1), Host("here", 1)), {}), context, look_up)
+    spec = add_hosts(spec, first, context, look_up)
     assert sorted(asked) == ["here", "other", "there"]
     assert spec.remote.hosts == {"there", "other"}
     assert spec.remote.users == {"there": "me"}
 
 
-def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobSpec, around: Surroundings) -> None:
-    spec, _ = prepare(with_fields(discovered, command=("python", "gone.py")), around, is_here)
-    spec = take_in(spec, HostList((Host("there", 1),), {}), around, is_here)
+def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobSpec, context: LookupContext) -> None:
+    spec, _ = prepare(with_fields(discovered, command=("python", "gone.py")), context, is_here)
+    spec = add_hosts(spec, HostList((Host("there", 1),), {}), context, is_here)
     with pytest.raises(ScriptNotFoundError):
-        take_in(spec, HostList((Host("here", 1),), {}), around, is_here)
+        add_hosts(spec, HostList((Host("here", 1),), {}), context, is_here)

@@ -8,7 +8,7 @@ import pytest
 
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
 from hvdrun.spec.command import (
-    Surroundings,
+    LookupContext,
     choose_agent_interpreter,
     find_directory,
     find_script,
@@ -21,12 +21,12 @@ INTERPRETER = "/opt/own/python3.11"
 
 
 @pytest.fixture
-def around(tmp_path: Path) -> Surroundings:
+def context(tmp_path: Path) -> LookupContext:
     """A working directory, and a PATH of two directories beside it, the second one with a program."""
     for name in ("work", "first", "second"):
         (tmp_path / name).mkdir()
     make_file(tmp_path / "second" / "program", 0o755)
-    return Surroundings(tmp_path / "work", f"{tmp_path}/first:{tmp_path}/second", INTERPRETER)
+    return LookupContext(tmp_path / "work", f"{tmp_path}/first:{tmp_path}/second", INTERPRETER)
 
 
 def make_file(path: Path, mode: int) -> None:
@@ -45,22 +45,22 @@ def make_file(path: Path, mode: int) -> None:
     ],
 )
 def test_a_program_that_is_found_is_left_as_it_was_typed(
-    around: Surroundings, files: list[tuple[str, int]], command: tuple[str, ...]
+    context: LookupContext, files: list[tuple[str, int]], command: tuple[str, ...]
 ) -> None:
     for name, mode in files:
-        make_file(around.directory.parent / name, mode)
-    assert resolve_command(command, around) == command
+        make_file(context.directory.parent / name, mode)
+    assert resolve_command(command, context) == command
 
 
 def test_without_a_path_the_system_s_own_is_searched(tmp_path: Path) -> None:
-    assert resolve_command(("sh",), Surroundings(tmp_path, None, INTERPRETER)) == ("sh",)
+    assert resolve_command(("sh",), LookupContext(tmp_path, None, INTERPRETER)) == ("sh",)
     with pytest.raises(CommandNotFoundError, match="PATH is empty"):
-        resolve_command(("sh",), Surroundings(tmp_path, "", INTERPRETER))
+        resolve_command(("sh",), LookupContext(tmp_path, "", INTERPRETER))
 
 
-def test_an_empty_place_on_path_is_the_working_directory(around: Surroundings) -> None:
-    make_file(around.directory / "local", 0o755)
-    assert resolve_command(("local",), Surroundings(around.directory, "/nowhere:", INTERPRETER)) == ("local",)
+def test_an_empty_place_on_path_is_the_working_directory(context: LookupContext) -> None:
+    make_file(context.directory / "local", 0o755)
+    assert resolve_command(("local",), LookupContext(context.directory, "/nowhere:", INTERPRETER)) == ("local",)
 
 
 @pytest.mark.parametrize(
@@ -80,53 +80,53 @@ def test_an_empty_place_on_path_is_the_working_directory(around: Surroundings) -
     ],
 )
 def test_a_program_that_cannot_be_started_is_refused_with_a_hint(
-    around: Surroundings, files: list[tuple[str, int]], program: str, error: type[Exception], said: str
+    context: LookupContext, files: list[tuple[str, int]], program: str, error: type[Exception], said: str
 ) -> None:
     for name, mode in files:
-        make_file(around.directory.parent / name, mode)
+        make_file(context.directory.parent / name, mode)
     with pytest.raises(error, match=said):
-        resolve_command((program,), around)
+        resolve_command((program,), context)
 
 
-def test_a_path_that_loops_is_not_executable(around: Surroundings) -> None:
-    (around.directory / "loop").symlink_to("loop")
+def test_a_path_that_loops_is_not_executable(context: LookupContext) -> None:
+    (context.directory / "loop").symlink_to("loop")
     with pytest.raises(CommandNotExecutableError, match="symbolic links"):
-        resolve_command(("./loop",), around)
+        resolve_command(("./loop",), context)
 
 
 @pytest.mark.parametrize("name", ["python", "python3"])
-def test_where_path_has_no_python_hvdruns_own_is_used(name: str, around: Surroundings) -> None:
-    assert resolve_command((name, "-c", "1"), around) == (INTERPRETER, "-c", "1")
+def test_where_path_has_no_python_hvdruns_own_is_used(name: str, context: LookupContext) -> None:
+    assert resolve_command((name, "-c", "1"), context) == (INTERPRETER, "-c", "1")
 
 
-def test_a_bare_python_gets_the_path_that_it_has_here(around: Surroundings) -> None:
-    path = around.directory.parent / "second" / "python3"
+def test_a_bare_python_gets_the_path_that_it_has_here(context: LookupContext) -> None:
+    path = context.directory.parent / "second" / "python3"
     make_file(path, 0o755)
-    assert pin_python(("python3", "-c", "1"), around) == (str(path), "-c", "1")
-    assert pin_python(("python", "-c", "1"), around) == (INTERPRETER, "-c", "1")
+    assert pin_python(("python3", "-c", "1"), context) == (str(path), "-c", "1")
+    assert pin_python(("python", "-c", "1"), context) == (INTERPRETER, "-c", "1")
 
 
-def test_the_path_of_a_python_in_a_virtual_environment_is_not_followed_out_of_it(around: Surroundings) -> None:
-    link = around.directory.parent / "first" / "python"
+def test_the_path_of_a_python_in_a_virtual_environment_is_not_followed_out_of_it(context: LookupContext) -> None:
+    link = context.directory.parent / "first" / "python"
     link.symlink_to(sys.executable)
-    assert pin_python(("python",), around) == (str(link),)
+    assert pin_python(("python",), context) == (str(link),)
 
 
-def test_a_python_on_a_relative_path_is_found_from_the_working_directory(around: Surroundings) -> None:
-    (around.directory / "bin").mkdir()
-    make_file(around.directory / "bin" / "python", 0o755)
-    assert pin_python(("python",), replace(around, search_path="bin")) == (f"{around.directory}/bin/python",)
+def test_a_python_on_a_relative_path_is_found_from_the_working_directory(context: LookupContext) -> None:
+    (context.directory / "bin").mkdir()
+    make_file(context.directory / "bin" / "python", 0o755)
+    assert pin_python(("python",), replace(context, search_path="bin")) == (f"{context.directory}/bin/python",)
 
 
 @pytest.mark.parametrize("command", [("python3.8", "x"), ("./python", "x"), ("/usr/bin/python", "x"), ("no-such", "x")])
-def test_a_command_without_a_bare_python_stays_the_same(command: tuple[str, ...], around: Surroundings) -> None:
+def test_a_command_without_a_bare_python_stays_the_same(command: tuple[str, ...], context: LookupContext) -> None:
     assert not is_plain_python(command)
-    assert pin_python(command, around) == command
+    assert pin_python(command, context) == command
 
 
-def test_a_python_that_nothing_replaces_is_not_found(around: Surroundings) -> None:
+def test_a_python_that_nothing_replaces_is_not_found(context: LookupContext) -> None:
     with pytest.raises(CommandNotFoundError):
-        pin_python(("python",), replace(around, interpreter=""))
+        pin_python(("python",), replace(context, interpreter=""))
 
 
 @pytest.mark.parametrize(
@@ -142,21 +142,21 @@ def test_a_python_that_nothing_replaces_is_not_found(around: Surroundings) -> No
     ],
 )
 def test_agents_are_started_with_the_commands_own_python_where_it_has_one(
-    command: tuple[str, ...], remote_python: str | None, interpreter: str, around: Surroundings
+    command: tuple[str, ...], remote_python: str | None, interpreter: str, context: LookupContext
 ) -> None:
-    assert choose_agent_interpreter(command, around, remote_python) == interpreter
+    assert choose_agent_interpreter(command, context, remote_python) == interpreter
 
 
-def test_agents_are_started_with_the_python_on_path(around: Surroundings) -> None:
+def test_agents_are_started_with_the_python_on_path(context: LookupContext) -> None:
     for name in ("python", "python3.8"):
-        path = around.directory.parent / "second" / name
+        path = context.directory.parent / "second" / name
         make_file(path, 0o755)
-        assert choose_agent_interpreter((name, "x.py"), around, None) == str(path)
+        assert choose_agent_interpreter((name, "x.py"), context, None) == str(path)
 
 
-def test_a_script_that_python_would_not_find_is_refused(around: Surroundings) -> None:
+def test_a_script_that_python_would_not_find_is_refused(context: LookupContext) -> None:
     with pytest.raises(ScriptNotFoundError, match=r"'missing\.py' .* does not exist in '.*/work'"):
-        resolve_command(("python", "-u", "missing.py"), around)
+        resolve_command(("python", "-u", "missing.py"), context)
 
 
 WITH_A_SCRIPT = (
