@@ -240,7 +240,7 @@ async def test_each_host_of_an_elastic_job_fails_for_itself(monkeypatch: pytest.
         assert office.lost == {B: "it is down", C: "no way"}
 
 
-@pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "own, please")])
+@pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "a bug in")])
 @in_loop
 async def test_an_unexpected_error_fails_a_host_of_an_elastic_job(
     monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
