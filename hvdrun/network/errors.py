@@ -40,7 +40,7 @@ class NoCommonAddressError(LaunchError):
 
 
 class NoAllowedAddressError(LaunchError):
-    """Some hosts have no address that may be used; `hosts` maps each of them to its addresses.
+    """Some hosts have no address that may be used.
 
     Cause: `--network-interfaces` names no network of that host, or the host has none but loopback.
     Remedy: Name an interface or a subnet of each host.
