@@ -140,7 +140,6 @@ class Agent:
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.patience_seconds)
         self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn)
-        self._probe_responder = ProbeResponder(self._output.tell, self._fail)
         self._watch = Watch(
             begin.job,
             begin.host,
@@ -152,6 +151,7 @@ class Agent:
             outlives_losses=elastic,
             grace_seconds=begin.grace_seconds,
         )
+        self._probe_responder = ProbeResponder(self._output.tell, self._watch.fail)
         watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
         self._stopped_detector = StoppedDetector(watched, begin.lease_seconds)
 
@@ -264,9 +264,6 @@ class Agent:
 
         await attend(self._begin, self._socket, self._watch, self._lease, self._sequencing)
         raise AssertionError("attend() ends by raising")
-
-    def _fail(self, error: BaseException) -> None:
-        self._watch.fail(error)
 
     def _warn(self, text: str) -> None:
         """Warn the user while workers run; later it does not matter."""

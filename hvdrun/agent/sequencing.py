@@ -90,8 +90,6 @@ class Sequencing:
         """Start the process if this host expects rank 0 and has none; see `SequencerProvider`."""
         self._interpreter = self._interpreter or interpreter
         if self._is_expected and not self._is_closing:
-            if self._opening is not None and self._opening.done() and self._opening.exception() is not None:
-                self._opening = None  # that try did not know the workers' Python yet
             self._ensure_opening()
 
     def activate(self, published: Published, post: Callable[[Notification], Awaitable[None]]) -> None:
@@ -141,7 +139,9 @@ class Sequencing:
         return f"the sequencer on {self._begin.host}, which orders the workers' collectives,"
 
     def _ensure_opening(self) -> asyncio.Task[SequencerProcess]:
-        if self._opening is None:
+        """The start that is in progress or has succeeded, else a new one: by now the workers' Python may be known."""
+        has_failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
+        if self._opening is None or has_failed:
             self._opening = asyncio.create_task(self._open())
             self._opening.add_done_callback(retrieve)  # it is raised where a generation needs the process, if one does
         return self._opening
@@ -150,11 +150,11 @@ class Sequencing:
         """Have the process serve this generation; where it turns out to be dead, start another."""
         try:
             try:
-                process = await self._obtain()
+                process = await asyncio.shield(self._ensure_opening())
                 self._order(process, activation)
             except SequencerDeafError:
                 self._discard(process)
-                process = await self._obtain()
+                process = await asyncio.shield(self._ensure_opening())
                 self._order(process, activation)
         except SequencerStartError as error:
             await post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
@@ -165,16 +165,6 @@ class Sequencing:
         if self._is_stopping:
             process.stop()
         process.activate(activation)
-
-    async def _obtain(self) -> SequencerProcess:
-        """The process, once it listens; where its start fails, the next caller tries again."""
-        opening = self._ensure_opening()
-        try:
-            return await asyncio.shield(opening)
-        except SequencerStartError:
-            if self._opening is opening:
-                self._opening = None
-            raise
 
     def _discard(self, process: SequencerProcess) -> None:
         """Kill a process that takes no orders, and close its descriptors."""

@@ -19,7 +19,6 @@ Long because each order and each end may come in every state of a worker.
 """
 
 import asyncio
-import os
 import signal
 from collections import OrderedDict
 from functools import partial
@@ -30,11 +29,9 @@ from hvdrun.agent.resource_limits import ResourceLimits
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
-from hvdrun.processes import processes
 from hvdrun.processes.background import supervise
 from hvdrun.processes.child import Children
-from hvdrun.processes.processes import KillLoop, Process
-from hvdrun.processes.reaper import CLEAN_LOOKS, REAP_SECONDS, Reaper
+from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
@@ -42,7 +39,6 @@ from rendezvous.wire.orders import Alert, OutputStream
 
 STARTS_AT_ONCE = 16
 NOT_STARTED = "it was not started any more"
-_PAUSE_SECONDS = 0.002
 
 
 class Watch:
@@ -68,7 +64,6 @@ class Watch:
         outlives_losses: bool = False,
         grace_seconds: float = 0.0,
     ) -> None:
-        self._job = job
         self._host = host
         self._spawner = spawner
         self._output = output
@@ -83,7 +78,6 @@ class Watch:
         self._reported: set[Worker] = set()  # of these, those whose ends were reported
         self._ordered: set[Worker] = set()  # all whose start was ever ordered
         self._resource_limits = ResourceLimits()
-        self._began = processes.find_own_start()
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their start
         self._starting: dict[Worker, asyncio.Task[None]] = {}
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are starting
@@ -192,7 +186,7 @@ class Watch:
         for live in tuple(self._live.values()):
             live.terminate(0.0)
         await self._spawner.close()
-        await self._clear_away()
+        await self._reaper.clear_all(keeps=self._watchdog.owns)
         await self._reaper.finish()
         self._children.close()
 
@@ -280,18 +274,3 @@ class Watch:
     def _end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
         self._ended[worker] = Exited(worker, returncode, error, cannot_start)
         self.changed.set()
-
-    async def _clear_away(self) -> None:
-        """Kill all that this agent has started, until nothing is left."""
-        loop = KillLoop(REAP_SECONDS, CLEAN_LOOKS)
-        while not loop.is_done:
-            others = (process for process in processes.running() if process.pid != os.getpid())
-            loop.kill([process for process in others if self._is_ours(process)])
-            await asyncio.sleep(_PAUSE_SECONDS)  # no event reports the end of a process that is not a child
-
-    def _is_ours(self, process: Process) -> bool:
-        """Whether a process was started from here, or is an orphan that this process has adopted."""
-        is_orphan = process.parent == os.getpid() and not self._watchdog.owns(process.pid)
-        return is_orphan or processes.comes_from(
-            process, processes.name_agent_origin(self._job, self._host), self._began
-        )

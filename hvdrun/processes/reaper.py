@@ -6,6 +6,7 @@ looks take at most half of the agent's time.
 """
 
 import asyncio
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Container
@@ -58,6 +59,21 @@ class Reaper:
         ended = _Ended(pid, done, KillLoop(REAP_SECONDS, CLEAN_LOOKS))
         self._ended[processes.name_worker_origin(self._job, worker)] = ended
         self._begin()
+
+    async def clear_all(self, keeps: Callable[[int], bool]) -> None:
+        """SIGKILL all that this process has started, and the orphans that it has adopted, until nothing is left.
+
+        keeps: whether the process with this pid is spared.
+        """
+        loop = KillLoop(REAP_SECONDS, CLEAN_LOOKS)
+        while not loop.is_done:
+            loop.kill([process for process in processes.running() if self._is_ours(process, keeps)])
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _is_ours(self, process: Process, keeps: Callable[[int], bool]) -> bool:
+        own = os.getpid()
+        is_orphan = process.parent == own and not keeps(process.pid)
+        return process.pid != own and (is_orphan or processes.comes_from(process, self._origin, self._began))
 
     async def finish(self) -> None:
         """Wait until nothing is left to kill."""
