@@ -137,7 +137,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("program", "forks", "error", "words"), REFUSALS)
 @alone
-async def test_a_refusal_is_told_for_every_worker_and_none_is_started(
+async def test_a_refused_backend_is_reported_for_every_worker_and_none_is_started(
     program: str, *, forks: bool, error: type[Exception], words: tuple[str, ...]
 ) -> None:
     async with checking(program, forks=forks) as room:
@@ -166,7 +166,7 @@ async def test_what_does_not_answer_is_ended_when_the_agent_closes() -> None:
 
 
 @alone
-async def test_nobody_is_asked_without_need_nor_where_no_python_is_named() -> None:
+async def test_no_interpreter_is_asked_without_need_nor_for_a_command_without_python() -> None:
     python = ("python", "x.py")
     for wish, command in [("ucc", ("sh", "-c", "python x.py")), ("gloo", python), ("", python), ("foo", python)]:
         async with checking(OBJECTS, *command, wish=wish) as room:

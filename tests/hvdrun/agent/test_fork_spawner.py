@@ -160,7 +160,7 @@ async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_note
 
 @pytest.mark.parametrize("wanted", ["1", "2", None])
 @alone
-async def test_as_many_threads_are_used_as_the_environment_says(wanted: str | None) -> None:
+async def test_a_forked_worker_has_the_number_of_threads_of_its_environment(wanted: str | None) -> None:
     script = "import numpy, threadpoolctl; print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
     preload = "import sys\nif 'worker_runtime.startup.forkserver' in sys.orig_argv: import numpy"
     cpus = len(os.sched_getaffinity(0))
@@ -172,7 +172,7 @@ async def test_as_many_threads_are_used_as_the_environment_says(wanted: str | No
 
 @pytest.mark.parametrize("interpreter", ["python9", "./python3"])
 @alone
-async def test_an_interpreter_that_does_not_exist_is_said_as_for_any_command(interpreter: str) -> None:
+async def test_a_missing_interpreter_is_reported_like_any_missing_command(interpreter: str) -> None:
     async with spawning(interpreter, "script.py") as room:
         with pytest.raises(CommandNotFoundError):
             await room.spawner.spawn(LAUNCHES[0])

@@ -92,7 +92,7 @@ GARBAGE = [b"\xff" * 8, codec.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"]
 
 
 @pytest.mark.parametrize(("in_a_job", "data"), [*((False, data) for data in GARBAGE), (True, GARBAGE[0])])
-def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp_path: Path, *, in_a_job: bool) -> None:
+def test_an_agent_reports_malformed_orders_in_one_sentence(data: bytes, tmp_path: Path, *, in_a_job: bool) -> None:
     begin = codec.encode_order(describe(tmp_path)) if in_a_job else b""
     returncode, messages, errors = run_agent(begin + data, tmp_path)
     assert (returncode, messages[0]) == (1, HELLO)
@@ -189,7 +189,7 @@ def conversation(tmp_path: Path) -> Iterator[Conversation]:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_agent_is_reached_by_probes_until_it_is_told_of_the_job(conversation: Conversation, tmp_path: Path) -> None:
+def test_probes_reach_an_agent_until_the_job_begins(conversation: Conversation, tmp_path: Path) -> None:
     targets = conversation.find(b"token")
     if not targets:
         pytest.skip("this machine has no network interface but loopback")
@@ -212,7 +212,9 @@ def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(conve
     assert conversation.end() == "its launcher has gone\n"
 
 
-def test_an_agent_waits_for_a_job_as_long_as_its_launcher_says(conversation: Conversation, tmp_path: Path) -> None:
+def test_an_agent_waits_for_a_job_as_long_as_its_launcher_sends_wait(
+    conversation: Conversation, tmp_path: Path
+) -> None:
     conversation.send(Wait(0.05), Wait(None))  # the last one counts
     time.sleep(0.5)  # nothing tells that the first did not
     conversation.begin(tmp_path)

@@ -32,7 +32,7 @@ def test_a_worker_can_listen_on_the_reserved_port() -> None:
         assert caller.recv(1) == b""
 
 
-def test_nobody_can_take_the_port_by_chance() -> None:
+def test_no_process_gets_the_reserved_port_by_chance() -> None:
     with ReservedPort() as port, pytest.raises(OSError, match="in use"):
         listen(port.number, reuses=False)
 

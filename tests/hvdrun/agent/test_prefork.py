@@ -123,7 +123,7 @@ async def fail(room: Room) -> str:
     ],
 )
 @alone
-async def test_why_nothing_can_be_forked_is_told_to_everybody(
+async def test_each_caller_gets_the_reason_why_nothing_can_be_forked(
     script: str, preload: str, modules: tuple[str, ...], told: str
 ) -> None:
     async with forking(script, preload=preload, modules=modules) as room:
@@ -135,7 +135,7 @@ DIES_AT_FORK = "import os; own = os.getpid(); os.register_at_fork(after_in_paren
 
 
 @alone
-async def test_a_worker_whose_forkserver_was_killed_before_it_told_of_it_never_runs() -> None:
+async def test_a_worker_whose_forkserver_was_killed_before_its_answer_never_runs() -> None:
     async with forking("open('ran', 'w')", preload=DIES_AT_FORK) as room:
         with pytest.raises(ForkserverError, match=r"^the forkserver ended$"):
             await room.fork()
@@ -151,7 +151,7 @@ def reap_all_but(kept: int) -> None:
 
 
 @alone
-async def test_whoever_waits_when_it_is_closed_is_told() -> None:
+async def test_a_caller_that_waits_for_a_closed_forkserver_gets_an_error() -> None:
     async with forking("", preload="import time; time.sleep(600)") as room:
         waiting = asyncio.create_task(fail(room))
         await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def test_whoever_waits_when_it_is_closed_is_told() -> None:
 
 
 @alone
-async def test_a_preload_that_says_much_holds_nothing_up() -> None:
+async def test_an_import_that_prints_much_does_not_block_the_forkserver() -> None:
     async with forking("print('x')", preload="import sys; print('y' * 1_000_000)") as room:
         code, text = await room.fork()
     assert (code, len(text)) == (0, 1_000_003)

@@ -40,7 +40,7 @@ def listens(listening: Listening) -> bool:
 
 
 @in_loop
-async def test_it_is_reached_and_reaches_others() -> None:
+async def test_hosts_in_use_probe_each_other() -> None:
     told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
     other = ProbeResponder(others.put_nowait, never, loopback=True)
@@ -58,7 +58,7 @@ async def test_it_is_reached_and_reaches_others() -> None:
 
 
 @in_loop
-async def test_another_check_ends_the_one_before() -> None:
+async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
     told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, loopback=True)
     responder.answer(ListAddresses(TOKEN, "a"))
@@ -71,7 +71,7 @@ async def test_another_check_ends_the_one_before() -> None:
 
 
 @in_loop
-async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
+async def test_a_check_without_further_questions_is_over() -> None:
     told = asyncio.Queue[AgentMessage]()
     responder = ProbeResponder(told.put_nowait, never, listen_seconds=0.2, loopback=True)
     responder.answer(ListAddresses(TOKEN, "a"))
@@ -84,7 +84,7 @@ async def test_a_check_of_which_nothing_more_is_heard_is_over() -> None:
 
 @pytest.mark.parametrize("question", [ListAddresses(TOKEN, "a"), ProbePeers(())])
 @in_loop
-async def test_one_that_closes_answers_no_more(question: ListAddresses | ProbePeers) -> None:
+async def test_a_closed_responder_sends_no_answer(question: ListAddresses | ProbePeers) -> None:
     said: list[AgentMessage] = []
     responder = ProbeResponder(said.append, never, loopback=True)
     responder.answer(question)

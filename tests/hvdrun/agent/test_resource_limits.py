@@ -46,7 +46,7 @@ def test_the_limit_that_is_in_the_way_is_named(room: ResourceLimits, workers: in
     assert room.find_shortage(490) is None
 
 
-def test_a_machine_that_tells_nothing_has_no_known_limit(tmp_path: Path) -> None:
+def test_a_machine_without_procfs_has_no_known_limit(tmp_path: Path) -> None:
     assert ResourceLimits(tmp_path, tmp_path).find_shortage(100_000) is None
 
 
@@ -84,7 +84,7 @@ def test_this_machine_can_hold_one_worker() -> None:
     assert ResourceLimits().find_shortage(1) is None
 
 
-def test_fewer_cpus_than_the_job_has_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_cpus_than_the_slurm_job_has_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert find_missing_cpus({**JOB, "SLURMD_NODENAME": "n2"}, 4) is None
     said = find_missing_cpus({**JOB, "SLURMD_NODENAME": "n2"}, 1)

@@ -36,7 +36,7 @@ async def test_it_ends_at_the_end_of_its_orders_and_leaves_no_descriptor() -> No
 
 
 @in_loop
-async def test_one_that_ends_takes_no_orders_though_its_input_is_open_and_nobody_has_reaped_it() -> None:
+async def test_an_ended_sequencer_that_was_not_reaped_takes_no_orders() -> None:
     async def spawn_open(streams: tuple[int, int, int]) -> int:
         inputs.append(os.dup(streams[0]))
         return await spawn(streams)

@@ -162,7 +162,7 @@ async def test_one_process_serves_all_generations_of_a_job() -> None:
 
 
 @alone
-async def test_a_stop_notice_is_told_now_and_with_each_later_generation() -> None:
+async def test_a_stop_notice_reaches_this_generation_and_each_later_one() -> None:
     async with owning(SERVES) as room:
         await room.open()
         room.sequencing.stop()
@@ -232,7 +232,9 @@ async def test_where_the_worker_s_python_cannot_run_it_the_agent_s_own_does() ->
     [(BABBLES, LIMIT_SECONDS, "its output is not a port"), (IS_MUTE, 0.5, "it did not report its port within 0.5 s")],
 )
 @alone
-async def test_one_that_tells_no_port_is_ended_and_said(program: str, limit_seconds: float, reason: str) -> None:
+async def test_a_sequencer_that_reports_no_port_is_killed_and_reported(
+    program: str, limit_seconds: float, reason: str
+) -> None:
     async with owning(program, limit_seconds) as room:
         room.publish()
         assert await room.told() == [SequencerFailed(1, f"on a, {reason}")]
@@ -240,7 +242,7 @@ async def test_one_that_tells_no_port_is_ended_and_said(program: str, limit_seco
 
 
 @alone
-async def test_one_that_ends_by_itself_is_told_of_and_replaced_in_the_next_generation() -> None:
+async def test_a_sequencer_that_ends_is_reported_and_replaced_in_the_next_generation() -> None:
     async with owning(SERVES) as room:
         pid = await room.open()
         os.kill(pid, SIGKILL)

@@ -127,7 +127,7 @@ async def test_reports_renew_the_lease_though_nothing_changes() -> None:
 
 
 @in_loop
-async def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_last() -> None:
+async def test_a_session_without_answers_ends_with_the_lease_and_reports_the_last_error() -> None:
     async with serving() as rendezvous:
         await rendezvous.server.close()
         with pytest.raises(LeaseExpiredError, match=r"for 30 s.*127\.0\.0\.1:.*refused"):
@@ -161,7 +161,7 @@ async def test_many_changes_are_one_report(monkeypatch: pytest.MonkeyPatch) -> N
         assert rendezvous.server._last_reports["a"] == 1
 
 
-def test_ends_with_long_sentences_are_told_in_several_reports() -> None:
+def test_ends_with_long_errors_are_sent_in_several_reports() -> None:
     ends = tuple(Exited(Worker(Slot("a", index), 1), 127, "x" * 400_000) for index in range(5))
     assert choose_ends(ends) == ends[:2]
     assert choose_ends(ends[:2]) == ends[:2]
@@ -170,7 +170,7 @@ def test_ends_with_long_sentences_are_told_in_several_reports() -> None:
 
 
 @in_loop
-async def test_ends_that_were_left_for_the_next_report_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ends_left_for_the_next_report_are_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attendance, "MAX_ERROR_CHARACTERS", 10)
     async with serving() as rendezvous:
         rendezvous.workers.ends = (Exited(WORKER, 127, "not found"), Exited(WORKER, 126, "no program"))

@@ -36,7 +36,7 @@ def find_networks(begin: Begin) -> dict[str, str]:
     return {name: os.fsdecode(value) for name, value in found.items() if value is not None}
 
 
-def test_the_libraries_are_told_the_interface_that_was_chosen(tmp_path: Path) -> None:
+def test_communication_libraries_get_the_chosen_interface(tmp_path: Path) -> None:
     begin = describe(tmp_path, "true")
     assert find_networks(replace(begin, interface="eth1")) == NETWORKS
     assert find_networks(begin) == {}
@@ -64,7 +64,7 @@ def test_a_worker_leads_a_session_and_has_both_streams_and_its_exit_code(tmp_pat
     assert os.waitstatus_to_exitcode(os.waitpid(spawned.pid, 0)[1]) == 7
 
 
-def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Path) -> None:
+def test_a_worker_is_bound_as_the_job_requests_and_this_process_is_not(tmp_path: Path) -> None:
     own = os.sched_getaffinity(0)
     cpus = choose_cpus(read_topology(own), BindTo.CORE, LAUNCH.assignment.local_rank)
     assert cpus is not None
@@ -139,7 +139,7 @@ def test_a_command_is_found_on_the_worker_s_path_as_seen_from_the_working_direct
         ("train", b"", "PATH is empty"),
     ],
 )
-def test_a_command_that_is_not_there_is_told_with_the_places(name: str, path: bytes, places: str) -> None:
+def test_a_missing_command_is_reported_with_the_searched_places(name: str, path: bytes, places: str) -> None:
     with pytest.raises(CommandNotFoundError, match=rf"'{name}' was not found.*: {places}") as caught:
         find_executable(name, "/work", {b"PATH": path})
     assert caught.value.exit_code == 127

@@ -80,7 +80,7 @@ async def test_each_byte_comes_with_its_worker_and_stream() -> None:
 
 
 @in_loop
-async def test_a_forwarder_of_nothing_closes_at_once() -> None:
+async def test_a_forwarder_without_sources_closes_immediately() -> None:
     story = Story()
     await story.open()
     assert await story.close() == []
@@ -104,7 +104,7 @@ async def test_a_launcher_that_does_not_read_blocks_the_workers_and_loses_nothin
 
 
 @in_loop
-async def test_when_the_launcher_has_gone_the_workers_are_read_on() -> None:
+async def test_output_is_read_after_the_launcher_has_gone() -> None:
     story = Story()
     forwarder = await story.open()
     writing = story.add(WORKER, OutputStream.STDOUT)
@@ -236,7 +236,7 @@ async def test_what_is_typed_before_there_is_a_worker_is_dropped() -> None:
 
 
 @in_loop
-async def test_what_a_worker_wrote_before_an_outcome_is_told_before_it_and_others_are_left_alone() -> None:
+async def test_output_of_a_task_is_forwarded_before_its_outcome_and_other_output_is_not() -> None:
     story = Story()
     forwarder = await story.open()
     out, err, other = (

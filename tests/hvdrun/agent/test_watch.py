@@ -26,7 +26,7 @@ def order(index: int, grace_seconds: float) -> Terminate:
 
 
 @alone
-async def test_an_end_is_told_until_it_is_acknowledged() -> None:
+async def test_an_end_is_reported_until_it_is_acknowledged() -> None:
     async with watching("sh", "-c", "exit 3") as room:
         room.watch.launch(LAUNCHES[0])
         assert room.watch.running() == (WORKERS[0],)
@@ -50,7 +50,7 @@ async def test_a_worker_is_started_once_however_often_it_is_ordered() -> None:
 
 
 @alone
-async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_when_nothing_is_left() -> None:
+async def test_a_job_that_continues_gets_an_end_immediately_and_the_slot_when_nothing_is_left() -> None:
     script = "[ ! -s child ] || exit 4; setsid sh -c 'echo $$ > child; sleep 600; true' & "
     script += "until [ -s child ]; do sleep 0.01; done; exit 3"
     again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
@@ -70,7 +70,7 @@ async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_wh
 
 
 @alone
-async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_the_reason_told() -> None:
+async def test_a_stopped_worker_is_killed_with_its_processes_and_the_reason_is_reported() -> None:
     async with watching("sh", "-c", "sleep 600 & echo $! > child; kill -STOP $$; true") as room:
         room.watch.launch(LAUNCHES[0])
         child = await room.started("child")
@@ -85,7 +85,7 @@ async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_
 
 
 @alone
-async def test_a_host_without_resources_is_told_as_an_end_too() -> None:
+async def test_a_host_without_resources_is_reported_as_an_end() -> None:
     async with watching("true") as room:
         room.spawner.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         room.watch.launch(LAUNCHES[0])
@@ -95,7 +95,7 @@ async def test_a_host_without_resources_is_told_as_an_end_too() -> None:
 
 
 @alone
-async def test_an_error_that_nobody_expects_ends_the_agent_and_no_worker_waits_for_it() -> None:
+async def test_an_unexpected_error_ends_the_agent_and_no_worker_waits_for_it() -> None:
     async with watching("true") as room:
         room.spawner.error = ZeroDivisionError()
         room.watch.launch(LAUNCHES[0])
@@ -129,7 +129,7 @@ async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -
 
 @pytest.mark.parametrize("outlives_losses", [True, False])
 @alone
-async def test_a_worker_that_says_it_fails_has_ended_for_others_but_its_slot_waits(*, outlives_losses: bool) -> None:
+async def test_a_worker_that_reports_its_failure_counts_as_ended_but_its_slot_waits(*, outlives_losses: bool) -> None:
     again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
     script = "trap 'echo asked > asked' TERM; echo $$ >> ready; until [ -s go ]; do sleep 0.01; done; exit 7"
     async with watching("sh", "-c", script, outlives_losses=outlives_losses, grace_seconds=600) as room:
@@ -216,7 +216,7 @@ async def test_a_worker_that_ends_before_the_news_of_its_birth_is_not_lost() -> 
 
 
 @alone
-async def test_closing_ends_also_who_is_just_being_started_and_starts_nobody() -> None:
+async def test_closing_kills_a_worker_that_is_starting_and_starts_none() -> None:
     async with watching(*SLEEPS) as room:
         room.spawner.may_tell.clear()
         room.watch.launch(LAUNCHES[0])
@@ -256,7 +256,7 @@ async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out()
 
 
 @alone
-async def test_closing_starts_nobody_who_waits_for_a_turn() -> None:
+async def test_closing_starts_no_worker_that_waits_for_its_start() -> None:
     async with watching("sleep", "600") as room:
         room.spawner.may_tell.clear()
         for launch in make_launches(STARTS_AT_ONCE + 4):
@@ -267,7 +267,7 @@ async def test_closing_starts_nobody_who_waits_for_a_turn() -> None:
 
 
 @alone
-async def test_more_workers_than_the_machine_can_hold_are_not_started_and_it_is_said_once() -> None:
+async def test_more_workers_than_the_machine_can_hold_are_not_started_and_reported_once() -> None:
     async with watching("true") as room:
         launches = make_launches(3)
         for launch in launches:

@@ -76,7 +76,7 @@ def test_without_an_allocation_nothing_is_found(environment: dict[str, str]) -> 
     assert find_allocation(environment, is_elastic=False) is None
 
 
-def test_a_file_that_is_missing_is_told() -> None:
+def test_a_missing_hostfile_is_reported() -> None:
     with pytest.raises(HvdrunError, match="/no/such/file"):
         make("python train.py", {"PBS_JOBID": "5", "PBS_NODEFILE": "/no/such/file"})
 

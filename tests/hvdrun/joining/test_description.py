@@ -105,7 +105,7 @@ def test_hosts_are_taken_as_they_come_and_ranked_by_name() -> None:
     assert choose_hosts(came, 4) == (Host("n1", 4), Host("n2", 1), Host("n10", 2))
 
 
-def test_the_line_about_agents_says_what_is_missing() -> None:
+def test_the_line_about_agents_shows_the_missing_slots() -> None:
     assert describe_agents((Host("a", 1), Host("b", 2)), 8) == "agents: a (1 slot), b (2 slots); 3 of 8 slots."
     assert describe_agents((), 1) == "agents: none; 0 of 1 slot."
     assert describe_agents((Host("a", 1),), 1) == "agents: a (1 slot); 1 slot."

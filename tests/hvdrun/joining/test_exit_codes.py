@@ -85,7 +85,7 @@ async def test_a_signal_ends_an_agent_that_waits(
 
 
 @in_loop
-async def test_an_agent_whose_token_ran_out_does_not_wait_where_nobody_listens(tmp_path: Path) -> None:
+async def test_an_agent_with_an_expired_token_does_not_wait_without_a_launcher(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     create_files(path, lifetime_seconds=0.0)
     async with started(Endpoint(LOOPBACK, 1), path) as agent, asyncio.timeout(30):
@@ -96,7 +96,7 @@ async def test_an_agent_whose_token_ran_out_does_not_wait_where_nobody_listens(t
 
 
 @in_loop
-async def test_an_agent_gives_up_when_nobody_is_there_for_too_long(tmp_path: Path) -> None:
+async def test_an_agent_gives_up_when_no_job_is_there_for_too_long(tmp_path: Path) -> None:
     said: list[str] = []
     application = JoinOptions(Endpoint(LOOPBACK, 1), tmp_path / "job.token", "a", 1, limit_seconds=0.01)
     async with asyncio.timeout(30):

@@ -135,7 +135,7 @@ def let_run_out(keys: Keys) -> Keys:
         (None, "", "a b", r"'a b' with 2 slots is no host: give it a name of letters, digits, dots and dashes"),
     ],
 )
-def test_an_agent_that_may_not_join_is_told_why(
+def test_a_refused_agent_gets_the_reason(
     change: Callable[[Keys], Keys] | None,
     version: str,
     host: str,
@@ -162,7 +162,7 @@ def test_an_agent_that_may_not_join_is_told_why(
 
 
 @in_loop
-async def test_an_agent_tells_its_secret_to_the_launcher_of_its_token_alone(tmp_path: Path) -> None:
+async def test_an_agent_sends_its_secret_only_to_the_launcher_of_its_token(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     keys = create_files(path)
     another = create_files(tmp_path / "other.token")

@@ -67,7 +67,7 @@ async def test_a_call_returns_or_raises_where_it_is_waited_for() -> None:
 
 
 @in_loop
-async def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
+async def test_a_call_whose_caller_is_cancelled_is_aborted() -> None:
     released = threading.Event()
     ended = threading.Event()
 

@@ -93,7 +93,7 @@ def test_a_list_of_cpus_is_read(text: str, cpus: set[int]) -> None:
 
 
 @given(st.sets(st.integers(0, 40), min_size=1))
-def test_what_is_said_of_cpus_is_a_list_of_them(cpus: set[int]) -> None:
+def test_described_cpus_parse_as_the_same_cpus(cpus: set[int]) -> None:
     assert parse_cpus(describe_cpus(cpus)) == cpus
 
 
@@ -105,7 +105,7 @@ def test_a_process_is_bound_by_its_number() -> None:
     Binder(BindTo.CORE).bind(process.pid, 0)  # it has ended, which is not for the binder to tell
 
 
-def test_what_the_kernel_refuses_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_binding_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = 4095  # beyond what this machine has
     own = os.sched_getaffinity(0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {absent})
@@ -118,7 +118,7 @@ def test_what_the_kernel_refuses_is_told_with_the_remedy(tmp_path: Path, monkeyp
     assert os.sched_getaffinity(0) == own
 
 
-def test_what_a_worker_is_bound_to_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_binding_of_a_worker_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)))
     system = make_tree(tmp_path, TOPOLOGY)
     assert Binder(BindTo.NONE, system).describe(0) == ""

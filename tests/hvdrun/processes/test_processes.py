@@ -30,7 +30,7 @@ def test_a_process_is_seen_as_it_is() -> None:
     assert seen.started > find(os.getpid()).started
 
 
-def test_who_has_gone_is_nobody_and_cannot_be_hit() -> None:
+def test_a_process_that_has_gone_is_not_found_and_not_signalled() -> None:
     with sleeping(environment=WORKER) as sleeper:
         seen = find(sleeper.pid)
     assert processes.look(sleeper.pid) is None
@@ -58,7 +58,7 @@ def test_who_has_ended_is_dead_though_not_reaped() -> None:
         assert process.pid not in {other.pid for other in processes.running()}
 
 
-def test_descendants_are_found_below_whoever_forked_them_and_the_dead_are_none() -> None:
+def test_descendants_are_found_at_every_depth_without_the_dead() -> None:
     with sleeping("sh -c 'sleep 600; true' & true & sleep 0.1 & wait $!") as sleeper:
         wait_until(lambda: len(list(processes.descendants(sleeper.pid))) == 3)
         found = list(processes.descendants(sleeper.pid))  # the shell, what it runs, and the last sleep
@@ -96,7 +96,7 @@ def test_an_origin_is_read_from_an_environment(environment: dict[str, str], orig
     assert name_origin(environment) == origin
 
 
-def test_a_worker_s_origin_is_what_its_environment_says() -> None:
+def test_a_worker_has_the_origin_of_its_environment() -> None:
     assert name_worker_origin("job", Worker(Slot("a", 0), 1)) == name_origin(WORKER)
 
 

@@ -55,7 +55,7 @@ async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_on
 
 
 @in_loop
-async def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() -> None:
+async def test_an_end_is_reported_when_no_process_of_the_worker_is_left_in_any_session() -> None:
     inner = {**mark(0), "HVD_JOB": f"{ORIGIN}/1.1/inner"}  # of a job that the second worker runs
     with (
         sleeping("setsid sleep 600 &", mark(0)) as first,
@@ -139,7 +139,7 @@ async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch:
 
 
 @in_loop
-async def test_an_error_that_nobody_expects_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unexpected_error_of_the_reaper_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(processes, "running")
     room = Counted()
     room.end(0, NOBODY)

@@ -188,7 +188,7 @@ def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks(bench: B
     assert bench.detector.find_pause() == stopped_detector.LOOK_SECONDS
 
 
-def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_ended_for(bench: Bench) -> None:
+def test_a_stopped_process_that_was_killed_and_not_reaped_keeps_its_reason(bench: Bench) -> None:
     bench.states[ONE] = "T"
     assert "was stopped" in bench.pass_time(LEASE_SECONDS + 0.5).pop(ONE)
     bench.states[ONE] = "Z"

@@ -41,7 +41,9 @@ def tell(program: subprocess.Popen[str], *lines: str) -> int:
     return program.returncode
 
 
-def test_at_the_end_of_its_pipe_it_ends_sessions_and_the_folder(program: subprocess.Popen[str], folder: Path) -> None:
+def test_at_the_end_of_its_pipe_the_watchdog_kills_sessions_and_removes_the_folder(
+    program: subprocess.Popen[str], folder: Path
+) -> None:
     with sleeping("trap '' TERM; sleep 600 & echo $!") as worker:
         told = f"session {worker.pid} {find(worker.pid).started}"
         assert tell(program, told) == 0
@@ -50,7 +52,7 @@ def test_at_the_end_of_its_pipe_it_ends_sessions_and_the_folder(program: subproc
     assert not folder.exists()
 
 
-def test_it_finds_what_was_started_by_the_agent_s_workers_wherever_it_went(program: subprocess.Popen[str]) -> None:
+def test_the_watchdog_finds_processes_of_the_workers_in_other_sessions(program: subprocess.Popen[str]) -> None:
     inner = {**OURS, "HVD_JOB": f"{ORIGIN}/0.1/inner", "HVD_SLOT": "b:0"}
     with sleeping(environment=OURS) as stray, sleeping(environment=inner) as inner_worker:
         assert tell(program) == 0
@@ -63,12 +65,12 @@ def test_a_session_whose_leader_is_another_is_left_alone(program: subprocess.Pop
         assert len([process for process in processes.running() if process.session == stranger.pid]) == 3
 
 
-def test_words_that_it_does_not_know_are_nothing_to_it(program: subprocess.Popen[str], folder: Path) -> None:
+def test_the_watchdog_ignores_unknown_lines(program: subprocess.Popen[str], folder: Path) -> None:
     assert tell(program, "", "session", "what now", "end 4711") == 0
     assert not folder.exists()
 
 
-def test_an_agent_that_lives_has_only_let_its_watchdog_go(program: subprocess.Popen[str]) -> None:
+def test_the_watchdog_of_a_live_agent_kills_only_processes_with_its_origin(program: subprocess.Popen[str]) -> None:
     with hiding() as (agent, hidden), sleeping(environment=OURS) as worker:
         assert tell(program, f"agent {agent.pid} {find(agent.pid).started}") == 0
         assert worker.wait(LIMIT_SECONDS) == -9
@@ -137,7 +139,7 @@ def test_a_watchdog_that_is_ended_is_gone_and_touches_nothing(folder: Path) -> N
     assert folder.exists()
 
 
-def test_a_watchdog_that_dies_again_and_again_is_given_up_which_is_said(client: Watchdog) -> None:
+def test_a_watchdog_that_is_killed_again_and_again_is_given_up_with_a_warning(client: Watchdog) -> None:
     said: list[str] = []
     client._warn = said.append
     client._starts_left = 2
@@ -153,7 +155,7 @@ def test_a_watchdog_that_dies_again_and_again_is_given_up_which_is_said(client: 
         client.remove(worker.pid)
 
 
-def test_a_stopped_watchdog_holds_nobody_up_and_is_replaced_when_its_pipe_is_full(client: Watchdog) -> None:
+def test_a_stopped_watchdog_does_not_block_the_agent_and_is_replaced_when_its_pipe_is_full(client: Watchdog) -> None:
     first = find_watchdog(client)
     os.kill(first, signal.SIGSTOP)
     with sleeping() as worker:
@@ -202,7 +204,7 @@ def test_a_process_seen_below_the_agent_is_a_member_after_its_end(
     assert pids(tree.find()) == below
 
 
-def test_who_descends_from_a_member_is_one(tree: ProcessTree, agent: subprocess.Popen[bytes]) -> None:
+def test_a_descendant_of_a_member_is_a_member(tree: ProcessTree, agent: subprocess.Popen[bytes]) -> None:
     below = {process.pid for process in processes.descendants(agent.pid)}
     child = next(process for process in processes.descendants(agent.pid) if process.parent == agent.pid)
     tree.sessions[child.pid] = child.started
@@ -231,7 +233,7 @@ def test_a_process_with_a_members_number_is_none(tree: ProcessTree, agent: subpr
     assert tree.find() == []
 
 
-def test_who_has_ended_is_forgotten(tree: ProcessTree, agent: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_has_ended_is_forgotten(tree: ProcessTree, agent: subprocess.Popen[bytes]) -> None:
     tree.agent = agent.pid, find(agent.pid).started
     tree.look()
     below = tuple(processes.descendants(agent.pid))

@@ -22,7 +22,7 @@ def test_what_is_missing_is_one_sentence(version: tuple[int, ...], platform: str
 
 @pytest.mark.parametrize(("module", "code"), [("hvdrun", 125), ("hvdrun.agent", 1)])
 @pytest.mark.parametrize(("name", "value"), [("version_info", "(3, 9, 18)"), ("platform", "'win32'")])
-def test_each_program_says_it(module: str, code: int, name: str, value: str) -> None:
+def test_each_program_reports_the_obstacle(module: str, code: int, name: str, value: str) -> None:
     program = f"import sys\nfrom {module}.__main__ import main\nsys.{name} = {value}\nsys.exit(main())"
     run = run_python("-c", program)
     assert (run.returncode, run.stdout, len(run.stderr.splitlines())) == (code, "", 1), run.stderr
@@ -33,7 +33,7 @@ def test_each_program_says_it(module: str, code: int, name: str, value: str) -> 
     "file",
     ["__init__", "__main__", "version", "startup/__init__", "startup/requirements", "agent/__init__", "agent/__main__"],
 )
-def test_old_pythons_can_read_what_says_it(file: str) -> None:
+def test_old_pythons_can_parse_the_report(file: str) -> None:
     tree = ast.parse((ROOT / "hvdrun" / f"{file}.py").read_text(encoding="utf-8"), feature_version=(3, 4))
     imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}  # of ours, no other file
     assert imported <= {"contextlib", "hvdrun.startup.requirements", "hvdrun.version"}
