@@ -169,12 +169,13 @@ class Agent:
         }
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            ending: Ending = done.pop().result()
+            endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
+            ending = endings[0]
             if ending is Ending.RELEASED:
-                await self._while_launcher_lives(orders, attending, self._watch.await_failed())
+                await wait_while_launcher_lives(orders, attending, self._watch.await_failed())
                 await self._sequencing.close()
                 await self._watch.close()
-                await self._while_launcher_lives(orders, attending, self._output.close())
+                await wait_while_launcher_lives(orders, attending, self._output.close())
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
             for part in parts:
@@ -270,15 +271,24 @@ class Agent:
         if self._watch.running():
             self._output.tell(Alert(text))
 
-    async def _while_launcher_lives(
-        self, orders: OrderReader, attending: asyncio.Task[NoReturn], waiting: Coroutine[Any, Any, None]
-    ) -> None:
-        """Wait for failed workers, or for the output to be read, unless the launcher goes or the lease expires."""
-        parts = {asyncio.create_task(waiting), asyncio.create_task(orders.skip())}
-        await asyncio.wait({*parts, attending}, return_when=asyncio.FIRST_COMPLETED)
+
+async def wait_while_launcher_lives(
+    orders: OrderReader, attending: asyncio.Future[NoReturn], waiting: Coroutine[Any, Any, None]
+) -> None:
+    """Wait for failed workers, or for the output to be read, unless the launcher goes or the lease expires.
+
+    Raises:
+        Exception: what `waiting`, or reading the orders, raised.
+    """
+    parts: set[asyncio.Future[Any]] = {asyncio.create_task(waiting), asyncio.create_task(orders.skip())}
+    try:
+        done, _ = await asyncio.wait(parts | {attending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
+    for part in parts & done:
+        part.result()
 
 
 async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:

@@ -88,7 +88,7 @@ class Watch:
         self._is_prepared = False
         self._is_short = False  # this host cannot hold so many workers
         self.is_noticed = False
-        self._closing = False
+        self._closing = self._is_closed = False
         self._reaped = asyncio.Event()
         self.changed = asyncio.Event()
 
@@ -177,6 +177,8 @@ class Watch:
 
     async def close(self) -> None:
         """Kill every worker that is left; return when all are gone, orphans included."""
+        if self._is_closed:
+            return
         self._closing = True
         self._queue.clear()
         starts = [*self._starting.values(), *filter(None, [self._preparing])]
@@ -189,6 +191,7 @@ class Watch:
         await self._reaper.clear_all(keeps=self._watchdog.owns)
         await self._reaper.finish()
         self._children.close()
+        self._is_closed = True
 
     def fail(self, error: BaseException) -> None:
         """End the agent with an unexpected error."""
