@@ -5,7 +5,6 @@ process without SO_REUSEADDR gets "address in use".
 """
 
 import socket
-from typing import Self
 
 
 class ReservedPort:
@@ -18,12 +17,6 @@ class ReservedPort:
     def close(self) -> None:
         """Release it."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _bind() -> socket.socket:

@@ -1,6 +1,7 @@
 """A reserved port: free for a worker that asks with SO_REUSEADDR, for nobody after that."""
 
 import socket
+from contextlib import closing
 
 import pytest
 
@@ -23,7 +24,7 @@ def listen(port: int, *, reuses: bool = True) -> socket.socket:
 
 def test_a_worker_can_listen_on_the_reserved_port() -> None:
     with (
-        ReservedPort() as port,
+        closing(ReservedPort()) as port,
         listen(port.number) as listener,
         socket.create_connection(("127.0.0.1", port.number), timeout=5) as caller,
     ):
@@ -33,16 +34,16 @@ def test_a_worker_can_listen_on_the_reserved_port() -> None:
 
 
 def test_no_process_gets_the_reserved_port_by_chance() -> None:
-    with ReservedPort() as port, pytest.raises(OSError, match="in use"):
+    with closing(ReservedPort()) as port, pytest.raises(OSError, match="in use"):
         listen(port.number, reuses=False)
 
 
 def test_a_second_worker_cannot_listen_there_as_well() -> None:
-    with ReservedPort() as port, listen(port.number), pytest.raises(OSError, match="in use"):
+    with closing(ReservedPort()) as port, listen(port.number), pytest.raises(OSError, match="in use"):
         listen(port.number)
 
 
 def test_the_port_is_free_again_afterwards() -> None:
-    with ReservedPort() as port:
+    with closing(ReservedPort()) as port:
         number = port.number
     listen(number, reuses=False).close()
