@@ -24,7 +24,10 @@ SEQUENCER = SequencerProcess("127.0.0.1")  # of rank 0, for all its worlds
 
 
 class PipeExchange:
-    """A rendezvous for ranks whose numbers are known: rank 0 tells the others of its store through pipes."""
+    """A rendezvous for ranks whose numbers are known: the ranks send each other lines through pipes.
+
+    writable: rank 0's pipes to the other ranks, or another rank's pipe to rank 0.
+    """
 
     def __init__(self, rank: int, size: int, readable: int, writable: tuple[int, ...]) -> None:
         self._assignment = Assignment(rank, size, rank, size, 0, 1)
@@ -32,8 +35,14 @@ class PipeExchange:
         self._writable = writable
 
     def join(self, after: int) -> Membership:
-        """A new generation each time."""
-        return Membership(after + 1, self._assignment, KEY)
+        """A new generation each time. Rank 0 waits until the other ranks have left the former one."""
+        generation = after + 1
+        if self._assignment.rank:
+            os.write(self._writable[0], f"{generation}\n".encode())
+        else:
+            for _ in range(1, self._assignment.size):
+                assert int(self._read_line()) == generation
+        return Membership(generation, self._assignment, KEY)
 
     def await_sequencer(self, generation: int) -> Endpoint:
         """Rank 0 has one of its own, and writes to every other rank."""
@@ -43,14 +52,8 @@ class PipeExchange:
             for descriptor in self._writable[: self._assignment.size - 1]:
                 os.write(descriptor, f"{generation} {endpoint.address} {endpoint.port}\n".encode())
             return endpoint
-        poller = select.poll()  # a process of many interrupted worlds has more than 1,024 files
-        poller.register(self._readable, select.POLLIN)
-        assert poller.poll(LIMIT_SECONDS * 1000), "rank 0 opened no sequencer"
-        line = b""
-        while not line.endswith(b"\n"):
-            line += os.read(self._readable, 1)
-        told, address, port = line.decode().split()
-        assert int(told) == generation
+        number, address, port = self._read_line().split()
+        assert int(number) == generation
         return Endpoint(address, int(port))
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
@@ -58,6 +61,17 @@ class PipeExchange:
 
     def close(self) -> None:
         """Nothing is to be closed: the pipes serve the next world too."""
+
+    def _read_line(self) -> str:
+        poller = select.poll()  # a process of many interrupted worlds has more than 1,024 files
+        poller.register(self._readable, select.POLLIN)
+        line = b""
+        while not line.endswith(b"\n"):
+            assert poller.poll(LIMIT_SECONDS * 1000), "another rank did not join"
+            byte = os.read(self._readable, 1)
+            assert byte, "the other ranks have exited"
+            line += byte
+        return line.decode()
 
 
 def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, ...]) -> None:

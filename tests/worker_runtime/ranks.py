@@ -36,7 +36,7 @@ class Ranks:
             self.processes: list[subprocess.Popen[bytes]] = []
             for rank in range(count):
                 own, theirs = Pipe()
-                writable = [end for _, end in endpoints[1:]] if rank == 0 else []
+                writable = [end for _, end in (endpoints[1:] if rank == 0 else endpoints[:1])]
                 passed = [theirs.fileno(), endpoints[rank][0], *writable]
                 self.processes.append(
                     subprocess.Popen(

@@ -1,7 +1,9 @@
 """Joining, leaving, a worker's numbers, and what an installation says of itself."""
 
 import inspect
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
 from worker_runtime.collectives.combination import AVERAGE
+from worker_runtime.coordination.link import Link
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import Assignment, read_is_elastic, read_numbers
 
@@ -81,6 +84,27 @@ def test_some_ranks_are_refused_and_all_may_be_given_in_any_order(ranks: RankPoo
             basics.init(comm=[0])
         assert not basics.is_initialized()
         basics.init(comm=[1, 0])
+        return basics.size()
+
+    assert ranks.run(body) == [2, 2]
+
+
+def test_no_rank_enters_the_next_world_before_all_have_entered_the_former_one(ranks: RankPool) -> None:
+    def body() -> object:
+        connect = Link.connect
+
+        def connect_late(*arguments: Any) -> Link:  # noqa: ANN401 - passes them on
+            time.sleep(0.5)
+            return connect(*arguments)
+
+        is_late = basics.rank() == 1
+        basics.shutdown()
+        with pytest.MonkeyPatch.context() as patch:
+            if is_late:
+                patch.setattr(Link, "connect", connect_late)
+            basics.init()
+        basics.shutdown()
+        basics.init()
         return basics.size()
 
     assert ranks.run(body) == [2, 2]
