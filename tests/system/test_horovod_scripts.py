@@ -157,4 +157,4 @@ def test_what_is_not_served_says_what_is(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "1", "python", "train.py", forks=False)
     assert finished.returncode == 1
     assert "Error: horovod.tensorflow is not served: the horovod of this process is hvdrun's" in finished.stderr
-    assert "which has horovod.torch, horovod.mxnet, horovod.common, horovod.runner and horovod.run()" in finished.stderr
+    assert "which has horovod.torch, horovod.mxnet, horovod.common and horovod.run()" in finished.stderr

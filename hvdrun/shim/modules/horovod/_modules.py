@@ -109,8 +109,13 @@ MODULES: "dict[str, dict[str, Sequence[str]]]" = {
 }
 # These have all other names of a module of the runtime, too.
 WHOLE = {"horovod.torch": "worker_runtime.torch", "horovod.mxnet": "worker_runtime.mxnet"}
-UNSERVED = ("horovod.data", "horovod.keras", "horovod.ray", "horovod.spark", "horovod.tensorflow")
-_SERVED = "horovod.torch, horovod.mxnet, horovod.common, horovod.runner and horovod.run()"
+UNSERVED = (
+    *("horovod.data", "horovod.keras", "horovod.ray", "horovod.spark", "horovod.tensorflow"),
+    *("horovod.runner.common", "horovod.runner.driver", "horovod.runner.elastic", "horovod.runner.gloo_run"),
+    *("horovod.runner.http", "horovod.runner.js_run", "horovod.runner.launch", "horovod.runner.mpi_run"),
+    *("horovod.runner.run_task", "horovod.runner.task", "horovod.runner.task_fn", "horovod.runner.util"),
+)
+_SERVED = "horovod.torch, horovod.mxnet, horovod.common and horovod.run()"
 _REMEDY = "Where Horovod itself is installed, hvdrun leaves the name to it (--horovod-shim auto)."
 
 
@@ -136,7 +141,8 @@ class Finder(MetaPathFinder, Loader):
         del path, target
         if fullname not in MODULES and fullname not in UNSERVED:
             return None
-        return ModuleSpec(fullname, self, is_package=bool(list_submodules(fullname)))
+        is_package = any(name.startswith(f"{fullname}.") for name in (*MODULES, *UNSERVED))
+        return ModuleSpec(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         """Import the module's submodules, and put its names into it.

@@ -22,6 +22,7 @@ from tests.house.sources import name_module
 
 LIMIT_SECONDS = 60
 UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
+RUNNER = ("runner.util.threads", "runner.common.util.hosts", "runner.launch")
 TABLES: dict[str, dict[str, tuple[str, ...]]] = run_path(str(FOLDER / "horovod" / "_modules.py"))["MODULES"]
 MODULES = sorted({*TABLES, *(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))})
 needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
@@ -130,16 +131,14 @@ def test_all_of_horovods_modules_are_found_as_where_horovod_was_built_without_a_
     assert find_spec(f"horovod.{name}") is not None
 
 
-@pytest.mark.parametrize("name", [*sorted(UNSERVED), "tensorflow.keras"])
+@pytest.mark.parametrize("name", [*sorted(UNSERVED), "tensorflow.keras", *RUNNER])
 def test_a_module_that_is_not_served_says_which_are(name: str) -> None:
     with pytest.raises(ImportError) as caught:
         import_module(f"horovod.{name}")
-    known = f"horovod.{name.partition('.')[0]}"
+    known = ".".join(["horovod", *name.split(".")[: 1 + name.startswith("runner.")]])
     assert caught.value.name == known
     assert str(caught.value).startswith(f"{known} is not served: ")
-    assert "which has horovod.torch, horovod.mxnet, horovod.common, horovod.runner and horovod.run()." in str(
-        caught.value
-    )
+    assert "which has horovod.torch, horovod.mxnet, horovod.common and horovod.run()." in str(caught.value)
     assert str(caught.value).endswith("(--horovod-shim auto).")
 
 
