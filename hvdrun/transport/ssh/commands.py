@@ -43,6 +43,9 @@ class MatchCommands:
                 result.set_result(self._run(command))
             except (OSError, ValueError):  # no such shell, no more processes, or the command has a null character
                 result.set_result(False)
+            except BaseException as error:
+                result.set_exception(error)
+                raise
         return result.result()
 
     def close(self) -> None:

@@ -1,14 +1,18 @@
 """The commands of the ssh configuration as processes."""
 
+import asyncio
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh import commands as match_commands
 from hvdrun.transport.ssh.commands import MatchCommands, ProxyCommand
 from tests.hvdrun.agent.sleepers import files_left, is_alive
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, in_loop, wait_until
 
 
 def test_many_that_ask_at_once_hear_of_one_run(tmp_path: Path) -> None:
@@ -31,6 +35,20 @@ def test_a_command_that_does_not_end_is_ended_as_a_whole_and_has_failed(
 def test_a_shell_that_is_not_there_is_no_success(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
     monkeypatch.setenv("SHELL", shell)
     assert MatchCommands().succeeds("a", "true") is (shell == "")
+
+
+@in_loop
+async def test_an_unexpected_error_of_the_first_caller_is_raised_in_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(subprocess, "Popen", fail)
+    commands = MatchCommands()
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(in_thread(partial(commands.succeeds, "a", "true")), LIMIT_SECONDS)
 
 
 def test_nothing_is_started_after_the_end() -> None:
