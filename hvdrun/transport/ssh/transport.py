@@ -121,14 +121,12 @@ class SshTransport(ShellTransport):
 
     async def close(self) -> None:
         """End the agent; see `Transport`."""
-        try:
+        async with self._sockets as ends:  # each end follows, also where this is cancelled
+            if self._tunnels is not None:
+                ends.push_async_callback(self._tunnels.close)
+            ends.push_async_callback(self.kill)
             if self._first:
                 await self._end_agent()
-        finally:
-            await self.kill()
-            if self._tunnels is not None:
-                await self._tunnels.close()
-            await self._sockets.aclose()
 
     @property
     def _stderr_tail(self) -> bytes:

@@ -6,13 +6,16 @@ import errno
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from hvdrun.transport.failures import AgentStartError, PythonMissingError, RemotePrefixError
+from hvdrun.transport.ssh import transport as transport_module
 from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
 from hvdrun.transport.ssh.transport import Limits
 from hvdrun.transport.start import RemoteAgent
@@ -20,7 +23,7 @@ from rendezvous.wire.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import find_session, make_transport, opened, write_agent, write_silent
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd
-from tests.waiting import happen, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 pytestmark = needs_sshd
 
@@ -173,6 +176,32 @@ async def test_an_open_that_is_given_up_leaves_nothing(home: Home, server: SshSe
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
     await transport.close()
+    await happen(lambda: server.sessions() == [], "the end of the connection")
+
+
+@in_loop
+async def test_a_close_that_is_cancelled_closes_everything(
+    home: Home, server: SshServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, may_end = threading.Event(), threading.Event()
+    disconnect = transport_module._disconnect
+
+    def disconnect_slowly(*ends: Any) -> None:  # noqa: ANN401 - passes them on
+        begins.set()
+        assert may_end.wait(LIMIT_SECONDS)
+        disconnect(*ends)
+
+    monkeypatch.setattr(transport_module, "_disconnect", disconnect_slowly)
+    async with opened(home, server) as transport:
+        writer = transport._writer
+        assert writer is not None
+        closing = asyncio.create_task(transport.close())
+        await happen(begins.is_set, "the disconnection")
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        assert closing.cancelled()
+        assert writer.is_closing()
+        may_end.set()
     await happen(lambda: server.sessions() == [], "the end of the connection")
 
 
