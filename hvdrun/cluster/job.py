@@ -94,6 +94,7 @@ def _is_own_descriptor(name: str) -> bool:
         return False
 
 
+_END_SECONDS = 60.0  # for the job's end, beside its workers' grace
 _EXIT_SECONDS = 10.0  # for the launcher's exit after its last message
 
 
@@ -102,11 +103,13 @@ class Job:
 
     words: the options and the command.
     environment: of the launcher.
+    grace_seconds: the workers'.
 
     is_over: the launcher has reported the job's end, or has died.
     """
 
-    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], grace_seconds: float = 0.0) -> None:
+        self._end_seconds = grace_seconds + _END_SECONDS
         self._owner = os.getpid()
         self.is_over = False
         self._streams: list[Stream] = []
@@ -222,10 +225,12 @@ class Job:
         self._drain()
 
     def _drain(self) -> None:
-        """Wait for the job's end, without regard to its messages."""
+        """Wait for the job's end, without regard to its messages; kill a launcher that does not end it in time."""
+        deadline = time.monotonic() + self._end_seconds
         while not self.is_over:
             try:
-                message = self._wait(None)
+                message = self._wait(deadline)
+                self.is_over |= message is None  # `_reap` kills the launcher
                 if isinstance(message, Delivered):
                     message.body.close()
             except KeyboardInterrupt:

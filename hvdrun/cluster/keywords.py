@@ -154,4 +154,4 @@ class Request:
 
     def start(self) -> Job:
         """Start the job."""
-        return Job(self.words, self.environment)
+        return Job(self.words, self.environment, self.grace_seconds)

@@ -1,14 +1,20 @@
 """What a job prints comes out where the program prints."""
 
+import asyncio
 import io
 import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+from hvdrun.cluster import job as job_module
 from hvdrun.cluster.job import Job, Stream
 from hvdrun.errors import LaunchError
+from hvdrun.processes.background import in_thread
 from tests.descriptors import list_descriptors, none_free
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 
 def test_where_a_program_prints_somewhere_else_it_reads_what_the_job_prints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,6 +52,22 @@ def test_a_program_without_a_stream_or_with_a_closed_one_loses_only_the_output(m
         stream.close_writer()
         stream.pump()
         assert stream.reader is None
+
+
+@in_loop
+async def test_a_launcher_that_does_not_end_its_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = tmp_path / "launcher"
+    launcher.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    launcher.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(launcher))
+    for limit in ("_END_SECONDS", "_EXIT_SECONDS"):
+        monkeypatch.setattr(job_module, limit, 0.1)
+    job = Job([], os.environ)
+    try:
+        await asyncio.wait_for(in_thread(job.close), LIMIT_SECONDS)
+        assert job._process.returncode == -signal.SIGKILL
+    finally:
+        job._process.kill()
 
 
 def test_a_job_without_a_free_descriptor_is_one_sentence_and_leaves_nothing_open() -> None:
