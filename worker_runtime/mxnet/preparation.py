@@ -106,7 +106,8 @@ def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
     if type(sampler) not in _OWN:
         raise DataNotSplitError(
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
-            "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler)",
+            "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler), where "
+            "sampler is a gluon.data.Sampler",
         )
     kept = {name: own[f"_{name}"] for name in _KEPT}
     shared = BatchSampler(RankSampler(sampler), batch_size, last_batch)

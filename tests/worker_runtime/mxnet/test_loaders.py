@@ -101,6 +101,7 @@ def test_ranks_share_the_order_that_rank_0_shuffles_anew_in_each_pass(ranks: Ran
     [
         (lambda: mx.io.NDArrayIter(np.zeros((4, 1))), "it is a NDArrayIter, not a gluon.data.DataLoader; .*part_index"),
         (lambda: make_loader(batch_size=None, batch_sampler=[[0, 1]]), "its batch sampler is a list; make it give"),
+        (lambda: make_loader(sampler=[0, 1]), "its sampler is a list.*where sampler is a gluon.data.Sampler"),
         (lambda: make_loader(sampler=Order()), r"its sampler is a Order.*sampler=hvd.split_data\(sampler\)"),
     ],
 )
