@@ -88,7 +88,7 @@ AT_LISTENER = {
 }
 AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
-OVER_SSH = {"hvdrun-ssh-forwarder", "lead a connection of a tunnel"}  # see tests/hvdrun/transport/ssh/test_faults.py
+OVER_SSH = {"hvdrun-ssh-forwarder", "serve a tunnel's connection"}  # see tests/hvdrun/transport/ssh/test_faults.py
 
 
 def find_tasks() -> Iterator[str]:

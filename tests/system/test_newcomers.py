@@ -35,4 +35,4 @@ def test_a_newcomer_that_ends_well_before_it_joins_is_reported_and_not_started_a
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "[0] ends with 1\n"
-    assert finished.stderr.count("the worker in the slot") == 1
+    assert finished.stderr.count("a new worker is started in slot") == 1
