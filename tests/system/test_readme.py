@@ -27,7 +27,7 @@ MESSAGES = re.findall(r"^```output\n((?:Mismatched|One or more).*?)^```$", read(
 # A folder of the text that does not exist here.
 FOLDER = "/shared/run1"
 
-# Runs one block after the other, each with the names that a script has by then, and compares the replicas.
+# Each runs one block after the other, with the names that a script has by then, and compares the replicas.
 RUNS_BLOCKS = """
 import json
 import sys
@@ -90,6 +90,13 @@ for index, block in enumerate(json.load(open("blocks.json"))):
         "data": mx.io.NDArrayIter({"data": samples[0]}, {"label": samples[1]}, 4),
     }
     exec(block, names)
+    if "module." in block:
+        arrays = names["module"].get_params()[0].values()
+    else:
+        arrays = [each.data() for each in net.collect_params().values()]
+    flat = mx.nd.concat(*[each.reshape(-1) for each in arrays], dim=0)
+    rows = hvd.allgather(flat.expand_dims(0)).asnumpy()
+    assert (rows == rows[0]).all(), f"the replicas differ after block {index}"
     if hvd.rank() == 0:
         print("ran", index)
 """
