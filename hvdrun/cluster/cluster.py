@@ -122,11 +122,14 @@ def run(  # noqa: PLR0917 - the order is Horovod's
 ) -> list[ResultT]:
     """Run a function on the workers of a new job, and return what it returns on each of them, by rank.
 
+    An elastic job returns only the results of the workers that have finished; their places in the list are not ranks.
+
     Args:
         fn: any function, also a lambda, a closure or one of `__main__`; it calls `hvd.init()` itself.
         args: its arguments.
         kwargs: its keyword arguments.
-        num_proc: how many workers; all slots of the hosts, without hosts as many as this machine has GPUs, else 2.
+        num_proc: how many workers. Without it: the slots of the hosts; without hosts those of the allocation (Slurm,
+            PBS, LSF) that this program runs in; else as many as this machine has GPUs; else 2.
         hosts: where they run: "server1:4,server2:4", or a list of these.
         hostfile: a file that names the hosts.
         min_num_proc: the job is elastic, and continues with as few workers as this.
@@ -170,8 +173,9 @@ def run_once(
 class Cluster:
     """Workers that run one function after the other, and stay warm between them.
 
-    Its parameters are those of `run()`. Use it in a `with` block; the workers end with the block. When a worker dies,
-    the function that runs raises an error, and the next function gets new workers.
+    Its parameters are those of `run()` without `min_num_proc` and `max_num_proc`: it cannot be elastic. Use it in a
+    `with` block; the workers end with the block. When a worker dies, the function that runs raises an error, and the
+    next function gets new workers.
     """
 
     def __init__(

@@ -52,7 +52,13 @@ COMPLETION_VARIABLE = "_HVDRUN_COMPLETE"  # the script of --completion sets it t
 
 TABLE: Mapping[str, tuple[Option, ...]] = {
     "Workers": (
-        Option("-np --num-proc -n --np", "size", "How many workers to start.", COUNT, "2"),
+        Option(
+            "-np --num-proc -n --np",
+            "size",
+            "How many workers to start. Without it, in an allocation: one for each slot.",
+            COUNT,
+            "2",
+        ),
         Option(
             "-map-by --map-by",
             "map_by",
@@ -134,7 +140,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "hosts",
             "The hosts to use, with their slots, in this order. A name alone has one slot, the slots of a "
             "repeated host add up, user@ may precede a host, and an IPv6 address stands in brackets: "
-            "[2001:db8::1]:4. Without it: localhost, N slots.",
+            "[2001:db8::1]:4. Without it: the hosts of the allocation of Slurm, PBS or LSF, or of the MPIJob, that "
+            "hvdrun runs in, else localhost with N slots.",
             Kind(str, "A:4,B:4", "hosts"),
             "server1:4,server2:4",
         ),
@@ -159,7 +166,9 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--min-np --min-num-proc",
             "min_size",
-            "The smallest number of workers with which the job continues after losses. Without it: -np.",
+            "Make the job elastic: the smallest number of workers with which it continues after losses. Without it, "
+            "with --host-discovery-script: -np. Without either the job is static, and refuses the other options of "
+            "this section. An elastic job refuses -map-by node and --stdin.",
             COUNT,
             "1",
         ),
@@ -224,7 +233,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--slot-cooldown",
             "slot_cooldown_seconds",
-            "How long such a slot is not used, and after how long without another one a failure no longer counts.",
+            "How long such a slot is not used. A failure also stops counting after this time without another one.",
             TIME,
             "10m",
             default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
@@ -287,8 +296,9 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--wait-for-agents",
             "wait_for_agents",
-            "Wait, without a limit, until agents with slots for -np workers have joined, and print the line that "
-            "starts one (`hvdrun agent --join`). An elastic job also adds agents that join later.",
+            "Wait until agents with slots for -np workers have joined, and print the line that starts one (`hvdrun "
+            "agent --join`). A static job waits without a limit, an elastic one for --elastic-timeout. An elastic job "
+            "also adds agents that join later.",
         ),
         Option(
             "--bind",
@@ -335,7 +345,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--start-timeout",
             "start_timeout_seconds",
-            "How long the job may take until all workers have joined.",
+            "How long the job may take from the first worker that waits in hvd.init() until all have joined. Then a "
+            "static job ends; an elastic one starts with those that have joined, if they are at least --min-np.",
             TIME,
             "2m",
             default=f"{DEFAULT_START_TIMEOUT_SECONDS:g}s",
@@ -344,8 +355,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--grace",
             "grace_seconds",
-            "How long a worker may take to end after a failure or a stop notice (SIGUSR2), and between SIGTERM "
-            "(after a Ctrl-C SIGINT) and SIGKILL when the job ends early.",
+            "How long workers may take to end: after a failure or a stop notice (SIGUSR2), and from the first signal "
+            "(SIGTERM; SIGINT after Ctrl-C) to SIGKILL.",
             Kind(parse_duration, "TIME", "a time"),
             "5s",
             default=f"{DEFAULT_GRACE_SECONDS:g}s",
@@ -353,17 +364,17 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--lease",
             "lease_seconds",
-            "How long the next report of a host may be late (six are due in this time), or a worker of an elastic "
-            f"job be stopped, before it counts as lost. Without it: {ELASTIC_LEASE_SECONDS:g}s in elastic jobs, "
-            f"{DEFAULT_LEASE_SECONDS:g}s in others.",
+            "A host counts as lost when its next report is late by this time (it sends six in that time), and a worker "
+            "of an elastic job when it is stopped (SIGSTOP) for this time. Without it: "
+            f"{ELASTIC_LEASE_SECONDS:g}s in elastic jobs, {DEFAULT_LEASE_SECONDS:g}s in others.",
             TIME,
             "30s",
         ),
         Option(
             "--launcher-timeout",
             "launcher_timeout_seconds",
-            "How long the workers on another host continue without contact to hvdrun, which may be stopped, or "
-            "suspended with its laptop, before they are stopped; at least the lease.",
+            "How long the workers on another host continue without contact to hvdrun, whose machine may sleep. Then "
+            "they are ended. At least the lease.",
             TIME,
             "10m",
             default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",

@@ -36,7 +36,7 @@ def synchronize(handle: int) -> Any:  # noqa: ANN401 - what the operation gives
         handle: the return value of an `_async` or `_async_` function.
 
     Returns:
-        A tensor, or a tuple of tensors for a grouped operation; see the function that returned the handle.
+        The result of the synchronous function: a tensor, or several for a grouped operation.
 
     Raises:
         ValueError: the handle does not exist, is already synchronized (Horovod returns None), or is from before

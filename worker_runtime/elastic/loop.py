@@ -138,7 +138,7 @@ def run(
     Most losses of ranks raise neither exception in an elastic job: the surviving ranks complete or repeat the step with
     the gradients that they still hold, and continue. If the state depends on the number of ranks (it has reset
     callbacks, or a sampler with samples of the lost ranks), `func` restarts at the next commit or
-    `check_host_updates`. This restores and synchronizes nothing.
+    `check_host_updates`. That restart keeps the state as it is.
 
     Args:
         func: the training function; its first argument is the state.

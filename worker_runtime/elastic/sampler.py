@@ -126,8 +126,8 @@ class ElasticSampler:
     def reset(self) -> None:
         """Distribute the unprocessed samples of the epoch among the present workers.
 
-        These are the members of the last committed step, so that all ranks that call this at the same place of the
-        program get the same result. A worker that was lost since then still gets its part, until the next `reset()`.
+        They are the members of the last committed step, so all ranks that call this at the same place of the program
+        get the same result. A worker that was lost since then still gets its part, until the next `reset()`.
         """
         ledger = self._write_known()
         engine = RUNTIME.engine
