@@ -98,8 +98,8 @@ class ElasticSampler:
         """Record that each worker has processed a batch. Call it after the step that used the batch.
 
         The batch counts as processed for the ranks that took part in the newest step of a `DistributedOptimizer` of the
-        global process set. If there was no step since the last recorded batch, as while gradients are accumulated, the
-        next step decides. If the program has no such optimizer, the batch counts for all present ranks.
+        global process set. While gradients are accumulated, a batch counts as processed when the next step is
+        committed. If the program has no such optimizer, the batch counts for all present ranks.
 
         Args:
             batch_idx: accepted for Horovod's sake; not used.

@@ -27,8 +27,8 @@ def test_the_help_describes_every_option_once() -> None:
 def test_help_names_the_default_and_the_variable_of_an_option() -> None:
     texts = dict(row for _, rows in describe_all() for row in rows)
     assert texts["--backend NAME"].endswith("torch lacks is refused. Or $HVD_BACKEND.")
-    assert texts["--start-timeout TIME"].endswith("have joined. Default 120s, or $HOROVOD_START_TIMEOUT.")
-    assert texts["--grace TIME"].endswith("the job ends early. Default 5s.")
+    assert texts["--start-timeout TIME"].endswith("at least --min-np. Default 120s, or $HOROVOD_START_TIMEOUT.")
+    assert texts["--grace TIME"].endswith("to SIGKILL. Default 5s.")
 
 
 def test_the_table_has_a_row_for_every_option() -> None:
