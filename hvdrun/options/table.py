@@ -207,8 +207,9 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         Option(
             "--reset-limit",
             "reset_limit",
-            "How often the membership may change. After that, no host is added, and a host that the script no "
-            "longer prints stays in use until its workers end. Without it: no limit.",
+            "How often the membership may change. After that no host is added, a host that the script no longer "
+            "prints stays in use until its workers end, and the next loss of a worker ends the job. Without it: no "
+            "limit.",
             Kind(parse_whole_number, "N", f"a number from 0 to {MAX_WORKERS}"),
             "10",
         ),
