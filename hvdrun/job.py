@@ -24,7 +24,7 @@ from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.checkpoints import hold_checkpoints
 from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
-from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.processes import name_origin
 from hvdrun.processes.signals import answer_signals
 from hvdrun.spec.jobspec import JobSpec
@@ -115,6 +115,7 @@ class Job:
         """Run the job, and return its outcome."""
         self._reporter.start()
         started = time.monotonic()
+        report_callback_errors(self._fail)
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are handled to the end
             stack.push_async_callback(self._close_pool)
             stack.callback(self._transports.close)

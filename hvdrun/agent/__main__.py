@@ -38,6 +38,8 @@ def main() -> int:
         ending = str(asyncio.run(serve_pipes(0, output)))
     except (RendezvousError, HvdrunError) as error:
         ending = str(error)
+    except Exception as error:  # noqa: BLE001 - the launcher prints the sentence, and with -v the traceback
+        ending = f"this is a bug in hvdrun, please report it (-v prints the traceback): {type(error).__name__}: {error}"
     if ending == Ending.RELEASED:
         return 0
     with suppress(OSError):  # the launcher reports it as the reason

@@ -22,6 +22,7 @@ import signal
 import socket
 import stat
 import sys
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import StrEnum
@@ -39,6 +40,8 @@ from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
+from hvdrun.errors import HvdrunError
+from hvdrun.processes.background import report_callback_errors
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
@@ -51,6 +54,7 @@ from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
+from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
 from rendezvous.wire.orders import (
     Alert,
@@ -159,6 +163,7 @@ class Agent:
         """Obey orders until one of the endings; then leave nothing behind."""
         if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
+        report_callback_errors(self._watch.fail)
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         others = (self._obey(orders), self._await_signal(orders), self._stopped_detector.run())
@@ -176,6 +181,11 @@ class Agent:
                 await self._sequencing.close()
                 await self._watch.close()
                 await wait_while_launcher_lives(orders, attending, self._output.close())
+        except (RendezvousError, HvdrunError):
+            raise
+        except Exception as error:  # a bug: with -v the launcher prints the traceback
+            self._output.tell(Remark("".join(traceback.format_exception(error)).rstrip()))
+            raise
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
             for part in parts:

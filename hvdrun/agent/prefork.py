@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hvdrun.processes.background import raise_error
 from hvdrun.processes.child import OutputFile, StandardStreams, kill_child, start_child
 from rendezvous.wire.processes import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
@@ -88,6 +89,7 @@ class Forkserver:
             self._release()
             raise
         self._reading = asyncio.create_task(self._read())
+        self._reading.add_done_callback(raise_error)
 
     async def wait_ready(self) -> str:
         """Wait until it can fork; returns the reason where it cannot, else ""."""

@@ -19,7 +19,7 @@ from functools import partial
 
 from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
 from hvdrun.agent.spawn import ModuleForker, make_service_environment
-from hvdrun.processes.background import retrieve
+from hvdrun.processes.background import raise_error, retrieve
 from hvdrun.processes.child import Children, StandardStreams, Start, start_child
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
@@ -102,6 +102,7 @@ class Sequencing:
         task = asyncio.create_task(self._activate(activation, post))
         self._activating.add(task)
         task.add_done_callback(self._activating.discard)
+        task.add_done_callback(raise_error)
 
     def stop(self) -> None:
         """Report a stop notice for the job to the members of this generation, and of later ones."""

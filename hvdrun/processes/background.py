@@ -73,6 +73,25 @@ def supervise(task: asyncio.Task[T], fail: Callable[[BaseException], None]) -> a
     return task
 
 
+def raise_error(task: asyncio.Task[Any]) -> None:
+    """Raise the error of a task in a callback of the loop, see `report_callback_errors`; a done callback."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
+
+
+def report_callback_errors(fail: Callable[[BaseException], None]) -> None:
+    """Call `fail` with the error of each callback of the running loop, such as a signal's; asyncio only logs it."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "handle" not in context or error is None or isinstance(error, BlockingIOError):
+            loop.default_exception_handler(context)  # of no callback, or gRPC's poller, which then polls again
+        else:
+            fail(error)
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+
+
 async def in_thread(work: Callable[[], T], *, abort: Callable[[], object] | None = None) -> T:
     """The result of a blocking call in a new daemon thread, which cannot delay the end of hvdrun.
 

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ FAILS = """
 import asyncio, sys
 from hvdrun.cli.program import main
 from hvdrun.console.writer import Writer
+from hvdrun.job import Job
 from hvdrun.processes.background import BackgroundTasks
 
 async def fail():
@@ -43,6 +45,8 @@ def fail_in_thread(*_):
 
 if sys.argv[1] == "output":
     Writer._write = fail_in_thread
+if sys.argv[1] == "signal":
+    Job._stop = fail_in_thread
 BackgroundTasks.create_task = wrap(BackgroundTasks.create_task)
 asyncio.create_task = wrap(asyncio.create_task)
 sys.exit(main(sys.argv[2:] if sys.argv[2] == "-v" else sys.argv[5:]))  # python -m hvdrun
@@ -119,6 +123,16 @@ def test_a_failing_task_ends_the_job(name: str, hvdrun: Launcher) -> None:
     assert "Traceback" in ended.stderr
     if name == "authenticate an agent":
         assert agent.wait(LIMIT_SECONDS).returncode == 75
+
+
+def test_a_failing_signal_handler_ends_the_job(hvdrun: Launcher) -> None:
+    program = hvdrun.write("fails.py", FAILS)
+    words = ("-np", "1", "sh", "-c", "echo runs; sleep 600")
+    job = hvdrun.start("-v", *words, before=(sys.executable, str(program), "signal"), forks=True)
+    job.stdout.wait_for("runs", LIMIT_SECONDS)
+    job.send(signal.SIGTERM)
+    ended = job.wait(LIMIT_SECONDS)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (125, SENTENCE)
 
 
 @pytest.mark.parametrize("name", sorted(AT_TERMINAL))

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.processes.background import BackgroundTasks, in_thread
+from hvdrun.processes.background import BackgroundTasks, in_thread, raise_error, report_callback_errors
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 
@@ -57,6 +57,16 @@ async def test_of_several_errors_the_unexpected_one_is_raised_and_the_others_are
         await run_beside(LaunchError("no host"), ZeroDivisionError())
     (note,) = caught.value.__notes__
     assert "LaunchError: no host" in note
+
+
+@in_loop
+async def test_the_errors_of_callbacks_and_of_tasks_without_an_owner_are_reported() -> None:
+    reported: asyncio.Queue[BaseException] = asyncio.Queue()
+    report_callback_errors(reported.put_nowait)
+    asyncio.get_running_loop().call_soon(lambda: {}["callback"])
+    assert isinstance(await reported.get(), KeyError)
+    asyncio.create_task(fail(ZeroDivisionError())).add_done_callback(raise_error)
+    assert isinstance(await reported.get(), ZeroDivisionError)
 
 
 @in_loop
