@@ -63,7 +63,7 @@ async def test_of_several_errors_the_unexpected_one_is_raised_and_the_others_are
 async def test_the_errors_of_callbacks_and_of_tasks_without_an_owner_are_reported() -> None:
     reported: asyncio.Queue[BaseException] = asyncio.Queue()
     report_callback_errors(reported.put_nowait)
-    asyncio.get_running_loop().call_soon(lambda: {}["callback"])
+    asyncio.get_running_loop().call_soon(lambda: dict[str, str]()["callback"])
     assert isinstance(await reported.get(), KeyError)
     asyncio.create_task(fail(ZeroDivisionError())).add_done_callback(raise_error)
     assert isinstance(await reported.get(), ZeroDivisionError)
