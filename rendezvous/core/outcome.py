@@ -1,8 +1,8 @@
 """How a job ended, and why: the exit code and the first cause."""
 
-import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from signal import Signals
 
 from rendezvous.core.model import Worker
 
@@ -14,7 +14,7 @@ TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM
 
-SIGNALS = {known.value: known.name for known in signal.Signals}
+SIGNALS = {known.value: known.name for known in Signals}
 
 
 class Cause(StrEnum):
