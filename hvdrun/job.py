@@ -192,7 +192,7 @@ class Job:
                 self._terminate(effect)
             case Dismiss(host, reason, is_lost):
                 if not is_lost:
-                    self._console.verbose(f"the agent on {host} is let go: {reason}")
+                    self._console.verbose(f"the agent on {host} is released: {reason}")
                 self._hosts.dismiss(effect)
             case Log():
                 self._reporter.log(effect, self._server.state.outcome)
@@ -219,7 +219,7 @@ class Job:
             self._pool.order(effect)
         elif host in self._pool.hosts:
             self._pool.withdraw(worker)
-            self._server.submit(Exited(worker, -signal.SIGTERM, "it was not started any more"))
+            self._server.submit(Exited(worker, -signal.SIGTERM, "it was stopped before it started"))
 
     async def _show(self, message: AgentMessage) -> None:
         match message:
@@ -260,7 +260,7 @@ class Job:
             return
         if self._stops == 1 and stop(code, reason).is_interrupt:
             self._reporter.note_interrupt(len(self._server.state.alive()))
-        self._server.submit(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
+        self._server.submit(Stopped(code, reason, immediately=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
 

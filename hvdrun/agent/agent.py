@@ -48,7 +48,7 @@ from hvdrun.processes.processes import name_agent_origin
 from hvdrun.processes.signals import answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
-from hvdrun.spec.environment import is_elastic, lay_over
+from hvdrun.spec.environment import is_elastic, merge_environments
 from hvdrun.version import __version__
 from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.messages import Launch, Terminate
@@ -84,7 +84,7 @@ class Ending(StrEnum):
     """Why an agent ends, as its launcher prints it."""
 
     RELEASED = "it was released"
-    LAUNCHER_GONE = "its launcher has gone"
+    LAUNCHER_GONE = "its launcher disappeared"
     SIGNALLED = "a signal asked it to end"
 
 
@@ -335,7 +335,7 @@ async def serve(
     note_begin(begin)
     if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
         output.tell(Alert(missing))
-    environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
+    environment = merge_environments(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=prepend_shim(environment))
     agent = Agent(begin, choose_folder(os.environ), output, is_joined=is_joined)
     if is_noticed.is_set():

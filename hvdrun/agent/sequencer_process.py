@@ -15,7 +15,7 @@ class SequencerEndedError(SequencerStartError):
     """The process ended before it reported its port; another way to start it may work."""
 
 
-class SequencerDeafError(SequencerStartError):
+class SequencerNotRespondingError(SequencerStartError):
     """The process takes no orders, since it has ended or is about to end; another one may."""
 
 
@@ -56,7 +56,7 @@ class SequencerProcess(Child):
         """Have it serve this generation from now on.
 
         Raises:
-            SequencerDeafError: it has ended, or reads no orders.
+            SequencerNotRespondingError: it has ended, or reads no orders.
         """
         self._order(activation.encode())
         self.has_served = True
@@ -65,7 +65,7 @@ class SequencerProcess(Child):
         """Have it report a stop notice to the members; it may get this order several times.
 
         Raises:
-            SequencerDeafError: see `activate`.
+            SequencerNotRespondingError: see `activate`.
         """
         self._order(STOP)
 
@@ -80,14 +80,14 @@ class SequencerProcess(Child):
 
     def _order(self, line: bytes) -> None:
         if self._ended.done():
-            raise SequencerDeafError(self.describe_end())
+            raise SequencerNotRespondingError(self.describe_end())
         process = processes.look(self.pid)  # its members may notice its end first, and form the next generation
         if process is None or process.is_ending:
-            raise SequencerDeafError("it has ended")
+            raise SequencerNotRespondingError("it has ended")
         try:
             self.write(line)
         except OSError as error:  # it has ended, or its pipe is full, which a few lines cannot do
-            raise SequencerDeafError(f"it takes no orders: {error.strerror}") from None
+            raise SequencerNotRespondingError(f"it takes no orders: {error.strerror}") from None
 
     def _explain_end(self, code: int) -> str:
         if self.fault:

@@ -1,10 +1,10 @@
 """Owns the sequencer on the host of rank 0: one process at a time, which serves one generation after the other.
 
 The agent starts it when the first worker joins. Where workers are forked and their script names a module that has
-`init()`, it starts it with them. A job of programs without `init()` has no sequencer, nor has a static job of one
-worker. The agent sends it each generation whose rank 0 is on this host, with the generation's key. In an elastic job
-rank 0 may move, so each host has a sequencer ready. When it dies while it serves a generation, the agent starts another
-immediately: that generation is over, and the next one needs it.
+`init()`, it starts it with them. A job of programs without `init()` has no sequencer, and neither does a static job of
+one worker. The agent sends it each generation whose rank 0 is on this host, with the generation's key. In an elastic
+job rank 0 may move, so each host has a sequencer ready. When it dies while it serves a generation, the agent starts
+another immediately: that generation is over, and the next one needs it.
 
 It is forked like a worker where that is possible, since a fork has imported NumPy already. Otherwise the Python of the
 workers executes it, or, where that lacks NumPy, the agent's Python. It leads a session, and is killed with the workers.
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
+from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerNotRespondingError, SequencerProcess
 from hvdrun.agent.spawn import ModuleForker, make_service_environment
 from hvdrun.processes.background import raise_error, retrieve
 from hvdrun.processes.child import Children, StandardStreams, Start, start_child
@@ -108,7 +108,7 @@ class Sequencing:
         """Report a stop notice for the job to the members of this generation, and of later ones."""
         self._is_stopping = True
         if self._process is not None and self._process.has_served:
-            with contextlib.suppress(SequencerDeafError):  # its end ends the generation; the next one gets the notice
+            with contextlib.suppress(SequencerNotRespondingError):  # the next generation gets the notice
                 self._process.stop()
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
@@ -153,7 +153,7 @@ class Sequencing:
             try:
                 process = await asyncio.shield(self._ensure_opening())
                 self._order(process, activation)
-            except SequencerDeafError:
+            except SequencerNotRespondingError:
                 self._discard(process)
                 process = await asyncio.shield(self._ensure_opening())
                 self._order(process, activation)

@@ -208,5 +208,5 @@ def explain_failure(error: OSError, executable: str, directory: str) -> HvdrunEr
     if not Path(directory).is_dir():
         return CommandNotExecutableError(executable, f"the working directory {directory!r} does not exist here")
     if error.errno == errno.ENOEXEC:
-        return CommandNotExecutableError(executable, "it is no program, and has no #! line that names one")
+        return CommandNotExecutableError(executable, "it is not an executable program and has no #! line")
     return CommandNotExecutableError(executable, os.strerror(error.errno or 0))

@@ -71,4 +71,4 @@ class StoppedDetector:
         lease = f"for longer than the lease of {self._lease_seconds:g} s (--lease)"
         if state == STOPPED:
             return f"{name} was stopped {lease}"
-        return f"the main thread of {name} had ended, and others had not, {lease}"
+        return f"the main thread of {name} exited, but other threads kept running {lease}"

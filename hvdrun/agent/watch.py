@@ -7,7 +7,7 @@ when the end of a worker is reported:
 - A job that continues without the worker gets the report immediately, since the other workers wait for it. The slot is
   free once nothing of the worker is left.
 - Any other job gets the report once nothing of the worker is left. The other workers end because of it, and so their
-  connections have told them the reason first.
+  connections have reported the reason first.
 - The end of a worker that reports its own failure is reported immediately in every job. Python may take seconds to end
   after that; the worker has the grace for it.
 
@@ -38,7 +38,7 @@ from rendezvous.core.model import Slot, Worker
 from rendezvous.wire.orders import Alert, OutputStream
 
 STARTS_AT_ONCE = 16
-NOT_STARTED = "it was not started any more"
+NOT_STARTED = "it was stopped before it started"
 
 
 class Watch:
@@ -254,8 +254,8 @@ class Watch:
         self._reaped.set()
         live.forget()
         if worker in self._reported and returncode == -signal.SIGKILL and not self._closing:
-            grace = f"{self._grace_seconds:g} s (--grace)"
-            self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: it had not ended in {grace}."))
+            cause = f"it did not exit within {self._grace_seconds:g} s (--grace)"
+            self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: {cause}."))
         if self._outlives_losses:
             self._report_end(worker, returncode, live.error)
 

@@ -71,7 +71,7 @@ class _Kind:
 
 
 class JobReporter:
-    """Prints the fate of one job."""
+    """Prints the result of one job."""
 
     def __init__(self, spec: JobSpec, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_elastic = spec.is_elastic
@@ -164,7 +164,7 @@ class JobReporter:
         """The page of a worker that failed."""
         done = [each for each in state.workers.values() if each.is_done and state.is_member(each)]
         who = describe_ranks(each.assignment.rank for each in done).capitalize()
-        note = f"{who} ended with 0; but the job had not gone on without this one, and ends with its failure."
+        note = f"{who} ended with 0, but the job could not continue without rank {rank}, and ends with its failure."
         self._console.page(
             Page(
                 rank=rank,

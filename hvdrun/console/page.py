@@ -107,8 +107,7 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
         for line in page.last_lines:
             yield f"  | {strip_controls(line)}".rstrip(), Tone.QUOTE
     if page.ended_ranks:
-        verb = "was" if len(page.ended_ranks) == 1 else "were"
-        yield f"  Because of it {describe_ranks(page.ended_ranks)} {verb} ended.", Tone.TEXT
+        yield f"  hvdrun then stopped {describe_ranks(page.ended_ranks)}.", Tone.TEXT
     for note in page.notes:
         yield f"  {strip_controls(note)}", Tone.TEXT
 

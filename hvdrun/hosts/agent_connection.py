@@ -140,7 +140,7 @@ class AgentConnection:
         abandons: kill it, without waiting until it has stopped its workers.
         """
         self._is_released = True
-        self._answers.put_nowait("the job needs it no more")
+        self._answers.put_nowait("the job no longer needs it")
         for task in (self._opening, self._listening):
             if task is not None:
                 task.cancel()

@@ -35,7 +35,7 @@ LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
 _REMINDER_SECONDS = 300.0  # between two equal lines about what the agent waits for
 _ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the end of another agent of this name
-_RELEASED = "the job does not need this agent any more, and has released it."
+_RELEASED = "the job no longer needs this agent, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
 _NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
@@ -74,7 +74,7 @@ class TokenExpiredError(LaunchError):
 
     def __init__(self, place: Endpoint, token_file: Path, token: Token) -> None:
         super().__init__(
-            f"nobody listens at {place}, and the token file {str(token_file)!r} expired at {token.describe_expiry()}: "
+            f"nothing listens at {place}, and the token file {str(token_file)!r} expired at {token.describe_expiry()}: "
             "give this agent the token file of a job that runs."
         )
 
@@ -225,7 +225,7 @@ class JoiningAgent:
         def note_begin(begin: Begin) -> None:
             self._has_begun = True
             channel.keep_alive(max(begin.patience_seconds, WAITING_SECONDS))
-            self._say(f"the job has begun on {begin.host}.")
+            self._say(f"the job started on {begin.host}.")
 
         output = OutputForwarder()
         output.attach(channel.transport)
@@ -234,7 +234,7 @@ class JoiningAgent:
         try:
             ending = await serve(orders, output, note_begin, is_joined=True)
         except RendezvousError as error:
-            self._say(f"{str(error).rstrip('.')}: this agent has ended its workers.")
+            self._say(f"{str(error).rstrip('.')}: this agent stopped its workers.")
             return TEMPORARY_FAILURE
         finally:
             self._answer_signals()
@@ -247,12 +247,12 @@ class JoiningAgent:
                 self._say(_RELEASED if self._has_begun else _NOT_NEEDED)
                 return orders.exit_code
             case Ending.SIGNALLED:
-                self._say("a signal has asked this agent to end: it has ended its workers.")
+                self._say("this agent received a signal and stopped its workers.")
                 return orders.exit_code
             case Ending.LAUNCHER_GONE if not self._has_begun:
                 return None
             case Ending.LAUNCHER_GONE:
-                self._say("the launcher has gone: this agent has ended its workers.")
+                self._say("the launcher disappeared: this agent stopped its workers.")
                 return TEMPORARY_FAILURE
 
     def _wait_for(self, what: str) -> None:

@@ -35,7 +35,7 @@ class ConfigurationError(UsageError):
     """A configuration file cannot be read or written, or has a key or a value that no option takes.
 
     Cause: The file of `--config-file` cannot be read, or has a key or a value that no option takes.
-    Remedy: Mend the line that the sentence names.
+    Remedy: Correct the line that the sentence names.
 
     name: of the file. fault: a sentence, or a part of one. line: where in the file, counted from 1, if it is known.
     """
@@ -114,7 +114,7 @@ def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - i
         if key.id != "scalar":
             raise ConfigurationError(name, "a key must be a word", place)
         if key.value in table:
-            raise ConfigurationError(name, f"the key {key.value!r} stands there twice", place)
+            raise ConfigurationError(name, f"the key {key.value!r} is given twice", place)
         converted = _convert_yaml(item, name, depth - 1)
         table[key.value] = Node(converted.content, place)
     return Node(table, line)

@@ -147,8 +147,8 @@ def read_agent(given: dict[str, Given]) -> dict[str, Any]:
     for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
         if values[dest] is None:
             raise UsageError(
-                f"hvdrun agent lacks {flag}: copy the line that hvdrun --wait-for-agents prints, as in hvdrun agent "
-                "--join 10.0.0.1:29400 --token-file job.token"
+                f"hvdrun agent: {flag} is missing: copy the line that hvdrun --wait-for-agents prints, as in "
+                "hvdrun agent --join 10.0.0.1:29400 --token-file job.token"
             )
     if values["name"] is None:
         values["name"] = socket.gethostname()
@@ -163,5 +163,5 @@ def read_token(given: dict[str, Given]) -> dict[str, Any]:
     """
     values = TOKEN.read(given)
     if values["file"] is None:
-        raise UsageError(f"hvdrun token lacks FILE, the file to write: {TOKEN.name} --help lists its options.")
+        raise UsageError(f"hvdrun token: FILE, the file to write, is missing: {TOKEN.name} --help lists its options.")
     return values

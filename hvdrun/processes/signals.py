@@ -40,7 +40,7 @@ def answer_signals(
         elif number is signal.SIGTSTP:
             loop.add_signal_handler(number, suspend)
         else:
-            loop.add_signal_handler(number, stop, SIGNAL_OFFSET + number, f"{number.name} came to hvdrun")
+            loop.add_signal_handler(number, stop, SIGNAL_OFFSET + number, f"hvdrun received {number.name}")
     try:
         yield
     finally:

@@ -91,11 +91,11 @@ def uninstall(site: Path, scripts: Path) -> str:
         path.unlink()
     except FileNotFoundError:
         if had_command:
-            return f"{COMMAND} is not hvdrun's any more; there was no {path}."
+            return f"{COMMAND} is no longer hvdrun's; there was no {path}."
         return f"Nothing to do: there is no {path}."
     except OSError as error:
         raise ShimError(f"{path} cannot be removed: {os.strerror(error.errno or 0)}") from error
-    return f"`import horovod` does not mean hvdrun's any more: {path} was removed, and its {COMMAND}."
+    return f"`import horovod` no longer imports hvdrun's: {path} was removed, and its {COMMAND}."
 
 
 def install_command(scripts: Path, *, force: bool) -> None:

@@ -38,7 +38,8 @@ def choose_environment(
     own: the environment of hvdrun.
     neighbours: how many workers share the host. If several do, each uses one thread unless the user sets a number, as
         with torchrun: workers that all use all cores are slow.
-    remote: the host is not this machine. Its agent overrides its own environment with these variables: `lay_over`.
+    remote: the host is not this machine. Its agent overrides its own environment with these variables; see
+        `merge_environments`.
     prefixed: a shell command on that host (--remote-prefix) sets the search paths.
     forwarded: variables for all hosts, which override the others.
     """
@@ -51,7 +52,7 @@ def choose_environment(
     return environment
 
 
-def lay_over(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+def merge_environments(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """The environment of workers on another host: that of its agent, overridden with the chosen variables."""
     return {**{name: value for name, value in _choose_for_this(login).items() if name != _CPUS_PER_TASK}, **chosen}
 

@@ -60,7 +60,7 @@ class Workers:
             raise UsageError(f"--stdin {self.stdin_rank} names no worker: the ranks are 0 to {self.size - 1}.")
         names = [host.name for host in self.hosts]
         if len(set(names)) != len(names):
-            raise UsageError(f"a host stands twice in {', '.join(names)}: give its slots together.")
+            raise UsageError(f"a host is listed twice in {', '.join(names)}: give its slots together.")
         if not self.directory.is_absolute():
             raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
 

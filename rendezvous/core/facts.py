@@ -65,9 +65,9 @@ def record(state: State, event: Event) -> tuple[State, Effects]:
             return lose_host(state, host, reason)
         case Noticed(host):
             return _notice(state, host)
-        case Stopped(code, reason, at_once):
+        case Stopped(code, reason, immediately):
             state = replace(state, outcome=stop(code, reason))
-            return stop_workers(state, 0.0) if at_once else (state, ())
+            return stop_workers(state, 0.0) if immediately else (state, ())
         case _:
             return state, ()
 
@@ -91,7 +91,7 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[St
             return state, tuple(
                 Terminate(worker, grace_seconds, outcome.reason, signal=outcome.stop_signal) for worker in running
             )
-        case Stopped(at_once=True):
+        case Stopped(immediately=True):
             return stop_workers(state, 0.0)
         case _:
             return state, ()
@@ -213,7 +213,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:
     state = replace(state, refusal=refusal)
     state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
     newcomers = find_newcomers(state) if state.number else ()
-    state, retired = retire(state, newcomers, f"no worker is added any more: {worker} has exited with 0")
+    state, retired = retire(state, newcomers, f"workers are no longer added: {worker} has exited with 0")
     if state.phase is Phase.REFORMING:
         state = replace(state, deadline=None, short_since=None)  # no generation follows
     return state, departure + refusals + retired

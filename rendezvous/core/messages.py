@@ -125,11 +125,11 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The user or the launcher stops the job; `at_once` kills its workers without a grace."""
+    """The user or the launcher stops the job; `immediately` kills its workers without a grace."""
 
     exit_code: int
     reason: str
-    at_once: bool = False
+    immediately: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at
 
 
 def conclude_job(state: State) -> tuple[State, Effects]:
-    """All workers have ended, and some well: the job has succeeded, unless a failure has not been recovered from."""
+    """All workers have ended, some with exit code 0: the job succeeds, unless it has not recovered from a failure."""
     is_over = state.workers and state.ended == len(state.workers)
     if not is_over or not any(each.is_done and state.is_member(each) for each in state.workers.values()):
         return state, ()
@@ -312,7 +312,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
 
 
 def _describe_next_generation(state: State, verdict: Verdict, next_members: Sequence[WorkerRecord]) -> tuple[Log, ...]:
-    """With how many workers the job goes on, and why it was interrupted where no worker was lost.
+    """With how many workers the job continues, and why it was interrupted where no worker was lost.
 
     Where all members call `init()` again, or begin again at a commit, and are the same as before, nothing is logged.
     """

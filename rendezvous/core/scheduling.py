@@ -191,7 +191,7 @@ def _retire_unwanted(state: State) -> tuple[State, Effects]:
     if not newcomers:
         return state, ()
     if state.number and not state.may_reset:
-        return retire(state, newcomers, "the membership may not change any more (--reset-limit)")
+        return retire(state, newcomers, "the membership can no longer change (--reset-limit)")
     effects: Effects = ()
     for record in newcomers:
         if not state.offers(record.worker.slot):

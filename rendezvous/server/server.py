@@ -93,7 +93,7 @@ class Server:
         self._agents: Counter[str] = Counter()  # by host, how many agents have been dismissed
         self._effects: deque[Effect] = deque()
         self._is_performing = False
-        self._doors: list[grpc.aio.Server] = []
+        self._listeners: list[grpc.aio.Server] = []
         self._clock: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._owner: asyncio.Task[Any] | None = None
@@ -110,12 +110,12 @@ class Server:
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
         host = f"[{address}]" if ":" in address else address
-        door = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
-        self._doors.append(door)
-        pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), door)
+        listener = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
+        self._listeners.append(listener)
+        pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), listener)
         try:
-            port = door.add_secure_port(f"{host}:0", credentials)
-            await serving.start(door)
+            port = listener.add_secure_port(f"{host}:0", credentials)
+            await serving.start(listener)
         except (RuntimeError, TimeoutError) as error:
             raise ListenError(address, str(error)) from None
         if self._clock is None:
@@ -129,7 +129,7 @@ class Server:
         if self._clock is not None:
             self._clock.cancel()
             await asyncio.wait({self._clock})
-        await serving.stop(self._doors)
+        await serving.stop(self._listeners)
         if self._failure is not None:
             raise self._failure
 

@@ -67,7 +67,7 @@ def test_the_first_failing_worker_decides_the_code_and_is_named(
     assert page[0].startswith("hvdrun: rank 1 on localhost (slot 1) failed first after ")
     assert page[0].endswith(f" s: {told}")
     assert f"  | {last_line}" in page
-    assert page[-1] == "  Because of it rank 0 was ended."
+    assert page[-1] == "  hvdrun then stopped rank 0."
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_an_agent_whose_launcher_is_gone_ends_its_workers_and_may_start_again(hv
     running.wait()
     ended = agent.wait()
     assert ended.returncode == 75
-    assert ended.stderr.endswith("hvdrun: the launcher has gone: this agent has ended its workers.\n")
+    assert ended.stderr.endswith("hvdrun: the launcher disappeared: this agent stopped its workers.\n")
 
 
 def test_ctrl_c_ends_an_agent_and_its_workers_with_130_and_a_sentence(hvdrun: Launcher) -> None:
@@ -91,7 +91,7 @@ def test_ctrl_c_ends_an_agent_and_its_workers_with_130_and_a_sentence(hvdrun: La
     agent.send(signal.SIGINT)
     ended = agent.wait()
     assert ended.returncode == 130
-    assert ended.stderr.endswith("hvdrun: a signal has asked this agent to end: it has ended its workers.\n")
+    assert ended.stderr.endswith("hvdrun: this agent received a signal and stopped its workers.\n")
     finished = running.wait()
     assert finished.returncode == 75
     assert finished.stderr.endswith("hvdrun: host a was lost: the connection of its agent ended.\n")

@@ -112,7 +112,7 @@ def test_an_agent_reports_malformed_orders_in_one_sentence(data: bytes, tmp_path
     ],
 )
 def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
-    assert run_agent(data, tmp_path) == (1, [HELLO], "its launcher has gone\n")
+    assert run_agent(data, tmp_path) == (1, [HELLO], "its launcher disappeared\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,7 +126,7 @@ def test_an_agent_whose_orders_cannot_be_waited_for_goes(place: str) -> None:
     with Path(place).open("rb") as orders:
         command = [sys.executable, "-P", "-m", "hvdrun.agent"]
         ended = subprocess.run(command, stdin=orders, capture_output=True, timeout=LIMIT_SECONDS, check=False)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"its launcher has gone\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"its launcher disappeared\n")
 
 
 class Conversation:
@@ -209,7 +209,7 @@ def test_an_agent_that_serves_a_job_is_checked_again_for_newcomers(conversation:
 
 def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(conversation: Conversation) -> None:
     conversation.send(Wait(0.2))
-    assert conversation.end() == "its launcher has gone\n"
+    assert conversation.end() == "its launcher disappeared\n"
 
 
 def test_an_agent_waits_for_a_job_as_long_as_its_launcher_sends_wait(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerProcess
+from hvdrun.agent.sequencer_process import SequencerNotRespondingError, SequencerProcess
 from hvdrun.processes.child import OutputFile
 from rendezvous.wire.processes import Activation
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
@@ -47,7 +47,7 @@ async def test_an_ended_sequencer_that_was_not_reaped_takes_no_orders() -> None:
     process.activate(Activation(1, 2, bytes(32)))
     process.kill()
     await asyncio.to_thread(os.waitid, os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    with pytest.raises(SequencerDeafError):
+    with pytest.raises(SequencerNotRespondingError):
         process.activate(Activation(2, 2, bytes(32)))
     await asyncio.to_thread(os.waitpid, process.pid, 0)
     process.close()

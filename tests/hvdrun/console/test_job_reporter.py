@@ -260,7 +260,7 @@ def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, reporte
     state = run_story(reporter, "min=1 max=2 failures=any", "hosts a:1 b:1", "join all", "exit a:0 0", "exit b:0 -9")
     assert state.outcome is not None
     reporter.explain(state.outcome, 2, state)
-    note = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
+    note = "Rank 0 ended with 0, but the job could not continue without rank 1, and ends with its failure."
     assert paper.pages[0].notes == (note,)
 
 

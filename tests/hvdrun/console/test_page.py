@@ -30,7 +30,7 @@ def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:
         "  | Traceback (most recent call last):\n"
         "  |\n"
         "  | ValueError: bad\n"
-        "  Because of it ranks 0, 2-3 were ended.\n"
+        "  hvdrun then stopped ranks 0, 2-3.\n"
     )
 
 
@@ -42,7 +42,7 @@ def test_a_page_leaves_out_what_is_not_known() -> None:
 def test_without_a_single_culprit_the_reason_is_the_headline() -> None:
     page = Page(reason="host b was lost: it was silent for 30 s.", seconds=3723, ended_ranks=(0,))
     assert render_page(page) == (
-        "hvdrun: host b was lost: it was silent for 30 s, after 1 h 2 min\n  Because of it rank 0 was ended.\n"
+        "hvdrun: host b was lost: it was silent for 30 s, after 1 h 2 min\n  hvdrun then stopped rank 0.\n"
     )
 
 

@@ -86,7 +86,7 @@ def test_it_says_how_many_of_how_many_and_for_how_long() -> None:
         ((Reported("a", (A,)), Joined(A, 0), Reported("b", (B,))), StartProgress(2, 2, 1, 2)),
         ((Joined(A, 0), Joined(B, 0)), None),
         ((Exited(A, 0),), None),
-        ((Stopped(130, "Ctrl-C", at_once=False),), None),
+        ((Stopped(130, "Ctrl-C", immediately=False),), None),
     ],
     ids=["placed", "one host", "one worker", "all have joined", "a plain program has ended", "stopped"],
 )

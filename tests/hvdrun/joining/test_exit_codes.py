@@ -89,7 +89,7 @@ async def test_an_agent_with_an_expired_token_does_not_wait_without_a_launcher(t
     path = tmp_path / "job.token"
     create_files(path, lifetime_seconds=0.0)
     async with started(Endpoint(LOOPBACK, 1), path) as agent, asyncio.timeout(30):
-        with pytest.raises(LaunchError, match=r"nobody listens at .*, and the token file '.*' expired at ") as caught:
+        with pytest.raises(LaunchError, match=r"nothing listens at .*, and the token file '.*' expired at ") as caught:
             await agent.end()
     assert caught.value.exit_code == CANNOT_LAUNCH
     assert agent.said == []

@@ -101,7 +101,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ),
         ("zzz: 2\n", "line 1: there is no key 'zzz': hvdrun --help lists all options."),
         ("config-file: x\n", "line 1: there is no key 'config-file'"),
-        ("np: 2\nnp: 3\n", "line 2: the key 'np' stands there twice."),
+        ("np: 2\nnp: 3\n", "line 2: the key 'np' is given twice."),
         ("np: 2\nnum-proc: 3\n", "line 2: np and num-proc mean the same."),
         ("\nnp: [2]\n", "line 2: np takes a number of workers from 1 to 100000, as in -np 2."),
         ("hosts: [a, [b]]\n", "line 1: hosts takes hosts"),

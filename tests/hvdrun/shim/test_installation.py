@@ -72,7 +72,7 @@ def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -
     assert run("--uninstall") == (0, f"Nothing to do: there is no {site / NAME}.", "")
 
     install_command(program.parent, force=False)
-    assert run("--uninstall") == (0, f"horovodrun is not hvdrun's any more; there was no {site / NAME}.", "")
+    assert run("--uninstall") == (0, f"horovodrun is no longer hvdrun's; there was no {site / NAME}.", "")
     assert run("--install")[0] == 0
     put_horovod(site)  # which comes first
     assert run("-c", ASKS) == (0, THEIRS, "")

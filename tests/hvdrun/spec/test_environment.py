@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdrun.errors import BadValueError, VariableNotSetError
-from hvdrun.spec.environment import choose_environment, choose_forwarded, find_added, find_removed, lay_over
+from hvdrun.spec.environment import choose_environment, choose_forwarded, find_added, find_removed, merge_environments
 
 OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_SLOT": b"a:0"}
 
@@ -43,7 +43,7 @@ def test_a_host_that_is_prepared_by_a_prefix_finds_its_own_programs() -> None:
 def test_chosen_variables_override_the_environment_of_a_login() -> None:
     login = {b"HOME": b"/home/there", b"PATH": b"/usr/bin", b"HVD_JOB": b"around"}
     chosen = {b"PATH": b"/here/bin", b"RANK": b"0"}
-    assert lay_over(login, chosen) == {b"HOME": b"/home/there", b"PATH": b"/here/bin", b"RANK": b"0"}
+    assert merge_environments(login, chosen) == {b"HOME": b"/home/there", b"PATH": b"/here/bin", b"RANK": b"0"}
 
 
 @pytest.mark.parametrize("remote", [False, True])

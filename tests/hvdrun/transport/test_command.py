@@ -69,7 +69,7 @@ async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -
         assert transport._stderr_tail.startswith(b"me@far")
     finally:
         await transport.close()
-    assert transport._process.returncode == 1  # its launcher has gone
+    assert transport._process.returncode == 1  # its launcher disappeared
 
 
 @in_loop

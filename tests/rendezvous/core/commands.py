@@ -132,9 +132,9 @@ def parse_event(words: list[str], size: int = 0) -> Event:
             error = why[-1] if why else None
             is_put_down = why[:-1] == ["put", "down"]
             return Exited(parse_worker(worker), int(returncode), error, cannot_start=bool(why) and not is_put_down)
-        case ["stop", code, reason, *at_once]:
-            assert at_once in ([], ["at", "once"]), at_once
-            return Stopped(int(code), reason, at_once=bool(at_once))
+        case ["stop", code, reason, *immediately]:
+            assert immediately in ([], ["immediately"]), immediately
+            return Stopped(int(code), reason, immediately=bool(immediately))
         case ["notice", "job"]:
             return Noticed(None)
         case ["tick", now]:

@@ -98,7 +98,7 @@ class Chance:
             Exited(self._anybody(), 127, "the command was not found", cannot_start=True),
             Exited(self._anybody(), -9, "it was stopped"),
             Lost(host, "its order channel closed"),
-            Stopped(130, "interrupted", at_once=self.random.random() < 0.5),
+            Stopped(130, "interrupted", immediately=self.random.random() < 0.5),
             Noticed(self.random.choice([None, host])),
             Exited(self._anybody(), 75),
         ]
@@ -220,7 +220,7 @@ class ElasticChance:
         elif what < 0.985 and workers:
             world.end(chance.choice(workers), 75)
         else:
-            world.tell(Stopped(130, "interrupted", at_once=chance.random() < 0.5))
+            world.tell(Stopped(130, "interrupted", immediately=chance.random() < 0.5))
 
     def _join_some(self) -> None:
         for each in self.random.sample(list(self.world.alive.values()), min(3, len(self.world.alive))):

@@ -156,10 +156,10 @@ class Job(RuleBasedStateMachine):
         """In use or not."""
         self.witness.tell(Lost(host, "gone"))
 
-    @rule(at_once=st.booleans())
-    def somebody_stops_the_job(self, *, at_once: bool) -> None:
+    @rule(immediately=st.booleans())
+    def somebody_stops_the_job(self, *, immediately: bool) -> None:
         """As often as they like."""
-        self.witness.tell(Stopped(130, "interrupted", at_once))
+        self.witness.tell(Stopped(130, "interrupted", immediately))
 
     @rule(step=st.sampled_from([-1.0, 0.0, 0.25, 1.0, 15.0, 1000.0]))
     def time_passes(self, step: float) -> None:

@@ -15,7 +15,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     exit b:1 127 "the command was not found"
     exit b:1 -9 put down "it was stopped"
     lost b "its order channel closed"
-    stop 130 "interrupted" at once
+    stop 130 "interrupted" immediately
     notice b        (or `notice job`)
     tick 31
     wait 60         (all agents report meanwhile; only what follows from it is told)

@@ -17,7 +17,7 @@ STOPPED = pytest.mark.parametrize(
     ("number", "code", "said"),
     [
         (signal.SIGINT, -signal.SIGINT, "stopping 3 workers; Ctrl-C again stops them immediately."),
-        pytest.param(signal.SIGTERM, 143, "SIGTERM came to hvdrun.", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, 143, "hvdrun received SIGTERM.", marks=pytest.mark.nightly),
     ],
     ids=["SIGINT", "SIGTERM"],
 )
@@ -38,7 +38,7 @@ def test_the_first_failure_on_a_remote_host_decides_and_is_explained(pair: Clust
     assert "[2@host2] out of data" in page
     assert page[-4].startswith("hvdrun: rank 2 on host2 (slot 0) failed first after ")
     assert page[-4].endswith(" s: exit code 7")
-    assert page[-3:] == ["  It wrote last:", "  | out of data", "  Because of it ranks 0-1 were ended."]
+    assert page[-3:] == ["  It wrote last:", "  | out of data", "  hvdrun then stopped ranks 0-1."]
 
 
 @STOPPED
