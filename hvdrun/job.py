@@ -43,7 +43,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.wire.orders import AgentMessage, Alert, Output, Remark, Reserved, Taken, Written
+from rendezvous.wire.orders import AgentFailed, AgentMessage, Alert, Output, Remark, Reserved, Taken, Written
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
@@ -81,6 +81,10 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     if outcome.is_interrupt:
         raise KeyboardInterrupt
     return outcome.exit_code
+
+
+class AgentBugError(Exception):
+    """A bug has stopped an agent."""
 
 
 class Job:
@@ -231,6 +235,12 @@ class Job:
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
+            case AgentFailed(text, trace) if self._spec.is_elastic:  # the job continues without this host
+                self._console.verbose(f"{text}\n{trace}")
+            case AgentFailed(text, trace):
+                bug = AgentBugError(text)
+                bug.add_note(trace)
+                raise bug
             case Written(worker, number) if self._desk is not None:
                 await self._console.output.finish_task(worker)
                 self._desk.note_written(worker, number)

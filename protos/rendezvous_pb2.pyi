@@ -1612,6 +1612,7 @@ class AgentMessage(_message.Message):
     PROBE_RESULTS_FIELD_NUMBER: _builtins.int
     ALERT_FIELD_NUMBER: _builtins.int
     WRITTEN_FIELD_NUMBER: _builtins.int
+    AGENT_FAILED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1630,6 +1631,8 @@ class AgentMessage(_message.Message):
     def alert(self) -> Global___Alert: ...
     @_builtins.property
     def written(self) -> Global___Written: ...
+    @_builtins.property
+    def agent_failed(self) -> Global___AgentFailed: ...
     def __init__(
         self,
         *,
@@ -1642,12 +1645,13 @@ class AgentMessage(_message.Message):
         probe_results: Global___ProbeResults | None = ...,
         alert: Global___Alert | None = ...,
         written: Global___Written | None = ...,
+        agent_failed: Global___AgentFailed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -1909,6 +1913,30 @@ class Alert(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Alert: _TypeAlias = Alert  # noqa: Y015
+
+@_typing.final
+class AgentFailed(_message.Message):
+    """A bug stops the agent: the error in one sentence, and its traceback."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ERROR_FIELD_NUMBER: _builtins.int
+    TRACEBACK_FIELD_NUMBER: _builtins.int
+    error: _builtins.str
+    traceback: _builtins.str
+    def __init__(
+        self,
+        *,
+        error: _builtins.str = ...,
+        traceback: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "traceback", b"traceback"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentFailed: _TypeAlias = AgentFailed  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):

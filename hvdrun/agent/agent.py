@@ -57,6 +57,7 @@ from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
 from rendezvous.wire.orders import (
+    AgentFailed,
     Alert,
     Begin,
     Hello,
@@ -183,8 +184,9 @@ class Agent:
                 await wait_while_launcher_lives(orders, attending, self._output.close())
         except (RendezvousError, HvdrunError):
             raise
-        except Exception as error:  # a bug: with -v the launcher prints the traceback
-            self._output.tell(Remark("".join(traceback.format_exception(error)).rstrip()))
+        except Exception as error:
+            sentence = f"the agent on {self._begin.host} failed: {type(error).__name__}: {error}"
+            self._output.tell(AgentFailed(sentence, traceback.format_exc().rstrip()))
             raise
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.

@@ -207,6 +207,14 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentFailed:
+    """A bug stops the agent: the error in one sentence, and its traceback."""
+
+    error: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reserved:
     """The agent of rank 0's host has reserved a port for the torch store that a worker may open."""
 
@@ -292,4 +300,4 @@ class Written:
     number: int
 
 
-AgentMessage = Output | Remark | Alert | Reserved | Taken | Hello | Addresses | ProbeResults | Written
+AgentMessage = Output | Remark | Alert | AgentFailed | Reserved | Taken | Hello | Addresses | ProbeResults | Written

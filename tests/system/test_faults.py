@@ -27,6 +27,7 @@ from hvdrun.cli.program import main
 from hvdrun.console.writer import Writer
 from hvdrun.job import Job
 from hvdrun.processes.background import BackgroundTasks
+from hvdrun.transport.child import LocalTransport
 
 async def fail():
     raise ZeroDivisionError("of a test")
@@ -40,6 +41,12 @@ def wrap(create):
         return create(*owner, coroutine, name=name, **named)
     return create_task
 
+start = LocalTransport._start
+agent = "from hvdrun.agent import __main__, watch; watch.Watch._note_end = lambda *_: 1 / 0; __main__.main()"
+
+def start_agent(transport, command):
+    return start(transport, (sys.executable, "-P", "-c", agent))
+
 def fail_in_thread(*_):
     raise ZeroDivisionError("of a test")
 
@@ -47,6 +54,8 @@ if sys.argv[1] == "output":
     Writer._write = fail_in_thread
 if sys.argv[1] == "signal":
     Job._stop = fail_in_thread
+if sys.argv[1] == "agent":
+    LocalTransport._start = start_agent
 BackgroundTasks.create_task = wrap(BackgroundTasks.create_task)
 asyncio.create_task = wrap(asyncio.create_task)
 sys.exit(main(sys.argv[2:] if sys.argv[2] == "-v" else sys.argv[5:]))  # python -m hvdrun
@@ -133,6 +142,14 @@ def test_a_failing_signal_handler_ends_the_job(hvdrun: Launcher) -> None:
     job.send(signal.SIGTERM)
     ended = job.wait(LIMIT_SECONDS)
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (125, SENTENCE)
+
+
+def test_a_failing_callback_of_an_agent_ends_the_job(hvdrun: Launcher) -> None:
+    program = hvdrun.write("fails.py", FAILS)
+    ended = hvdrun.start("-v", *SHORT, before=(sys.executable, str(program), "agent"), forks=True).wait(LIMIT_SECONDS)
+    assert ended.returncode == 125
+    assert ended.stderr.splitlines()[-1].endswith("the agent on localhost failed: ZeroDivisionError: division by zero")
+    assert ", in _reap" in ended.stderr  # the traceback is that of the agent
 
 
 @pytest.mark.parametrize("name", sorted(AT_TERMINAL))
