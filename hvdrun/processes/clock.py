@@ -9,7 +9,8 @@ _SHARE = 0.5
 class SuspensionClock:
     """Detects from the time between two looks that this process was stopped, or its machine suspended.
 
-    The processes that it watches may not have run either.
+    The processes that it watches may not have run either. `rendezvous.core.membership.advance` has this rule for the
+    rendezvous, since that pure package cannot import a clock.
 
     Args:
         span_seconds: the time limit that the owner measures. Looks are frequent: half of the limit between two looks is

@@ -189,7 +189,7 @@ def _awaits_joins(state: State) -> bool:
 
 def advance(state: State, now: float) -> State:
     """Set the clock forward; if this machine has slept, all time limits are extended by the sleep."""
-    gap_seconds = now - state.now
+    gap_seconds = now - state.now  # the rule of hvdrun's SuspensionClock, which this pure package may not import
     slept = gap_seconds > max(state.policy.lease_seconds / 2, LEAST_SLEEP_SECONDS)
     if state.started is not None and not slept:
         return replace(state, now=now)

@@ -16,7 +16,7 @@ import hvdrun.cluster.horovod
 from hvdrun.cli.program import read_spec
 from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN
 from hvdrun.options.pages import TABLES
-from rendezvous.core.lifecycle import PHASES, draw
+from rendezvous.core.lifecycle import PHASES, WORKER_STATES, draw
 from tests.documentation import DEPLOY, PAGES, README, find_blocks, find_commands, find_reason, find_shell_lines, read
 from tests.house.sources import ROOT, read_sources
 
@@ -185,8 +185,10 @@ def test_every_variable_in_the_text_exists_and_every_one_for_users_is_in_the_tex
     assert sorted(known - named - INTERNAL_VARIABLES) == []
 
 
-def test_the_map_draws_the_phases_of_the_core() -> None:
-    assert draw(PHASES) in MAP.read_text(encoding="utf-8")
+def test_the_map_draws_the_tables_of_the_core() -> None:
+    text = MAP.read_text(encoding="utf-8")
+    assert f"\n{draw(PHASES)}\n" in text
+    assert f"\n{draw(WORKER_STATES)}\n" in text
 
 
 def test_the_workflow_on_the_page_about_ci_is_the_one_to_copy() -> None:
