@@ -13,7 +13,7 @@ from typing import Protocol
 from hvdrun.agent.spawn import ModuleForker, Spawned, Spawner, find_executable, make_service_environment
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
 from hvdrun.processes import python_command
-from hvdrun.processes.background import retrieve
+from hvdrun.processes.background import cancel_and_wait, retrieve
 from hvdrun.processes.child import Child, StandardStreams, start_child
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.bootstrap import BACKEND, Backend
@@ -67,8 +67,7 @@ class CheckedSpawner:
     async def close(self) -> None:
         """Stop asking, and close the other spawner."""
         if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+            await cancel_and_wait((self._asking,))
         await self._spawner.close()
 
     async def _check(self) -> None:

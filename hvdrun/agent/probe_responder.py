@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from hvdrun.processes.background import supervise
+from hvdrun.processes.background import cancel_and_wait, supervise
 from rendezvous.wire.orders import AgentMessage, ListAddresses, ProbePeers
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ class ProbeResponder:
     async def close(self) -> None:
         """Stop answering."""
         self._stop_listening()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_and_wait(self._tasks)
 
     def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
         if self._timer is not None:

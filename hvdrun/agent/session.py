@@ -9,6 +9,7 @@ import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 # isort: split
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
+from hvdrun.processes.background import cancel_and_wait
 from rendezvous.client import AgentClient
 from rendezvous.core.messages import Exited
 from rendezvous.core.model import REPORTS_PER_LEASE
@@ -40,9 +41,7 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
         for part in done:
             part.result()
     finally:
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
+        await cancel_and_wait(parts)
         await relay.close()
         await client.close()
 

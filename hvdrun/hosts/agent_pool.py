@@ -154,6 +154,7 @@ class AgentPool:
         """
         left = [connection.close() for connection in self._connections.values()]
         leaving = [connection.close(abandons=True) for connection in self._leaving]
+        # return_exceptions: each agent is stopped before the first error is raised.
         for result in await asyncio.gather(*left, *leaving, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context
 from types import TracebackType
 from typing import Any, TypeVar
@@ -77,6 +77,25 @@ def raise_error(task: asyncio.Task[Any]) -> None:
     """Raise the error of a task in a callback of the loop, see `report_callback_errors`; a done callback."""
     if not task.cancelled() and (error := task.exception()) is not None:
         raise error
+
+
+async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel these tasks, and return when all have stopped.
+
+    An error of a task that is being cancelled goes to `report_callback_errors`. Raised here, it would skip the rest of
+    the caller's cleanup, and replace the error that the caller may be raising. The error of a task that failed before
+    is left to the caller.
+    """
+    running = []
+    for task in tasks:
+        if task.done():
+            retrieve(task)
+            continue
+        task.add_done_callback(raise_error)
+        task.cancel()
+        running.append(task)
+    if running:
+        await asyncio.wait(running)
 
 
 def report_callback_errors(fail: Callable[[BaseException], None]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import paramiko
 
-from hvdrun.processes.background import in_thread, supervise
+from hvdrun.processes.background import cancel_and_wait, in_thread, supervise
 from hvdrun.transport.ssh.failures import TunnelRefusedError
 from rendezvous.core.model import LOOPBACK
 
@@ -263,9 +263,7 @@ class Tunnels:
 
     async def close(self) -> None:
         """Close all connections. Stop the forwarder first."""
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await cancel_and_wait(self._connections)
 
     def _accept(self, channel: paramiko.Channel, origin: tuple[str, int], server: tuple[str, int]) -> None:
         """Accept a connection. paramiko's thread calls this."""

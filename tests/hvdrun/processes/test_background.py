@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.processes.background import BackgroundTasks, in_thread, raise_error, report_callback_errors
+from hvdrun.processes.background import BackgroundTasks, cancel_and_wait, in_thread, raise_error, report_callback_errors
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 
@@ -67,6 +67,36 @@ async def test_the_errors_of_callbacks_and_of_tasks_without_an_owner_are_reporte
     assert isinstance(await reported.get(), KeyError)
     asyncio.create_task(fail(ZeroDivisionError())).add_done_callback(raise_error)
     assert isinstance(await reported.get(), ZeroDivisionError)
+
+
+async def fail_when_cancelled() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise ValueError("cannot clean up")
+
+
+@in_loop
+async def test_an_error_of_a_cancelled_task_is_reported_when_all_tasks_have_stopped() -> None:
+    reported: list[BaseException] = []
+    report_callback_errors(reported.append)
+    tasks = [asyncio.create_task(work) for work in (fail_when_cancelled(), asyncio.Event().wait())]
+    await asyncio.sleep(0)
+    await cancel_and_wait(tasks)
+    assert [task.done() for task in tasks] == [True, True]
+    assert [str(error) for error in reported] == ["cannot clean up"]
+
+
+@in_loop
+async def test_an_error_from_before_the_cancellation_is_left_to_the_caller() -> None:
+    reported: list[BaseException] = []
+    report_callback_errors(reported.append)
+    task = asyncio.create_task(fail(ValueError("early")))
+    await asyncio.wait({task})
+    await cancel_and_wait({task})
+    assert reported == []
+    with pytest.raises(ValueError, match="early"):
+        await task
 
 
 @in_loop
