@@ -40,7 +40,7 @@ def answer_signals(
         elif number is signal.SIGTSTP:
             loop.add_signal_handler(number, suspend)
         else:
-            loop.add_signal_handler(number, stop, SIGNAL_OFFSET + number, f"hvdrun received {number.name}")
+            loop.add_signal_handler(number, stop, SIGNAL_OFFSET + number, f"received {number.name}")
     try:
         yield
     finally:

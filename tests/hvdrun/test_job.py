@@ -79,7 +79,7 @@ def test_a_signal_ends_a_job_that_connects_to_a_host(environment: dict[str, str]
         wait_until(lambda: handles(job.pid, signal.SIGTERM), "a handler for SIGTERM")
         job.terminate()
         _, said = job.communicate(timeout=LIMIT_SECONDS)
-    assert (job.returncode, said) == (143, "hvdrun: hvdrun received SIGTERM.\n")
+    assert (job.returncode, said) == (143, "hvdrun: received SIGTERM.\n")
 
 
 def test_a_failed_start_starts_nothing_and_keeps_its_error_though_a_signal_comes(

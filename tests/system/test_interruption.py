@@ -52,9 +52,9 @@ if os.environ["HOROVOD_RANK"] == "1":
 # Of a SIGINT hvdrun dies itself.
 ENDINGS = {signal.SIGTERM: 143, signal.SIGINT: -signal.SIGINT, signal.SIGHUP: 129}
 SAID = {
-    signal.SIGTERM: "hvdrun: hvdrun received SIGTERM.\n",
+    signal.SIGTERM: "hvdrun: received SIGTERM.\n",
     signal.SIGINT: "hvdrun: stopping 2 workers; Ctrl-C again stops them immediately.\n",
-    signal.SIGHUP: "hvdrun: hvdrun received SIGHUP.\n",
+    signal.SIGHUP: "hvdrun: received SIGHUP.\n",
 }
 
 

@@ -60,7 +60,7 @@ def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome
             75,
             ["the job has ended, as its stop notice asked (exit code 75): start it again to continue."],
         ),
-        (signal.SIGTERM, 143, ["hvdrun received SIGTERM."]),
+        (signal.SIGTERM, 143, ["received SIGTERM."]),
         (signal.SIGINT, 130, []),
     ],
 )

@@ -60,19 +60,19 @@ def answer(*numbers: signal.Signals, ignored: signal.Signals | None = None) -> l
 
 @numbers
 def test_a_signal_stops_the_job_with_a_shell_s_code_for_it(number: signal.Signals) -> None:
-    assert answer(number) == [(128 + number, f"hvdrun received {number.name}")]
+    assert answer(number) == [(128 + number, f"received {number.name}")]
 
 
 def test_ctrl_z_suspends_it_and_sigusr2_is_a_stop_notice() -> None:
     said = answer(signal.SIGTSTP, signal.SIGUSR2, signal.SIGINT)
-    assert said == ["suspend", "notice", (130, "hvdrun received SIGINT")]
+    assert said == ["suspend", "notice", (130, "received SIGINT")]
 
 
 @numbers
 def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
     signal.signal(number, signal.SIG_IGN)
     other = next(known for known in STOPPING if known is not number)
-    assert answer(other, ignored=number) == [(128 + other, f"hvdrun received {other.name}")]
+    assert answer(other, ignored=number) == [(128 + other, f"received {other.name}")]
     assert signal.getsignal(number) is signal.SIG_IGN
 
 

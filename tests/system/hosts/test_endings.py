@@ -17,7 +17,7 @@ STOPPED = pytest.mark.parametrize(
     ("number", "code", "said"),
     [
         (signal.SIGINT, -signal.SIGINT, "stopping 3 workers; Ctrl-C again stops them immediately."),
-        pytest.param(signal.SIGTERM, 143, "hvdrun received SIGTERM.", marks=pytest.mark.nightly),
+        pytest.param(signal.SIGTERM, 143, "received SIGTERM.", marks=pytest.mark.nightly),
     ],
     ids=["SIGINT", "SIGTERM"],
 )
