@@ -192,7 +192,7 @@ class Agent:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
             for part in parts:
                 part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await asyncio.gather(*parts, return_exceptions=True)  # the first error is being raised
             await self._probe_responder.close()
             await self._sequencing.close()
             await self._watch.close()
@@ -298,7 +298,7 @@ async def wait_while_launcher_lives(
     finally:
         for part in parts:
             part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)
+        await asyncio.gather(*parts, return_exceptions=True)  # those of `done` are raised below
     for part in parts & done:
         part.result()
 

@@ -144,7 +144,7 @@ class Forkserver:
         """Close its socket, with which it ends; a caller that waits for it gets an error."""
         if self._reading is not None:
             self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await asyncio.gather(self._reading, return_exceptions=True)  # `raise_error` reports its error
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it has ended already
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -133,7 +133,7 @@ class Sequencing:
         tasks = [*self._activating, *([] if self._opening is None else [self._opening])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)  # `raise_error` reports those of generations
 
     @property
     def _name(self) -> str:

@@ -184,7 +184,7 @@ class Watch:
         starts = [*self._starting.values(), *filter(None, [self._preparing])]
         for start in starts:
             start.cancel()
-        await asyncio.gather(*starts, return_exceptions=True)
+        await asyncio.gather(*starts, return_exceptions=True)  # they are supervised
         for live in tuple(self._live.values()):
             live.terminate(0.0)
         await self._spawner.close()
