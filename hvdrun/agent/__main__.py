@@ -39,7 +39,7 @@ def main() -> int:
     except (RendezvousError, HvdrunError) as error:
         ending = str(error)
     except Exception as error:  # noqa: BLE001 - the launcher prints the sentence, and with -v the traceback
-        ending = f"this is a bug in hvdrun, please report it (-v prints the traceback): {type(error).__name__}: {error}"
+        ending = "this is a bug in hvdrun, please report it (-v prints the traceback): " + repr(error)
     if ending == Ending.RELEASED:
         return 0
     with suppress(OSError):  # the launcher reports it as the reason

@@ -138,7 +138,7 @@ def test_who_does_not_end_after_a_notice_is_ended(hvdrun: Launcher) -> None:
     finished = running.wait()
     assert finished.returncode == 143
     assert re.search(
-        r"^hvdrun: rank 0 \(localhost:0\) had not ended 1 s \(--grace\) after", finished.stderr, re.MULTILINE
+        r"^hvdrun: rank 0 \(localhost:0\) was still running 1 s \(--grace\) after", finished.stderr, re.MULTILINE
     )
 
 
