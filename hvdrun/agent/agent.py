@@ -269,7 +269,7 @@ class Agent:
         while not self._watch.changed.is_set():  # until the first worker was launched; that order may never come
             if not self._lease.look():
                 raise LeaseExpiredError(self._lease.seconds, None)
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # then look at the lease again
                 async with asyncio.timeout(self._begin.lease_seconds / _LOOKS_PER_LEASE):
                     await self._watch.changed.wait()
         await asyncio.to_thread(importlib.import_module, "hvdrun.agent.session")

@@ -170,6 +170,6 @@ def _read_source(directory: str, command: PythonCommand) -> bytes | None:
     """The program's source; None where it is not below the working directory, or cannot be read."""
     for path in (Path(directory, candidate) for candidate in python_command.list_sources(command)):
         if path.is_file():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the interpreter reports it, when it runs the program
                 return path.read_bytes()
     return None

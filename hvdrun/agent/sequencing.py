@@ -184,7 +184,7 @@ class Sequencing:
         for name, start in [("forked", self._fork), *self._list_executions()]:
             try:
                 return await self._open_process(start)
-            except _NoForkserverError:
+            except _NoForkserverError:  # the next way follows
                 pass
             except SequencerEndedError as error:
                 failures.append(f"{name}, {error.reason}")

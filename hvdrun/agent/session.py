@@ -68,7 +68,7 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds
         await asyncio.sleep(min(pause_seconds, (len(running) + len(ends)) * SECONDS_PER_WORKER))
         if watch.ended():
             continue
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # the report is also the heartbeat
             async with asyncio.timeout(pause_seconds):  # wait_for would swallow a cancellation that comes with a change
                 await watch.changed.wait()
     raise LeaseExpiredError(lease.seconds, failure)

@@ -213,7 +213,7 @@ def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
 def _find_early_variable(directory: Path, command: PythonCommand) -> str | None:
     """See `python_command.find_early_variable`; None if the text of the program cannot be read."""
     for source in python_command.list_sources(command):
-        with suppress(OSError):
+        with suppress(OSError):  # there is no such file, or the interpreter reports the error
             return python_command.find_early_variable((directory / source).read_bytes())
     return None
 

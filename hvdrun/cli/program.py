@@ -247,13 +247,13 @@ def print_error(sentence: str, *details: str, with_time: bool) -> None:
 
         lines = [f"{render_time(datetime.now().astimezone())}{line}" for line in lines]
     if sys.stderr is not None:  # None when hvdrun was started with it closed
-        with suppress(OSError):
+        with suppress(OSError):  # nobody reads it; the exit code is the report
             print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
 
 
 def asks_for(dest: str, words: Sequence[str]) -> bool:
     """Whether a switch is among the options, also of a command line that has errors."""
-    with suppress(UsageError):
+    with suppress(UsageError):  # then all its words are looked at
         words = words[: read_words(words, find_option)[1]]
     return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
@@ -261,7 +261,7 @@ def asks_for(dest: str, words: Sequence[str]) -> bool:
 def report_internal_error(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
     """Report a bug of hvdrun and return the exit code."""
     if with_traceback and sys.stderr is not None:
-        with suppress(OSError):
+        with suppress(OSError):  # nobody reads it
             traceback.print_exception(error)
     remedy = (
         "please report it with this traceback" if with_traceback else "please run it with -v and report what it prints"

@@ -55,7 +55,7 @@ def send_refusal(connection: socket.socket, refused: "Refused") -> None:
     """Send the program why there is no job, unless it has ended."""
     from hvdrun.tasks.messages import send  # noqa: PLC0415 - see above
 
-    with suppress(OSError):
+    with suppress(OSError):  # the program has ended
         send(connection, refused)
 
 

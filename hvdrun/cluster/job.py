@@ -63,7 +63,7 @@ class Stream:
         while self.reader is not None:
             try:
                 data = os.read(self.reader, _CHUNK_BYTES)
-            except BlockingIOError:
+            except BlockingIOError:  # no more has come yet
                 return
             self._print(self._decode(data, not data))
             if not data:
@@ -173,7 +173,7 @@ class Job:
             self._connection.close()
             return
         if not self.is_over:
-            with suppress(OSError):
+            with suppress(OSError):  # the launcher has ended
                 self._connection.shutdown(socket.SHUT_WR)
             self._drain()
         self._reap()

@@ -155,6 +155,6 @@ def _write_at_once(descriptor: int, data: bytes) -> None:
     """Write what can be written without waiting; a failure cannot be reported any more."""
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
-    with suppress(OSError):
+    with suppress(OSError):  # nobody reads it
         if poller.poll(0):
             os.write(descriptor, data)

@@ -154,8 +154,7 @@ class AgentPool:
         """
         left = [connection.close() for connection in self._connections.values()]
         leaving = [connection.close(abandons=True) for connection in self._leaving]
-        # return_exceptions: each agent is stopped before the first error is raised.
-        for result in await asyncio.gather(*left, *leaving, return_exceptions=True):
+        for result in await asyncio.gather(*left, *leaving, return_exceptions=True):  # the first is raised below
             if isinstance(result, BaseException):
                 raise result
 

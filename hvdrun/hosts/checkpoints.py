@@ -48,12 +48,12 @@ def hold_checkpoints(folder: Path | None) -> Iterator[None]:
     except BlockingIOError as error:
         raise CheckpointsInUseError(lock) from error
     except OSError:
-        pass
+        pass  # rank 0 reports what is wrong with the folder
     try:
         yield
     finally:
         if file is not None:
-            with file, suppress(OSError):
+            with file, suppress(OSError):  # someone has removed it
                 lock.unlink()
         if is_new:
             with suppress(OSError):  # a checkpoint is in it
@@ -71,7 +71,7 @@ def _take(lock: Path) -> BinaryIO:
         file = lock.open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # the job before has just removed it
                 if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
                     return file  # it has not been removed meanwhile
         except OSError:

@@ -110,7 +110,7 @@ class DiscoveryScript:
         except OSError as error:
             raise DiscoveryFailedError(f"it cannot be started: {error.strerror}") from error
         except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it could not be started
                 await _end(await starting)
             raise
 
@@ -177,7 +177,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill what is left of the script: its process group, and its descendants if it has not exited."""
     below = [] if process.returncode is not None else list(processes.descendants(process.pid))
     if process.returncode is None or processes.look(process.pid) is None:  # else another process may have its number
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.killpg(process.pid, signal.SIGKILL)
     for member in below:
         processes.kill(member, signal.SIGKILL)

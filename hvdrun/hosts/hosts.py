@@ -124,7 +124,7 @@ class Hosts:
     async def wait_started(self, limit_seconds: float) -> None:
         """Wait until the agents of a static job have been started, at most so long."""
         if self._needed:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # the job continues, and the agents start meanwhile
                 await asyncio.wait_for(self._have_started.wait(), limit_seconds)
 
     def want(self, host: str) -> None:

@@ -198,7 +198,7 @@ class TunnelEnd:
     async def _forward_call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one connection; where the launcher cannot be reached it ends, and the caller tries again."""
         channel: Channel | int = 0
-        with suppress(OSError, EOFError, RendezvousError, HvdrunError):
+        with suppress(OSError, EOFError, RendezvousError, HvdrunError):  # the caller tries again
             channel = await self._connect()
         if isinstance(channel, Channel):
             await _forward((reader, writer), channel)
@@ -208,7 +208,7 @@ def forward_inside(channel: Channel, port: int, tasks: BackgroundTasks) -> None:
     """Forward a connection from a host to a port of this machine's loopback address, until either end closes."""
 
     async def forward() -> None:
-        with suppress(OSError):
+        with suppress(OSError):  # the agent tries again
             await _forward(await asyncio.open_connection(LOOPBACK, port), channel)
 
     task = tasks.create_task(forward(), name="forward an agent to the rendezvous")

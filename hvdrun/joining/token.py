@@ -243,7 +243,7 @@ def _create(path: Path, lifetime_seconds: float) -> Keys:
 def _remove_orphans(directory: Path) -> None:
     """Remove the tokens of jobs that were killed: no process locks them, and no key stands beside them."""
     for path in directory.glob(_JOB_NAME.format("*")):
-        with suppress(OSError), path.open("rb") as file:
+        with suppress(OSError), path.open("rb") as file:  # another user's, in use, or removed meanwhile
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             known = os.fstat(file.fileno())
             is_old = time.time() - known.st_mtime > _ORPHAN_SECONDS

@@ -208,5 +208,4 @@ async def _gather(
     finally:
         for wait in waits.values():
             wait.cancel()
-        # return_exceptions: of several hosts' errors the first is being raised, and none may replace it.
-        await asyncio.gather(*waits.values(), return_exceptions=True)
+        await asyncio.gather(*waits.values(), return_exceptions=True)  # none may replace the one that is being raised

@@ -157,6 +157,6 @@ def _find_socket(number: int, system: Path) -> int:
 
 def _read(path: Path) -> str:
     """A file's text without the newline; "" where there is no such file, as in some containers."""
-    with suppress(OSError):
+    with suppress(OSError):  # there is no such file
         return path.read_text(encoding="ascii").strip()
     return ""

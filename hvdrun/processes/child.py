@@ -119,7 +119,7 @@ class Children:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
+            except ChildProcessError:  # no child is left
                 return
             if pid == 0:
                 return

@@ -88,5 +88,5 @@ def _list_places(environment: Mapping[str, str]) -> list[Path]:
 
 def _find(place: Path) -> Iterator[Path]:
     """The entries of this folder that are named as an agent's folder."""
-    with contextlib.suppress(OSError), os.scandir(place) as entries:
+    with contextlib.suppress(OSError), os.scandir(place) as entries:  # there is no such folder, or it is another user's
         yield from (Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name))

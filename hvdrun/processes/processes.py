@@ -140,7 +140,7 @@ def comes_from(process: Process, origin: str, since: int = 0) -> bool:
 
 def kill(process: Process, number: signal.Signals) -> None:
     """Signal exactly this process, if it has not ended meanwhile."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it ended meanwhile, or is another user's by now
         handle = _open_handle(process.pid)
         try:
             present = look(process.pid)
@@ -213,5 +213,5 @@ def _children(pid: int) -> Iterator[int]:
     threads = _PROC / str(pid) / "task"
     with contextlib.suppress(OSError):  # ended meanwhile
         for thread in os.listdir(threads):  # noqa: PTH208 - names are all that is wanted, many times a second
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # this thread ended meanwhile
                 yield from map(int, (threads / thread / "children").read_bytes().split())

@@ -160,7 +160,7 @@ class ScriptWatchdog:
         self._watchdog: Watchdog | None = None
 
     def __enter__(self) -> Self:
-        with suppress(OSError):
+        with suppress(OSError):  # what a killed hvdrun leaves is then not killed
             self._watchdog = Watchdog(self._origin)
         return self
 

@@ -197,7 +197,7 @@ def find_directory() -> Path:
     except OSError as error:
         raise UsageError("the working directory does not exist any more: change to one that does.") from error
     named = Path(os.environ.get("PWD", ""))
-    with suppress(OSError):
+    with suppress(OSError):  # $PWD names no folder
         if named.is_absolute() and named.samefile(physical):
             return named
     return physical

@@ -31,7 +31,7 @@ def leave_init_behind() -> None:
 def _take_terminal() -> None:
     """Become the terminal's foreground job, if there is a terminal, so that a Ctrl-C comes once."""
     os.setpgid(0, 0)
-    with suppress(OSError):
+    with suppress(OSError):  # there is no terminal
         os.tcsetpgrp(0, os.getpgrp())  # allowed, since SIGTTOU is blocked
 
 
@@ -47,7 +47,7 @@ def _serve(child: int) -> NoReturn:
 
 def _reap(child: int) -> None:
     """Reap all that have ended; when the child has, exit."""
-    with suppress(ChildProcessError):
+    with suppress(ChildProcessError):  # no child is left
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:

@@ -54,7 +54,7 @@ def end_process(code: int) -> NoReturn:
             if stream is not None:
                 stream.flush()
     except (OSError, ValueError) as error:
-        with suppress(OSError):
+        with suppress(OSError):  # the exit code reports it
             os.write(2, f"the output cannot be written: {error}\n".encode())
         code = code or _UNWRITTEN
     os._exit(code)

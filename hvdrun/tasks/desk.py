@@ -134,7 +134,7 @@ class Desk:
     def _read(self) -> None:
         try:
             message = receive(self._connection)
-        except BlockingIOError:
+        except BlockingIOError:  # no message has come yet
             return
         except OSError as error:
             self._end_job(f"a function cannot be received: {error.strerror}")

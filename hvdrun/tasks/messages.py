@@ -10,7 +10,6 @@ import os
 import pickle
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from tempfile import TemporaryFile
 from typing import BinaryIO
@@ -164,8 +163,7 @@ def receive(connection: socket.socket) -> Message | None:
         return message
     if not descriptors:  # the kernel closes a descriptor for which this process has no number
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    with suppress(OSError):
-        os.set_inheritable(descriptors[0], False)  # noqa: FBT003 - os.set_inheritable's signature
+    os.set_inheritable(descriptors[0], False)  # noqa: FBT003 - os.set_inheritable's signature
     return replace(message, body=Body(None, descriptors[0]))
 
 

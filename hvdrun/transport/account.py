@@ -12,7 +12,7 @@ def name_user() -> str:
     """The user's name as ssh has it: from the password database, else from $USER, else the number."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
+    except KeyError:  # the password database lacks this user
         pass
     try:
         return getpass.getuser()

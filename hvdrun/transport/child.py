@@ -70,7 +70,7 @@ class ChildTransport(ShellTransport):
     def _signal(self, number: signal.Signals, *, group: bool) -> None:
         """Signal the child; with `group` also what it has started in its own process group."""
         if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
                 if group:
                     os.killpg(self._process.pid, number)
                 else:
@@ -188,7 +188,7 @@ class CommandTransport(ChildTransport):
         """Kill the command; see `Transport`. Its agent then gets no more orders, and ends."""
         if self._process is not None:
             self._signal(signal.SIGTERM, group=True)
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # then SIGKILL follows
                 async with asyncio.timeout(_TERMINATE_SECONDS):
                     await self._wait_exit()
             self._signal(signal.SIGKILL, group=True)

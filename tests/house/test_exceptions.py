@@ -1,5 +1,6 @@
-"""Every exception from a rule of ruff, mypy or pytest names the rule, and gives its reason."""
+"""Every exception from a rule of ruff, mypy or pytest names the rule and gives its reason; an ignored error has one."""
 
+import ast
 import io
 import re
 import tokenize
@@ -7,11 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.sources import ROOT, read_sources
+from tests.house.sources import PACKAGES, ROOT, read_sources
 
 CODES = r"[A-Z]+[0-9]+(?:, [A-Z]+[0-9]+)*"
 NOQA = re.compile(rf"noqa: {CODES} - \S.{{3,}}")
 IGNORE = re.compile(r"type: ignore\[[a-z-]+(?:, ?[a-z-]+)*\]\s+# (?P<reason>\S.{3,})")
+REASON = re.compile(r"# (?!noqa)\S.{3,}")
 ENTRY = re.compile(r'^\s*"(?P<entry>[^"]+)",(?P<reason>\s+# \S.*)?$')
 LISTS = (
     "ignore",
@@ -91,3 +93,56 @@ def test_an_exception_with_both_is_accepted(comment: str) -> None:
 def test_an_entry_without_a_reason_is_caught() -> None:
     toml = 'ignore = [\n  "A1",   # a reason\n  "A2",\n]\nselect = [\n  "ALL",\n]\n'
     assert list(find_unexplained_entries(toml)) == ["A2"]
+
+
+def find_silent_errors(source: str) -> Iterator[str]:
+    """The lines that ignore an error, or keep the errors of several tasks apart, without a reason beside them."""
+    lines = source.splitlines()
+
+    def has_reason(first: int, last: int) -> bool:
+        return any(REASON.search(line) for line in lines[first - 1 : last])
+
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name("suppress") | ast.Attribute(attr="suppress")) | ast.keyword(
+                "return_exceptions"
+            ):
+                first, last = node.lineno, node.lineno
+            case ast.ExceptHandler(body=[ast.Pass() | ast.Continue() | ast.Break() | ast.Return(None) as only]):
+                first, last = node.lineno, only.lineno
+            case _:
+                continue
+        if not has_reason(first, last):
+            yield lines[first - 1].strip()
+
+
+def test_an_ignored_error_has_a_reason() -> None:
+    unexplained = {str(path): list(find_silent_errors(source)) for path, source in read_sources(*PACKAGES)}
+    assert {path: lines for path, lines in unexplained.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "with suppress(OSError):\n    f()",
+        "with contextlib.suppress(OSError), g():  # noqa: S101 - of a rule\n    f()",
+        "try:\n    f()\nexcept OSError:\n    pass",
+        "try:\n    f()\nexcept OSError:\n    return",
+        "gather(f(), return_exceptions=True)",
+    ],
+)
+def test_an_ignored_error_without_a_reason_is_caught(lines: str) -> None:
+    assert len(list(find_silent_errors(lines))) == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "with suppress(OSError):  # it has ended\n    f()",
+        "try:\n    f()\nexcept OSError:\n    pass  # it has ended",
+        "try:\n    f()\nexcept OSError:\n    return None",
+        "gather(f(), return_exceptions=True)  # the first is raised",
+    ],
+)
+def test_an_ignored_error_with_a_reason_is_accepted(lines: str) -> None:
+    assert list(find_silent_errors(lines)) == []

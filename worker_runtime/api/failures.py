@@ -32,7 +32,7 @@ def report_failure(
         number = _guess_number(engine, arguments.get("process_set", global_process_set))
         try:
             counted = number, engine.make_name(kind, name, engine.find_members(number, kind).number)
-        except (ValueError, HorovodInternalError):
+        except (ValueError, HorovodInternalError):  # then no rank waits for the call
             return
     if counted is not None:
         engine.fail(*counted, error)

@@ -54,7 +54,7 @@ class CheckpointFolder:
                 _write_whole(unfinished, write_content)
                 unfinished.rename(path)
             except BaseException:
-                with suppress(OSError):
+                with suppress(OSError):  # the first error is raised
                     unfinished.unlink(missing_ok=True)
                 raise
             _bring_to_disk(self._path)
@@ -80,7 +80,7 @@ class CheckpointFolder:
 
     def find_newest_number(self) -> int:
         """The number of the newest checkpoint that this host sees, complete or not; 0 for none."""
-        with suppress(OSError):
+        with suppress(OSError):  # this host sees none
             return max((number for number, _ in self._list()), default=0)
         return 0
 
@@ -95,7 +95,7 @@ class CheckpointFolder:
         Raises:
             CheckpointError: all checkpoints are damaged, or the folder is not readable.
         """
-        with suppress(OSError):
+        with suppress(OSError):  # the next save overwrites it
             (self._path / _UNFINISHED).unlink(missing_ok=True)
         try:
             paths = [path for _, path in self._list()]
@@ -127,7 +127,7 @@ class CheckpointFolder:
 
     def _list(self) -> list[tuple[int, Path]]:
         """The checkpoints with their numbers, the newest first."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # no checkpoint was saved yet
             found = ((_NAME.fullmatch(path.name), path) for path in self._path.iterdir())
             return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
         return []

@@ -244,7 +244,7 @@ class Driver:
             if self._driving.acquire(blocking=False):
                 self._driving.release()
             elif not handle.is_answered:
-                with contextlib.suppress(Empty):
+                with contextlib.suppress(Empty):  # the caller looks again
                     woken.get(timeout=wait_seconds)
         finally:
             self._waiters.discard(woken)

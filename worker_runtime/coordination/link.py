@@ -113,7 +113,7 @@ class Link:
 
     def shut_down(self) -> None:
         """Shut the connection down in both directions, after all sent data; wakes a blocking `receive`."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the connection is lost already
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def leave_to_process(self) -> None:

@@ -80,7 +80,7 @@ class SequencerProcess:
         child, self._child, self._port = self._child, None, None
         if child is not None:
             child.process.kill()  # the members have left, or notice it by their connections
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(subprocess.TimeoutExpired):  # the kernel ends it later
                 child.process.wait(_END_SECONDS)
             child.close_pipes()
 

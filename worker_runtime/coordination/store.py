@@ -77,7 +77,7 @@ class SequencerStore(Store):
             connections, self._connections = self._connections, {}
         self._awaited.clear()
         for connection in connections.values():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the connection is lost already
                 connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits
             connection.close()
 

@@ -185,7 +185,7 @@ def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | 
         known = None if ends is None else [_make_end(*end) for end in ends]
         if 0 <= int(rank) < int(size):
             return str(group), int(rank), int(size), known
-    except (ValueError, TypeError):
+    except (ValueError, TypeError):  # reported below
         pass
     raise ProtocolError("a COMPARE needs a group, a rank, a size and connections")
 

@@ -238,7 +238,7 @@ class Engine:
         question = operation.question
         key = question.process_set, question.name
         while (earlier := self.in_flight.handles.get(key)) is not None and earlier.is_abandoned:
-            with suppress(HorovodInternalError):
+            with suppress(HorovodInternalError):  # nobody wants its result
                 self.wait(earlier)
         with self.in_flight.lock:
             self._check_open()

@@ -103,7 +103,7 @@ def duplicate(name: str, number: int) -> socket.socket | None:
     try:
         if str((_DESCRIPTORS / str(own)).readlink()) == name:
             return socket.socket(fileno=own)
-    except OSError:
+    except OSError:  # it was closed meanwhile
         pass
     os.close(own)
     return None
@@ -186,7 +186,7 @@ def silence(listener: socket.socket) -> None:
     """Make a listener drop all packets; without packet filters in the kernel this does nothing."""
     code = ctypes.create_string_buffer(_DROP, len(_DROP))
     program = struct.pack(_PROGRAM, 1, ctypes.addressof(code))
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # this kernel has no packet filters
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 

@@ -153,8 +153,7 @@ class TorchGroups:
         """
         self._is_closed = True
         for torch_group, _ in self._groups.values():
-            with contextlib.suppress(RuntimeError):
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch_group))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch_group))
         self._groups = {}
 
 

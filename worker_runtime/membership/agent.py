@@ -84,7 +84,7 @@ def find_listener(path: Path, patience_seconds: float) -> int | None:
     """The process that listens at a Unix socket; 0 if it is in another PID namespace, None if none listens in time."""
     deadline = time.monotonic() + patience_seconds
     while True:
-        with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(OSError):
+        with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(OSError):  # nothing listens yet
             caller.connect(str(path))
             credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             return int(_CREDENTIALS.unpack(credentials)[0])
@@ -102,7 +102,7 @@ def end(sentence: str, *, with_group: bool = False) -> NoReturn:
     """
     hearing = select.poll()
     hearing.register(_STDERR, select.POLLOUT)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # nobody reads it, and this process ends
         if any(event & select.POLLOUT for _, event in hearing.poll(0)):  # else the write could block forever
             os.write(_STDERR, f"hvdrun: {sentence}.\n".encode())
     if with_group:
@@ -138,7 +138,7 @@ class StopNotice:
 
 def _pass_on(agent: int, started: bytes, *_: object) -> None:
     if started and read_start(agent) == started:
-        with suppress(ProcessLookupError, PermissionError):
+        with suppress(ProcessLookupError, PermissionError):  # it ended meanwhile
             os.kill(agent, signal.SIGUSR2)
 
 
@@ -173,6 +173,5 @@ class FailureNotice:
         self.returncode = None if self._exit_code is None else self._exit_code.find_failure()
         if self.returncode is None or self._job is None or self._follows_another():
             return
-        # An agent that does not answer sees the exit of the process.
-        with closing(self._connect(self._job)) as client, suppress(RendezvousError):
+        with closing(self._connect(self._job)) as client, suppress(RendezvousError):  # the agent sees the process exit
             client.fail(self.returncode)

@@ -68,6 +68,6 @@ def place_below(folder: Path | None) -> None:
     path = folder / f"mp-{os.getpid()}"
     if config.get(_KEY) is not None or len(os.fsencode(path)) + _NAME_BYTES > _PATH_BYTES:
         return
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # multiprocessing creates a folder of its own then
         path.mkdir(mode=0o700, exist_ok=True)
         config[_KEY] = str(path)

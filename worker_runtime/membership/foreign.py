@@ -102,7 +102,7 @@ class FileStore:
         path = self._find(name)
         deadline = time.monotonic() + self._limit.total_seconds()
         while time.monotonic() < deadline:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):  # rank 0 has not written it yet
                 if path.stat().st_uid == os.getuid():  # ignore another user's file
                     return path.read_text(encoding="utf-8")
             time.sleep(_POLL_SECONDS)

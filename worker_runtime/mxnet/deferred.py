@@ -136,7 +136,7 @@ class _Hook:
 
     def conclude(self) -> None:
         """Complete all broadcasts, and ignore their errors."""
-        with suppress(NotBroadcastError):
+        with suppress(NotBroadcastError):  # another broadcast follows
             self._settle()
         self._failure = ""
 

@@ -147,7 +147,7 @@ class AdasumReducer:
                     self._check.finish(comm)
                 combined = self._combine(comm, deltas)
                 comm.commit(self._index)
-            except StepRevokedError:
+            except StepRevokedError:  # the step runs again
                 continue
             return combined
         self._commit_alone()

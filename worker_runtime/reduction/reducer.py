@@ -281,7 +281,7 @@ class GradientReducer:
                     gradient = entry.parameter.grad
                     if gradient is not None and gradient is self._step.find_local(entry) and gradient.count_nonzero():
                         raise UnfinishedStepError(entry.name)
-                with suppress(HorovodInternalError):
+                with suppress(HorovodInternalError):  # the new optimizer reports a failure of the job
                     self.discard()
                 self._superseded = name
                 self._tracked.detach()
@@ -449,7 +449,7 @@ class GradientReducer:
         if not isinstance(error, DeadlockError):  # after a deadlock nothing is pending on any rank
             self._fail_unsubmitted(comm, error)
         for handle in self._step.handles.values() if isinstance(error, Exception) else ():  # an interrupt does not wait
-            with suppress(Exception):
+            with suppress(Exception):  # the first failure is reported
                 comm.engine.wait(handle)  # so that no operation writes to gradients afterwards
         if self._check is not None:
             self._check.withdraw()

@@ -51,7 +51,7 @@ def wait_for_end(pid: int) -> None:
     """
     try:
         pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
+    except ProcessLookupError:  # it has ended
         return
     except (AttributeError, OSError):
         _look_until_end(pid)

@@ -126,7 +126,7 @@ def _find_shadow(folder: str, *, is_certain: bool = False) -> str:
 
 
 def _is_same(origin: str, module: ModuleType) -> bool:
-    with suppress(OSError):
+    with suppress(OSError):  # one of them is no file, so it is another
         return module.__file__ is not None and os.path.samefile(origin, module.__file__)  # noqa: PTH121 - strings both
     return False
 

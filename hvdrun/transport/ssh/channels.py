@@ -130,7 +130,7 @@ class ForwardedChannel:
 
     def finish(self) -> None:
         """End the socket's input, and set `closed`."""
-        with suppress(OSError):
+        with suppress(OSError):  # the other end has closed
             self._end.shutdown(socket.SHUT_WR)
         self.was_cut = self._is_broken or not self._channel.eof_received
         if not self._is_broken:  # after our close the remote side may report an exit code that is not the command's
@@ -281,7 +281,10 @@ class Tunnels:
     async def _serve(self, channel: paramiko.Channel, port: int | None) -> None:
         """Connect a channel with the port, until its end; close it where nothing listens, or no socket is available."""
         if port is not None and len(self._connections) <= _MAX_TUNNEL_CONNECTIONS:
-            with suppress(OSError), socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as end:
+            with (
+                suppress(OSError),  # nothing listens, or no descriptor is left
+                socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as end,
+            ):
                 await self._loop.sock_connect(end, (LOOPBACK, port))
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await self._forwarder.add(channel, end).closed.wait()

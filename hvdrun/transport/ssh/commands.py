@@ -135,8 +135,8 @@ class ProxyCommand:
 
     def _end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # its group has ended
                 os.killpg(self._process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the next signal follows
                 self._process.wait(_CLOSE_SECONDS)
                 return

@@ -239,14 +239,14 @@ def _parse(file: Path, text: str, first: int = 1) -> Iterator[KnownKey]:
         if fields[0].startswith("@"):
             try:
                 marker = Marker(fields.pop(0))
-            except ValueError:
+            except ValueError:  # a marker that ssh ignores, too
                 continue
         if len(fields) < _FIELDS:
             continue
         names, kind, key = fields[:_FIELDS]
         try:
             yield KnownKey(file, number, marker, names, kind, base64.b64decode(key, validate=True))
-        except (binascii.Error, ValueError):
+        except (binascii.Error, ValueError):  # no key, which ssh ignores, too
             continue
 
 

@@ -115,7 +115,7 @@ class SshTransport(ShellTransport):
         """Close the connection; see `Transport`."""
         if self._connection is not None:
             self._closing = True
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):  # its thread does not delay the end of hvdrun
                 async with asyncio.timeout(_DISCONNECT_SECONDS):
                     await in_thread(partial(_disconnect, self._connection, self._forwarder))
 
@@ -168,7 +168,7 @@ class SshTransport(ShellTransport):
         if self._writer is not None:
             self._writer.write_eof()
             self._writer = None
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # then the connection is closed
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._read_to_end()
                 await self._wait_exit()

@@ -161,7 +161,7 @@ class Server:
             self._poller.watch(self._listener.fileno(), READ, self._note_call)
             while True:
                 self._turn()
-        except EOFError:
+        except EOFError:  # the owner has closed the orders
             return
         finally:
             self._handshakes.close()
@@ -249,7 +249,7 @@ class Server:
         for _ in range(_MANY):
             try:
                 connected, _ = self._listener.accept()
-            except BlockingIOError:
+            except BlockingIOError:  # no more calls wait
                 return
             except OSError as error:
                 if error.errno in _NO_ROOM and not self._handshakes.drop_oldest():

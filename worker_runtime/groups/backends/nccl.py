@@ -142,7 +142,7 @@ class NcclGroup:
         self._group._set_default_timeout(timeout)  # noqa: SLF001 - torch has no public way
 
     def _run_abort(self) -> None:
-        with suppress(RuntimeError):
+        with suppress(RuntimeError):  # the group has failed already
             self._group.abort()
 
     def _start(self, tensor: torch.Tensor, begin: Callable[[], Work]) -> Work:

@@ -188,7 +188,7 @@ class GatedGroup:
         if any(work.is_running for work in self._works):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inside))
         else:
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # this group has no `shutdown`
                 self._inside.shutdown()
         self._works = []
         self._inside = self._outside  # drops the last reference; no further call comes
