@@ -113,6 +113,23 @@ OUTPUT_STREAM_STDERR: OutputStream.ValueType  # 2
 Global___OutputStream: _TypeAlias = OutputStream  # noqa: Y015
 
 @_typing.final
+class Ack(_message.Message):
+    """The call was carried out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Ack: _TypeAlias = Ack  # noqa: Y015
+
+@_typing.final
 class WorkerId(_message.Message):
     """One start of one slot's worker, e.g. slot 0 of host "a", incarnation 1."""
 
@@ -430,21 +447,6 @@ class Done(_message.Message):
 Global___Done: _TypeAlias = Done  # noqa: Y015
 
 @_typing.final
-class JoinReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
-
-@_typing.final
 class Declared(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -469,21 +471,6 @@ class Declared(_message.Message):
 Global___Declared: _TypeAlias = Declared  # noqa: Y015
 
 @_typing.final
-class DeclareReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeclareReply: _TypeAlias = DeclareReply  # noqa: Y015
-
-@_typing.final
 class FailRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -506,21 +493,6 @@ class FailRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FailRequest: _TypeAlias = FailRequest  # noqa: Y015
-
-@_typing.final
-class FailReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___FailReply: _TypeAlias = FailReply  # noqa: Y015
 
 @_typing.final
 class FetchTaskRequest(_message.Message):
@@ -629,21 +601,6 @@ class OutcomeHead(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OutcomeHead: _TypeAlias = OutcomeHead  # noqa: Y015
-
-@_typing.final
-class DeliverOutcomeReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___DeliverOutcomeReply: _TypeAlias = DeliverOutcomeReply  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
@@ -982,21 +939,6 @@ class SequencerOpened(_message.Message):
 Global___SequencerOpened: _TypeAlias = SequencerOpened  # noqa: Y015
 
 @_typing.final
-class OpenSequencerReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___OpenSequencerReply: _TypeAlias = OpenSequencerReply  # noqa: Y015
-
-@_typing.final
 class AgentReport(_message.Message):
     """Reports are numbered from 1; the server ignores one that is not newer than the last it has seen."""
 
@@ -1071,25 +1013,6 @@ class Exited(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
 
 Global___Exited: _TypeAlias = Exited  # noqa: Y015
-
-@_typing.final
-class ReportAck(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    NUMBER_FIELD_NUMBER: _builtins.int
-    number: _builtins.int
-    def __init__(
-        self,
-        *,
-        number: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___ReportAck: _TypeAlias = ReportAck  # noqa: Y015
 
 @_typing.final
 class AgentJoin(_message.Message):

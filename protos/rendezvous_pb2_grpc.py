@@ -37,7 +37,7 @@ class RendezvousStub(object):
         self.Join = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Join',
                 request_serializer=protos_dot_rendezvous__pb2.JoinRequest.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.JoinReply.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/hvdrun.rendezvous.v1.Rendezvous/Watch',
@@ -47,22 +47,22 @@ class RendezvousStub(object):
         self.OpenSequencer = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/OpenSequencer',
                 request_serializer=protos_dot_rendezvous__pb2.SequencerOpened.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.OpenSequencerReply.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
         self.Declare = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Declare',
                 request_serializer=protos_dot_rendezvous__pb2.Declared.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.DeclareReply.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
         self.Fail = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Fail',
                 request_serializer=protos_dot_rendezvous__pb2.FailRequest.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.FailReply.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Report',
                 request_serializer=protos_dot_rendezvous__pb2.AgentReport.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.ReportAck.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
         self.FetchTask = channel.unary_stream(
                 '/hvdrun.rendezvous.v1.Rendezvous/FetchTask',
@@ -72,7 +72,7 @@ class RendezvousStub(object):
         self.DeliverOutcome = channel.stream_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/DeliverOutcome',
                 request_serializer=protos_dot_rendezvous__pb2.OutcomePart.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.DeliverOutcomeReply.FromString,
+                response_deserializer=protos_dot_rendezvous__pb2.Ack.FromString,
                 _registered_method=True)
 
 
@@ -144,7 +144,7 @@ def add_RendezvousServicer_to_server(servicer, server):
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
                     request_deserializer=protos_dot_rendezvous__pb2.JoinRequest.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.JoinReply.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -154,22 +154,22 @@ def add_RendezvousServicer_to_server(servicer, server):
             'OpenSequencer': grpc.unary_unary_rpc_method_handler(
                     servicer.OpenSequencer,
                     request_deserializer=protos_dot_rendezvous__pb2.SequencerOpened.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.OpenSequencerReply.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
             ),
             'Declare': grpc.unary_unary_rpc_method_handler(
                     servicer.Declare,
                     request_deserializer=protos_dot_rendezvous__pb2.Declared.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.DeclareReply.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
             ),
             'Fail': grpc.unary_unary_rpc_method_handler(
                     servicer.Fail,
                     request_deserializer=protos_dot_rendezvous__pb2.FailRequest.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.FailReply.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
                     request_deserializer=protos_dot_rendezvous__pb2.AgentReport.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.ReportAck.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
             ),
             'FetchTask': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchTask,
@@ -179,7 +179,7 @@ def add_RendezvousServicer_to_server(servicer, server):
             'DeliverOutcome': grpc.stream_unary_rpc_method_handler(
                     servicer.DeliverOutcome,
                     request_deserializer=protos_dot_rendezvous__pb2.OutcomePart.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.DeliverOutcomeReply.SerializeToString,
+                    response_serializer=protos_dot_rendezvous__pb2.Ack.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -208,7 +208,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/Join',
             protos_dot_rendezvous__pb2.JoinRequest.SerializeToString,
-            protos_dot_rendezvous__pb2.JoinReply.FromString,
+            protos_dot_rendezvous__pb2.Ack.FromString,
             options,
             channel_credentials,
             insecure,
@@ -262,7 +262,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/OpenSequencer',
             protos_dot_rendezvous__pb2.SequencerOpened.SerializeToString,
-            protos_dot_rendezvous__pb2.OpenSequencerReply.FromString,
+            protos_dot_rendezvous__pb2.Ack.FromString,
             options,
             channel_credentials,
             insecure,
@@ -289,7 +289,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/Declare',
             protos_dot_rendezvous__pb2.Declared.SerializeToString,
-            protos_dot_rendezvous__pb2.DeclareReply.FromString,
+            protos_dot_rendezvous__pb2.Ack.FromString,
             options,
             channel_credentials,
             insecure,
@@ -316,7 +316,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/Fail',
             protos_dot_rendezvous__pb2.FailRequest.SerializeToString,
-            protos_dot_rendezvous__pb2.FailReply.FromString,
+            protos_dot_rendezvous__pb2.Ack.FromString,
             options,
             channel_credentials,
             insecure,
@@ -343,7 +343,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/Report',
             protos_dot_rendezvous__pb2.AgentReport.SerializeToString,
-            protos_dot_rendezvous__pb2.ReportAck.FromString,
+            protos_dot_rendezvous__pb2.Ack.FromString,
             options,
             channel_credentials,
             insecure,
@@ -397,7 +397,7 @@ class Rendezvous(object):
             target,
             '/hvdrun.rendezvous.v1.Rendezvous/DeliverOutcome',
             protos_dot_rendezvous__pb2.OutcomePart.SerializeToString,
-            protos_dot_rendezvous__pb2.DeliverOutcomeReply.FromString,
+            protos_dot_rendezvous__pb2.Ack.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,53 +44,53 @@ class RendezvousStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RendezvousAsyncStub: ...
-    Join: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.JoinReply]
+    Join: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.Ack]
     """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
     Watch: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notification]
     """The notifications for one worker (`worker` set) or all workers of one host (`host` set): first those that hold now,
     then each new one.
     """
-    OpenSequencer: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.OpenSequencerReply]
+    OpenSequencer: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.Ack]
     """The agent of rank 0's host reports where the generation's sequencer listens."""
-    Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.DeclareReply]
+    Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.Ack]
     """A worker has a state that it can restore: from now on lost members are replaced."""
-    Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]
+    Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.Ack]
     """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
     reports the exit immediately, and kills a worker that takes longer than the grace.
     """
-    Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]
+    Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.Ack]
     """An agent reports its workers; also its heartbeat."""
     FetchTask: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.FetchTaskRequest, _rendezvous_pb2.TaskPart]
     """A worker of a job that runs functions waits for the next one. The stream is that function, or empty if no function
     follows. The bytes are forwarded as they come; the program that wrote them and the worker interpret them.
     """
-    DeliverOutcome: _grpc.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.DeliverOutcomeReply]
+    DeliverOutcome: _grpc.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.Ack]
     """The outcome of a function on this worker; one that was delivered before is ignored."""
 
 @_typing.type_check_only
 class RendezvousAsyncStub(RendezvousStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Join: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.JoinReply]  # type: ignore[assignment]
+    Join: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.JoinRequest, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
     Watch: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.WatchRequest, _rendezvous_pb2.Notification]  # type: ignore[assignment]
     """The notifications for one worker (`worker` set) or all workers of one host (`host` set): first those that hold now,
     then each new one.
     """
-    OpenSequencer: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.OpenSequencerReply]  # type: ignore[assignment]
+    OpenSequencer: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.SequencerOpened, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """The agent of rank 0's host reports where the generation's sequencer listens."""
-    Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
+    Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.Declared, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """A worker has a state that it can restore: from now on lost members are replaced."""
-    Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]  # type: ignore[assignment]
+    Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
     reports the exit immediately, and kills a worker that takes longer than the grace.
     """
-    Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]  # type: ignore[assignment]
+    Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """An agent reports its workers; also its heartbeat."""
     FetchTask: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.FetchTaskRequest, _rendezvous_pb2.TaskPart]  # type: ignore[assignment]
     """A worker of a job that runs functions waits for the next one. The stream is that function, or empty if no function
     follows. The bytes are forwarded as they come; the program that wrote them and the worker interpret them.
     """
-    DeliverOutcome: _aio.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.DeliverOutcomeReply]  # type: ignore[assignment]
+    DeliverOutcome: _aio.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """The outcome of a function on this worker; one that was delivered before is ignored."""
 
 class RendezvousServicer(metaclass=_abc_1.ABCMeta):
@@ -99,7 +99,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _rendezvous_pb2.JoinRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.JoinReply, _abc.Awaitable[_rendezvous_pb2.JoinReply]]:
+    ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """Workers ask to be in a generation newer than `after`. Returns when that is recorded, not when it is met."""
 
     @_abc_1.abstractmethod
@@ -117,7 +117,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _rendezvous_pb2.SequencerOpened,
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.OpenSequencerReply, _abc.Awaitable[_rendezvous_pb2.OpenSequencerReply]]:
+    ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """The agent of rank 0's host reports where the generation's sequencer listens."""
 
     @_abc_1.abstractmethod
@@ -125,7 +125,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _rendezvous_pb2.Declared,
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.DeclareReply, _abc.Awaitable[_rendezvous_pb2.DeclareReply]]:
+    ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """A worker has a state that it can restore: from now on lost members are replaced."""
 
     @_abc_1.abstractmethod
@@ -133,7 +133,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _rendezvous_pb2.FailRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.FailReply, _abc.Awaitable[_rendezvous_pb2.FailReply]]:
+    ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
         reports the exit immediately, and kills a worker that takes longer than the grace.
         """
@@ -143,7 +143,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _rendezvous_pb2.AgentReport,
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.ReportAck, _abc.Awaitable[_rendezvous_pb2.ReportAck]]:
+    ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """An agent reports its workers; also its heartbeat."""
 
     @_abc_1.abstractmethod
@@ -161,7 +161,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         self,
         request_iterator: _MaybeAsyncIterator[_rendezvous_pb2.OutcomePart],
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.DeliverOutcomeReply, _abc.Awaitable[_rendezvous_pb2.DeliverOutcomeReply]]:
+    ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """The outcome of a function on this worker; one that was delivered before is ignored."""
 
 def add_RendezvousServicer_to_server(servicer: RendezvousServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

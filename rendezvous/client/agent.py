@@ -67,7 +67,7 @@ class AgentClient:
             raise_final(error, self._server)
             raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
 
-    async def join(self, joined: pb.Joined) -> pb.JoinReply:
+    async def join(self, joined: pb.Joined) -> pb.Ack:
         """Forward a worker's join, in one call with those that came while the last call was in progress.
 
         A host's workers join at the same time, when the server of a large job is busy: it gets about two calls from
@@ -80,7 +80,7 @@ class AgentClient:
                     await self._send_joins(joined)
         finally:
             self._joining = [each for each in self._joining if each is not joined]
-        return pb.JoinReply()
+        return pb.Ack()
 
     async def _send_joins(self, joined: pb.Joined) -> None:
         sent = tuple(self._joining)
@@ -110,7 +110,7 @@ class AgentClient:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def declare(self, request: pb.Declared) -> pb.DeclareReply:
+    async def declare(self, request: pb.Declared) -> pb.Ack:
         """Forward a worker's declaration that it has state."""
         return await self._stub.Declare(request, timeout=CALL_SECONDS)
 
@@ -119,7 +119,7 @@ class AgentClient:
         async for part in self._stub.FetchTask(request):
             yield part
 
-    async def deliver_outcome(self, parts: AsyncIterator[pb.OutcomePart]) -> pb.DeliverOutcomeReply:
+    async def deliver_outcome(self, parts: AsyncIterator[pb.OutcomePart]) -> pb.Ack:
         """Forward the outcome of a task, part by part."""
         return await self._stub.DeliverOutcome(parts)
 

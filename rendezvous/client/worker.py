@@ -101,7 +101,7 @@ class WorkerClient:
         """
         request = pb.FailRequest(worker=codec.encode_worker(self._worker), returncode=returncode)
         deadline = time.monotonic() + _FAIL_SECONDS
-        self._call(lambda seconds: self._stub.Fail(request, timeout=min(seconds, _FAIL_SECONDS)), deadline)
+        self._call(lambda seconds: self._stub.Fail(request, timeout=seconds), deadline)
 
     def follow(self) -> Iterator[Interrupt | OfferResize | Depart]:
         """Every interruption, offer and departure that holds now, then each new one, until the client is closed.

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 
@@ -110,68 +110,48 @@ class Relay(pb_grpc.RendezvousServicer):
         self._topic.close()
         await serving.stop([self._server], _GRACE_SECONDS)
 
-    async def Join(
-        self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
-    ) -> pb.JoinReply:
+    async def Join(self, request: pb.JoinRequest, context: serving.Context) -> pb.Ack:
         self._sequencing.prepare(os.fsdecode(request.interpreter))
         if len(request.joined) != 1:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a worker joins for itself alone")
         async with _answer_errors(context):
             return await self._client.join(request.joined[0])
 
-    async def Declare(
-        self, request: pb.Declared, context: grpc.aio.ServicerContext[pb.Declared, pb.DeclareReply]
-    ) -> pb.DeclareReply:
+    async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
         async with _answer_errors(context):
             return await self._client.declare(request)
 
-    async def Fail(
-        self, request: pb.FailRequest, context: grpc.aio.ServicerContext[pb.FailRequest, pb.FailReply]
-    ) -> pb.FailReply:
+    async def Fail(self, request: pb.FailRequest, context: serving.Context) -> pb.Ack:
         self._note_failure(await self._decode_own(request.worker, context), request.returncode)
-        return pb.FailReply()
+        return pb.Ack()
 
-    async def Watch(
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
-    ) -> AsyncIterator[pb.Notification]:
+    async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
         worker = await self._decode_own(request.worker, context)
         async with contextlib.aclosing(self._topic.subscribe()) as notifications:
             async for notification in notifications:
                 if not (isinstance(notification, Refuse) and notification.worker != worker):
                     yield codec.encode_notification(notification)
 
-    async def Report(
-        self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
-    ) -> pb.ReportAck:
+    async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, to the server")
 
-    async def OpenSequencer(
-        self,
-        request: pb.SequencerOpened,
-        context: grpc.aio.ServicerContext[pb.SequencerOpened, pb.OpenSequencerReply],
-    ) -> pb.OpenSequencerReply:
+    async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, at the server")
 
-    async def FetchTask(
-        self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]
-    ) -> AsyncIterator[pb.TaskPart]:
+    async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
         await self._decode_own(request.worker, context)
         async with _answer_errors(context), contextlib.aclosing(self._client.fetch_task(request)) as parts:
             async for part in parts:
                 yield part
 
-    async def DeliverOutcome(
-        self,
-        request_iterator: AsyncIterator[pb.OutcomePart],
-        context: grpc.aio.ServicerContext[pb.OutcomePart, pb.DeliverOutcomeReply],
-    ) -> pb.DeliverOutcomeReply:
+    async def DeliverOutcome(self, request_iterator: AsyncIterator[pb.OutcomePart], context: serving.Context) -> pb.Ack:
         first = await anext(request_iterator, pb.OutcomePart())
         worker = await self._decode_own(first.head.worker, context)
         self._note_outcome(worker, first.head.number)
         async with _answer_errors(context):
             return await self._client.deliver_outcome(_chain(first, request_iterator))
 
-    async def _decode_own(self, message: pb.WorkerId, context: grpc.aio.ServicerContext[Any, Any]) -> Worker:
+    async def _decode_own(self, message: pb.WorkerId, context: serving.Context) -> Worker:
         """The worker that a call names; any other than this host's is refused."""
         async with _answer_errors(context):
             worker = codec.decode_worker(message)
@@ -188,7 +168,7 @@ async def _chain(first: pb.OutcomePart, others: AsyncIterator[pb.OutcomePart]) -
 
 
 @contextlib.asynccontextmanager
-async def _answer_errors(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+async def _answer_errors(context: serving.Context) -> AsyncIterator[None]:
     """Pass the server's errors on to the worker, and answer a malformed call with what is wrong with it."""
     try:
         yield

@@ -239,9 +239,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def Join(
-        self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
-    ) -> pb.JoinReply:
+    async def Join(self, request: pb.JoinRequest, context: serving.Context) -> pb.Ack:
         for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
         async with self._answer_errors(context):
@@ -249,50 +247,36 @@ class _Servicer(pb_grpc.RendezvousServicer):
                 raise WireError("JoinRequest without joined")
             for joined in [codec.decode(Joined, each) for each in request.joined]:
                 self._server.submit(joined)
-        return pb.JoinReply()
+        return pb.Ack()
 
-    async def OpenSequencer(
-        self,
-        request: pb.SequencerOpened,
-        context: grpc.aio.ServicerContext[pb.SequencerOpened, pb.OpenSequencerReply],
-    ) -> pb.OpenSequencerReply:
+    async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
         await self._authorize(context, request.host)
         async with self._answer_errors(context):
             self._server.submit(codec.decode(SequencerOpened, request))
-        return pb.OpenSequencerReply()
+        return pb.Ack()
 
-    async def Declare(
-        self, request: pb.Declared, context: grpc.aio.ServicerContext[pb.Declared, pb.DeclareReply]
-    ) -> pb.DeclareReply:
+    async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
         await self._authorize(context, request.worker.host)
         async with self._answer_errors(context):
             self._server.submit(codec.decode(Declared, request))
-        return pb.DeclareReply()
+        return pb.Ack()
 
-    async def Fail(
-        self, request: pb.FailRequest, context: grpc.aio.ServicerContext[pb.FailRequest, pb.FailReply]
-    ) -> pb.FailReply:
+    async def Fail(self, request: pb.FailRequest, context: serving.Context) -> pb.Ack:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a worker reports its failure to its agent")
 
-    async def Report(
-        self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
-    ) -> pb.ReportAck:
+    async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
         await self._authorize(context, request.host)
         async with self._answer_errors(context):
             self._server.receive(request)
-        return pb.ReportAck(number=request.number)
+        return pb.Ack()
 
-    async def Watch(
-        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notification]
-    ) -> AsyncIterator[pb.Notification]:
+    async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
         await self._authorize(context, request.host)
         async with contextlib.aclosing(self._server.topic(request.host).subscribe()) as notifications:
             async for notification in notifications:
                 yield codec.encode_notification(notification)
 
-    async def FetchTask(
-        self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]
-    ) -> AsyncIterator[pb.TaskPart]:
+    async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
         await self._authorize(context, request.worker.host)
         desk = await self._find_tasks(context)
         task = await desk.next(request.after)
@@ -301,24 +285,20 @@ class _Servicer(pb_grpc.RendezvousServicer):
             for piece in task.pieces():
                 yield pb.TaskPart(data=piece)
 
-    async def DeliverOutcome(
-        self,
-        request_iterator: AsyncIterator[pb.OutcomePart],
-        context: grpc.aio.ServicerContext[pb.OutcomePart, pb.DeliverOutcomeReply],
-    ) -> pb.DeliverOutcomeReply:
+    async def DeliverOutcome(self, request_iterator: AsyncIterator[pb.OutcomePart], context: serving.Context) -> pb.Ack:
         first = await anext(request_iterator, pb.OutcomePart())
         await self._authorize(context, first.head.worker.host)
         desk = await self._find_tasks(context)
         async with self._answer_errors(context):
             await desk.take(codec.decode(OutcomeHead, first.head), _read_data(request_iterator))
-        return pb.DeliverOutcomeReply()
+        return pb.Ack()
 
-    async def _find_tasks(self, context: grpc.aio.ServicerContext[Any, Any]) -> TaskDesk:
+    async def _find_tasks(self, context: serving.Context) -> TaskDesk:
         if self._server.tasks is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this job runs a program, and has no tasks")
         return self._server.tasks
 
-    async def _authorize(self, context: grpc.aio.ServicerContext[Any, Any], host: str) -> None:
+    async def _authorize(self, context: serving.Context, host: str) -> None:
         identities = context.auth_context().get("x509_subject_alternative_name", ())
         number = self._server.number_agent(host)
         if agent_identity(host, number).encode() in identities:
@@ -329,7 +309,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate is not that of host {host!r}")
 
     @contextlib.asynccontextmanager
-    async def _answer_errors(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    async def _answer_errors(self, context: serving.Context) -> AsyncIterator[None]:
         """Answer a faulty call with one sentence about the fault; any other error ends the job."""
         try:
             yield

@@ -10,10 +10,12 @@ import asyncio
 import importlib
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     import grpc
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # of a call
 
 _VERBOSITY = "GRPC_VERBOSITY"
 LIMIT_SECONDS = 10.0  # to start takes one turn of the loop; to stop takes as long as the calls

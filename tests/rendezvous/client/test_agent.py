@@ -23,14 +23,14 @@ class Stub:
         self.may_answer = asyncio.Event()
         self._refused = refused
 
-    async def Join(self, request: pb.JoinRequest, *, timeout: float) -> pb.JoinReply:  # noqa: ASYNC109, D102, N802 - gRPC's
+    async def Join(self, request: pb.JoinRequest, *, timeout: float) -> pb.Ack:  # noqa: ASYNC109, D102, N802 - gRPC's
         assert timeout > 0
         slots = [joined.worker.slot for joined in request.joined]
         self.calls.append(slots)
         await self.may_answer.wait()
         if self._refused in slots:
             _refuse()
-        return pb.JoinReply()
+        return pb.Ack()
 
 
 def _refuse() -> NoReturn:
