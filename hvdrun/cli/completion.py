@@ -1,84 +1,132 @@
-"""Completes hvdrun's command line in a shell, by click.
+"""Completes the command lines of hvdrun in a shell; click has the scripts for the shells.
 
 Only `--completion`, and a shell that completes words, import this module.
 """
 
-from enum import Enum, EnumType
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from enum import EnumType
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class, shell_complete
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
+from hvdrun.errors import UsageError
+from hvdrun.options import flags, horovodrun
 from hvdrun.options.kinds import FILE_NAME, FOLDER_NAME
-from hvdrun.options.option import Kind
+from hvdrun.options.option import Option
+from hvdrun.options.programs import AGENT, TOKEN
 from hvdrun.options.table import BY_DEST, COMPLETION_VARIABLE, OPTIONS
+from hvdrun.options.words import Typed
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+Items = list[CompletionItem[str]]
 
+_BREAKS = frozenset(":=")  # bash separates words there
 _PLACES = {FILE_NAME: "file", FOLDER_NAME: "dir"}
+_Line = tuple[Callable[[str], Typed], Sequence[Option]]  # what finds the option that a word names, and all options
+_HVDRUN: _Line = (flags.find_option, OPTIONS)
+_PROGRAMS: Mapping[str, _Line] = {
+    "agent": (AGENT.find_option, AGENT.options),
+    "token": (TOKEN.find_option, TOKEN.options),
+    "horovodrun": (horovodrun.find_option, horovodrun.OPTIONS),
+}
 
 
-def render_script(shell: str) -> str:
-    """The script that makes a shell complete the command line of hvdrun.
+def render_script(shell: str, program: str = "hvdrun") -> str:
+    """The script that makes a shell complete the command line of a program.
 
     Raises:
         BadValueError: there is no such shell.
     """
-    found = get_completion_class(str(BY_DEST["completion"].read(shell, "--completion")))
+    shell = str(BY_DEST["completion"].read(shell, "--completion"))
+    return _make_shell(shell, program).source()
+
+
+def answer_shell(instruction: str, program: Sequence[str]) -> str:
+    """The words that may follow in a shell's command line, in the form of click's script.
+
+    instruction: the value of the variable, such as "bash_complete". program: the words before those of the shell.
+    """
+    shell = instruction.partition("_")[0]
+    of_click = _make_shell(shell, "hvdrun")
+    words, incomplete = of_click.get_completion_args()
+    in_bash = shell == "bash"
+    if in_bash:
+        *words, incomplete = join_words([*words, incomplete])
+    items = list_completions([*program, *words], incomplete, keeps_flag=not in_bash)
+    return "\n".join(map(of_click.format_completion, items))
+
+
+def _make_shell(shell: str, program: str) -> ShellComplete:
+    """What click knows of a shell.
+
+    Raises:
+        ValueError: it knows nothing.
+    """
+    found = get_completion_class(shell)
     if found is None:
         raise ValueError(f"click completes no words in {shell}")
-    return found(_make_command(), {}, "hvdrun", COMPLETION_VARIABLE).source()
+    return found(click.Command(program), {}, program, COMPLETION_VARIABLE)
 
 
-def answer_shell(instruction: str) -> int:
-    """Print the words that may follow in a shell's command line, and return the exit code.
+def join_words(pieces: Sequence[str]) -> list[str]:
+    """The words of a line that bash has separated at : and =, too, as in `--np = 2`."""
+    words: list[str] = []
+    follows_break = True
+    for piece in pieces:
+        is_break = piece != "" and _BREAKS.issuperset(piece)
+        if words and piece and (is_break or follows_break):
+            words[-1] += piece
+        else:
+            words.append(piece)
+        follows_break = is_break
+    return words
 
-    instruction: the value of the variable, such as "bash_complete".
+
+def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool = True) -> Items:
+    """What may replace the incomplete word: flags, values, or files, which the shell finds.
+
+    Args:
+        words: those before it, without the name of the program.
+        incomplete: the word, or its beginning.
+        keeps_flag: the value of `--flag=value` is listed with its flag.
     """
-    return shell_complete(_make_command(), {}, "hvdrun", COMPLETION_VARIABLE, instruction)
-
-
-def _make_command() -> click.Command:
-    """The command line for click."""
-    options = [
-        click.Option(
-            [*option.flags, option.dest],
-            is_flag=None if option.takes_value else True,  # click would take the value of a False as optional
-            type=None if option.kind is None else _Value(option.kind),
-            nargs=option.arity if option.takes_value else None,
-            multiple=option.repeats,
-            help=option.help,
-        )
-        for option in OPTIONS
-    ]
-    command = _Command(["command"], nargs=-1, type=click.UNPROCESSED)
-    settings = {"allow_interspersed_args": False}
-    return click.Command("hvdrun", params=[*options, command], context_settings=settings, add_help_option=False)
-
-
-class _Value(click.types.UnprocessedParamType):
-    """The value of an option."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._kind = kind
-
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click's signature
-        param: click.Parameter,  # noqa: ARG002 - the same
-        incomplete: str,
-    ) -> list[CompletionItem]:
-        """The values that begin so; the shell itself completes files and folders."""
-        if isinstance(self._kind.parse, EnumType):
-            members: Iterable[Enum] = self._kind.parse
-            return [CompletionItem(each.value) for each in members if each.value.startswith(incomplete)]
-        return [CompletionItem(incomplete, type=kind) for name, kind in _PLACES.items() if name == self._kind.metavar]
-
-
-class _Command(click.Argument):
-    """The user's command, which the shell completes like any file."""
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002 - click's
-        """The file that begins so."""
+    find, options = _HVDRUN
+    rest = list(words)
+    if rest and rest[0] in _PROGRAMS:
+        find, options = _PROGRAMS[rest.pop(0)]
+    given: list[Option] = []
+    try:
+        while rest:
+            word = rest.pop(0)
+            if word in {"-", "--"} or not word.startswith("-"):
+                return [CompletionItem(incomplete, type="file")]
+            option, _, values = find(word)
+            missing = option.arity - len(values)
+            if len(rest) < missing:
+                return _list_values(option, incomplete)
+            del rest[:missing]
+            given.append(option)
+        flag, equals, value = incomplete.partition("=")
+        if incomplete.startswith("-") and equals:
+            return _list_values(find(flag).option, value, f"{flag}=" if keeps_flag else "")
+    except UsageError:  # a flag is wrong
+        return []
+    if not incomplete.startswith("-"):
         return [CompletionItem(incomplete, type="file")]
+    return [
+        CompletionItem(flag, help=option.help)
+        for option in options
+        if option.repeats or option not in given
+        for flag in option.flags
+        if flag.startswith(incomplete)
+    ]
+
+
+def _list_values(option: Option, incomplete: str, before: str = "") -> Items:
+    """The values that begin so; the shell itself finds files and folders."""
+    if option.kind is None:
+        return []
+    if isinstance(option.kind.parse, EnumType):
+        values = [str(each.value) for each in option.kind.parse]  # type: ignore[var-annotated]  # an Enum's members
+        return [CompletionItem(f"{before}{value}") for value in values if value.startswith(incomplete)]
+    place = _PLACES.get(option.kind.metavar)
+    return [] if place is None else [CompletionItem(incomplete, type=place)]

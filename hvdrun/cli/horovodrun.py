@@ -1,4 +1,4 @@
-"""`hvdrun horovodrun`: a job, or a page: --help, --version, --check-build."""
+"""`hvdrun horovodrun`: a job, or a page: --help, --version, --completion, --check-build."""
 
 import json
 import os
@@ -28,11 +28,15 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
         HvdrunError: the command line is wrong, or names something that does not exist.
     """
     typed, command = parse(words)
-    pages = {each.option.dest for each in typed if each.option.acts}
+    pages = {each.option.dest: each.values for each in typed if each.option.acts}
     if "help" in pages:
         return render_help("horovodrun [options] COMMAND [arguments]", ABOUT, [("Options", describe(OPTIONS))])
     if "version" in pages:
         return HOROVOD_VERSION
+    if "completion" in pages:
+        from hvdrun.cli.completion import render_script  # noqa: PLC0415 - few ask for it
+
+        return render_script(pages["completion"][0], "horovodrun")
     if "check_build" in pages:
         context = LookupContext(Path.cwd(), environment.get("PATH"), sys.executable)
         (interpreter,) = pin_python(("python",), context)

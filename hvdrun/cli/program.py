@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         if (instruction := os.environ.get(COMPLETION_VARIABLE)) is not None and arguments is None:
             from hvdrun.cli.completion import answer_shell  # noqa: PLC0415 - only a shell asks
 
-            return answer_shell(instruction)
+            return print_text(answer_shell(instruction, words))
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
         asked = read_request(words) if options == words else read_horovodrun(options)

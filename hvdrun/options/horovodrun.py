@@ -87,7 +87,9 @@ def _same(spellings: str, group: str = "") -> HorovodOption:
     """An option that hvdrun has under the same names."""
     own = table.BY_FLAG[spellings.split(maxsplit=1)[0]]
     text = f"As hvdrun's {own.flags[0]}."
-    return HorovodOption(spellings, own.dest, text, own.kind, own.example, own.words, own.repeats, group=group)
+    return HorovodOption(
+        spellings, own.dest, text, own.kind, own.example, own.words, own.repeats, acts=own.acts, group=group
+    )
 
 
 def _ignored(spellings: str, reason: str, kind: Kind | None = None, group: str = "") -> HorovodOption:
@@ -115,6 +117,7 @@ OPTIONS: tuple[HorovodOption, ...] = (
     _page("-v --version", "version", "Print the version of Horovod that hvdrun replaces."),
     _page("-cb --check-build", "check_build", "Print what the workers' Python can do."),
     _page("-h --help", "help", "Print this page."),
+    _same("--completion"),
     _same("-np --num-proc"),
     HorovodOption("--disable-cache", "", "Nothing is cached."),
     _same("--start-timeout"),
