@@ -25,10 +25,9 @@ def read_accuracy(line: str) -> float:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_example_learns_with_two_workers_and_with_more(hvdrun: Launcher, size: int) -> None:
+def test_the_example_learns_with_four_workers(hvdrun: Launcher) -> None:
     command = ("python", SCRIPT, "--epochs", EPOCHS)
-    finished = hvdrun("-np", str(size), *command, environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)
+    finished = hvdrun("-np", "4", *command, environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)
     assert (finished.returncode, finished.stderr) == (0, "")
     *epochs, last = finished.stdout.splitlines()
     assert len(epochs) == int(EPOCHS)
@@ -36,7 +35,7 @@ def test_the_example_learns_with_two_workers_and_with_more(hvdrun: Launcher, siz
 
 
 @pytest.mark.nightly
-def test_the_example_goes_on_after_a_stop_notice(hvdrun: Launcher) -> None:
+def test_the_example_with_two_workers_continues_after_a_stop_notice(hvdrun: Launcher) -> None:
     command = ("python", SCRIPT, "--epochs", EPOCHS, "--checkpoint", hvdrun.directory / "digits.pt")
     running = hvdrun.start("-np", "2", "--grace", f"{LIMIT_SECONDS}s", *command, environment=ENVIRONMENT)
     wait_until(lambda: "epoch  2" in running.stdout.text())
