@@ -113,7 +113,9 @@ class Job:
         self._is_closing = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
-        self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
+        self._start_line = console.make_start_line(
+            lambda: measure_start(self._server.state), spec.limits.start_timeout_seconds
+        )
 
     async def run(self) -> Outcome:
         """Run the job, and return its outcome."""
@@ -320,12 +322,6 @@ class Job:
             await _cancel(closing)
         if not closing.cancelled():
             closing.result()
-
-
-def _limit_start(spec: JobSpec) -> float:
-    """How long the start of the job may take: so long its progress is shown."""
-    waiting_seconds = 0.0 if spec.limits.elasticity is None else spec.limits.elasticity.timeout_seconds
-    return spec.limits.start_timeout_seconds + waiting_seconds
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -48,7 +48,7 @@ def measure_start(state: State) -> StartProgress | None:
     """The progress of the start of a job; None when the start is over, or can never be complete."""
     if state.phase is not Phase.FORMING or state.generation is not None or state.ended:
         return None
-    if state.policy.is_elastic and not state.placement:
+    if not state.placement:
         return StartProgress(0, 0, 0, state.policy.slots_to_start, sum(host.slots for host in state.offered))
     connected = sum(heard is not None for heard in state.last_heard.values())
     return StartProgress(connected, len(state.last_heard), state.waiting, len(state.placement))
@@ -97,7 +97,7 @@ class StartLine:
 
     status: the line; None for none: then this does nothing.
     look: the progress of the start; None when it is over.
-    limit_seconds: how long it is shown while no worker joins: plain programs never do.
+    limit_seconds: how long it is shown, once the hosts are there, while no worker joins: plain programs never do.
     coloured: whether the terminal shows colours.
     """
 
@@ -133,11 +133,14 @@ class StartLine:
     async def _run(self, status: StatusLine, started: float) -> None:
         await asyncio.sleep(started + PATIENCE_SECONDS - self._clock())
         await asyncio.to_thread(importlib.import_module, "rich.console")
+        waited_until = started
         while (progress := self._look()) is not None:
-            seconds = self._clock() - started
-            if seconds > self._limit_seconds and not progress.joined:
+            now = self._clock()
+            if progress.offered is not None:
+                waited_until = now
+            if now - waited_until > self._limit_seconds and not progress.joined:
                 break
-            text = f"hvdrun: {progress.describe(seconds)}"
+            text = f"hvdrun: {progress.describe(now - started)}"
             status.show(partial(render_status, text, coloured=self._coloured))
             await asyncio.sleep(PERIOD_SECONDS)
         status.erase()

@@ -40,7 +40,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
 from rendezvous.core.reports import JoinReason
-from rendezvous.core.scheduling import find_newcomers, place, reconcile, refuse, retire, stop_workers
+from rendezvous.core.scheduling import find_newcomers, reconcile, refuse, retire, stop_workers
 from rendezvous.core.state import Offer, State
 
 _INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
@@ -98,10 +98,8 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[St
 
 
 def _change_hosts(state: State, event: HostsChanged) -> tuple[State, Effects]:
-    if not state.policy.is_elastic:
-        if state.workers:
-            raise IllegalEventError(event, "the placement of this job is fixed")
-        place(event.hosts, state.policy.min_size, state.policy.max_size)  # or raise
+    if not state.policy.is_elastic and state.workers:
+        raise IllegalEventError(event, "the placement of this job is fixed")
     state = state.with_offer(event.hosts)
     if state.policy.max_size > 1:
         return state, ()

@@ -260,8 +260,9 @@ def find_missing(state: State) -> tuple[Worker, ...]:
 
 def _explain_overdue_start(state: State) -> str | None:
     """One sentence with what is missing, if the start timeout has passed; None if it has not."""
-    limit = f"{state.policy.start_timeout_seconds:g} s"
-    if (silent := unheard_hosts(state)) and start_is_overdue(state, state.started):
+    limit_seconds = state.policy.start_timeout_seconds
+    limit = f"{limit_seconds:g} s"
+    if (silent := unheard_hosts(state)) and state.clock - state.on(silent[0])[0].since > limit_seconds:
         return f"no agent reported from {', '.join(silent)} within {limit} (--start-timeout)"
     if start_is_overdue(state, state.waiting_since):
         missing = [f"{state.rank_of(worker)} ({worker})" for worker in find_missing(state)]

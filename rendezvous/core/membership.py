@@ -156,7 +156,6 @@ def step(state: State, event: Event) -> tuple[State, Effects]:
 
     Raises:
         IllegalEventError: the event contradicts the state, which is unchanged.
-        TooFewSlotsError: the hosts do not offer enough slots; the state is unchanged.
     """
     if isinstance(event, Joined | Exited | Declared):
         if (stale := _find_staleness(state, event)) is not None:
@@ -191,12 +190,12 @@ def advance(state: State, now: float) -> State:
     """Set the clock forward; if this machine has slept, all time limits are extended by the sleep."""
     gap_seconds = now - state.now  # the rule of hvdrun's SuspensionClock, which this pure package may not import
     slept = gap_seconds > max(state.policy.lease_seconds / 2, LEAST_SLEEP_SECONDS)
-    if state.started is not None and not slept:
+    if state.has_ticked and not slept:
         return replace(state, now=now)
     return replace(
         state,
         now=now,
-        started=now if state.started is None else state.started + gap_seconds,
+        has_ticked=True,
         last_heard=Table.of((host, None if heard is None else now) for host, heard in state.last_heard.items()),
         waiting_since=None if state.waiting_since is None else state.waiting_since + gap_seconds,
         deadline=None if state.deadline is None else state.deadline + gap_seconds,
@@ -205,7 +204,7 @@ def advance(state: State, now: float) -> State:
 
 
 def _advance(state: State, event: Ticked) -> State:
-    if state.started is not None and event.now < state.now:
+    if state.has_ticked and event.now < state.now:
         raise IllegalEventError(event, f"the clock already showed {state.now:g}")
     return advance(state, event.now)
 

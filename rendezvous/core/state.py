@@ -63,7 +63,7 @@ class State:
     policy: Policy
     phase: Phase = Phase.FORMING
     now: float = 0.0
-    started: float | None = None
+    has_ticked: bool = False
     listed: tuple[Host, ...] = ()
     offered: tuple[Host, ...] = ()
     drained: Mapping[str, float] = field(default_factory=dict)

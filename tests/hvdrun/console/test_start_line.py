@@ -161,8 +161,26 @@ async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
     assert drawn[1] == ""
 
 
-def test_an_elastic_job_that_waits_for_slots_says_how_many_there_are() -> None:
-    state = membership.begin(Policy.elastic(1, None, 4))
+@in_loop
+async def test_while_the_job_waits_for_hosts_it_is_shown_without_a_limit() -> None:
+    sheet = Sheet()
+    waiting, joining = replace(HALFWAY, offered=1), replace(HALFWAY, joined=0)
+    states, times = [joining, joining, waiting, waiting], iter([2.0, 2.0, 90.0, 92.0, 92.2])
+    line = make_line(sheet, states.pop, times.__next__, limit_seconds=2.1)
+    line.open(asyncio.get_running_loop(), 0.0)
+    drawn = await sheet.wait(4)
+    assert len(asyncio.all_tasks()) == 1
+    line.close()
+    assert drawn[1:] == [
+        "hvdrun: waiting for hosts: 1 of 8 slots, 1 min 30 s",
+        "hvdrun: hosts connected 1/2, workers joined 0/8, 1 min 32 s",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("policy", [Policy.elastic(1, None, 4), Policy.static(4)], ids=["elastic", "static"])
+def test_a_job_that_waits_for_slots_says_how_many_there_are(policy: Policy) -> None:
+    state = membership.begin(policy)
     state, _ = membership.step(state, HostsChanged((Host("a", 1), Host("b", 2))))
     progress = measure_start(state)
     assert progress is not None

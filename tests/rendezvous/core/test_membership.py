@@ -17,7 +17,6 @@ from rendezvous.core.messages import (
     Reported,
     Terminate,
     Ticked,
-    TooFewSlotsError,
 )
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from tests.rendezvous.core.commands import parse_event, parse_worker
@@ -105,14 +104,6 @@ def test_an_illegal_event_raises_and_changes_nothing(before: str, event: str, re
     known = copy.deepcopy(state)
     with pytest.raises(IllegalEventError, match=f"is not possible here: ({reason})$"):
         membership.step(state, parse_event(event.split()))
-    assert state == known
-
-
-def test_too_few_slots_raise_and_change_nothing() -> None:
-    state = play(*BEFORE["begun"])
-    known = copy.deepcopy(state)
-    with pytest.raises(TooFewSlotsError):
-        membership.step(state, parse_event(["hosts", "a:1"]))
     assert state == known
 
 
