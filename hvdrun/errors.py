@@ -135,6 +135,20 @@ class HostFaultError(LaunchError):
         self.host = host
 
 
+class AgentResourceError(LaunchError):
+    """A host lacks a resource that its agent needs.
+
+    Cause: That host has no more processes or files, or no room in its temporary folder.
+    Remedy: Free the resource, or name another temporary folder in `TMPDIR`.
+    """
+
+    def __init__(self, host: str, need: str, error: OSError) -> None:
+        super().__init__(
+            f"the agent on {host!r} cannot {need}: {error.strerror}. Free space in that host's temporary folder "
+            "(TMPDIR), or raise its limits of processes and files."
+        )
+
+
 class HostsOverdueError(LaunchError):
     """Hvdrun could not connect to some hosts within `--start-timeout`.
 

@@ -40,7 +40,7 @@ from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
-from hvdrun.errors import HvdrunError
+from hvdrun.errors import AgentResourceError, HvdrunError
 from hvdrun.processes.background import report_callback_errors
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
@@ -134,8 +134,15 @@ class Agent:
         silence_seconds = limit_silence(begin.lease_seconds)
         self._children = Children()
         origin = name_agent_origin(begin.job, begin.host)
-        self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
-        self._folder.create()  # only now: the watchdog removes it after a kill
+        try:
+            self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
+        except OSError as error:
+            raise AgentResourceError(begin.host, "start its watchdog", error) from error
+        try:
+            self._folder.create()  # only now: the watchdog removes it after a kill
+        except OSError as error:
+            self._watchdog.end()
+            raise AgentResourceError(begin.host, f"create its folder {folder}", error) from error
         self._output = output
         elastic = is_elastic(begin.environment)
         self._port = ReservedPort() if begin.master is None and not elastic else None
@@ -168,19 +175,16 @@ class Agent:
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         others = (self._obey(orders), self._await_signal(orders), self._stopped_detector.run())
-        parts: set[asyncio.Future[Any]] = {
-            attending,
-            self._watch.failure,
-            *(asyncio.create_task(part) for part in others),
-        }
+        parts: set[asyncio.Task[Any]] = {attending, *(asyncio.create_task(part) for part in others)}
         try:
-            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({*parts, self._watch.failure}, return_when=asyncio.FIRST_COMPLETED)
             endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
             ending = endings[0]
             if ending is Ending.RELEASED:
                 await wait_while_launcher_lives(orders, attending, self._watch.await_failed())
                 await self._sequencing.close()
                 await self._watch.close()
+                self._watch.raise_failure()
                 await wait_while_launcher_lives(orders, attending, self._output.close())
         except (RendezvousError, HvdrunError):
             raise
@@ -202,6 +206,7 @@ class Agent:
             self._watchdog.end()
             if self._port is not None:
                 self._port.close()
+        self._watch.raise_failure()  # of the cleanup
         return ending
 
     def note_notice(self) -> None:

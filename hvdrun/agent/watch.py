@@ -199,6 +199,11 @@ class Watch:
             self.failure.set_exception(error)
             self.failure.exception()  # retrieved: asyncio would log it where nobody awaits it any more
 
+    def raise_failure(self) -> None:
+        """Raise the unexpected error that ends the agent, if there is one."""
+        if self.failure.done():
+            self.failure.result()
+
     async def _prepare(self) -> None:
         await self._spawner.prepare()
         self._is_prepared = True

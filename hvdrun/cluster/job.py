@@ -95,7 +95,7 @@ def _is_own_descriptor(name: str) -> bool:
 
 
 _END_SECONDS = 60.0  # for the job's end, beside its workers' grace
-_EXIT_SECONDS = 10.0  # for the launcher's exit after its last message
+_EXIT_SECONDS = 10.0  # for the launcher's exit after its last message, or after SIGKILL
 
 
 class Job:
@@ -245,7 +245,8 @@ class Job:
             self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel ends it later
+                self._process.wait(_EXIT_SECONDS)
         self.pump()
         for stream in self._streams:
             stream.close()

@@ -16,6 +16,7 @@ EXAMPLES = [
     (errors.HostLostEarlyError("a", "its agent ended"), 125),
     (errors.HostLostError("a", "its agent ended."), 125),
     (errors.HostFaultError("a", OSError(24, "Too many open files")), 125),
+    (errors.AgentResourceError("a", "start its watchdog", OSError(11, "Resource temporarily unavailable")), 125),
     (errors.HostsOverdueError(["a", "b"], 30), 124),
     (errors.UsageError("no."), 2),
     (errors.UnknownOptionError("--grcae", "--grace"), 2),

@@ -12,6 +12,7 @@ from hvdrun.processes.child import OutputFile
 from hvdrun.transport.ssh.failures import JumpFailedError
 
 LIMIT_SECONDS = 10.0
+_CLOSE_SECONDS = 2.0  # for a process to end after a signal
 
 
 def find_shell() -> str:
@@ -76,16 +77,14 @@ class MatchCommands:
                 self._running.discard(process)
                 if process.returncode is None:
                     _kill(process)
-            process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel ends it later
+                process.wait(_CLOSE_SECONDS)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill the session of a process that has not been reaped."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-
-
-_CLOSE_SECONDS = 2.0
 
 
 class ProxyCommand:

@@ -4,7 +4,9 @@ import asyncio
 import io
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,8 +56,9 @@ def test_a_program_without_a_stream_or_with_a_closed_one_loses_only_the_output(m
         assert stream.reader is None
 
 
-@in_loop
-async def test_a_launcher_that_does_not_end_its_job_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def sleeping_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """A job whose launcher does nothing."""
     launcher = tmp_path / "launcher"
     launcher.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
     launcher.chmod(0o755)
@@ -63,11 +66,24 @@ async def test_a_launcher_that_does_not_end_its_job_is_killed(tmp_path: Path, mo
     for limit in ("_END_SECONDS", "_EXIT_SECONDS"):
         monkeypatch.setattr(job_module, limit, 0.1)
     job = Job([], os.environ)
-    try:
-        await asyncio.wait_for(in_thread(job.close), LIMIT_SECONDS)
-        assert job._process.returncode == -signal.SIGKILL
-    finally:
-        job._process.kill()
+    yield job
+    subprocess.Popen.kill(job._process)
+    job._process.wait()
+
+
+@in_loop
+async def test_a_launcher_that_does_not_end_its_job_is_killed(sleeping_launcher: Job) -> None:
+    await asyncio.wait_for(in_thread(sleeping_launcher.close), LIMIT_SECONDS)
+    assert sleeping_launcher._process.returncode == -signal.SIGKILL
+
+
+@in_loop
+async def test_a_launcher_that_the_kernel_does_not_end_is_left(
+    sleeping_launcher: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleeping_launcher._process, "kill", lambda: None)  # it waits for a broken disk
+    await asyncio.wait_for(in_thread(sleeping_launcher.close), LIMIT_SECONDS)
+    assert sleeping_launcher.is_over
 
 
 def test_a_job_without_a_free_descriptor_is_one_sentence_and_leaves_nothing_open() -> None:

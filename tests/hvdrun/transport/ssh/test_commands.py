@@ -31,6 +31,20 @@ def test_a_command_that_does_not_end_is_ended_as_a_whole_and_has_failed(
     assert not is_alive(int((tmp_path / "pid").read_text(encoding="utf-8")))
 
 
+@in_loop
+async def test_a_command_that_the_kernel_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(match_commands, "_kill", started.append)  # it waits for a broken disk
+    for limit in ("LIMIT_SECONDS", "_CLOSE_SECONDS"):
+        monkeypatch.setattr(match_commands, limit, 0.1)
+    check = partial(MatchCommands().succeeds, "a", "exec sleep 600")
+    try:
+        assert not await asyncio.wait_for(in_thread(check), LIMIT_SECONDS)
+    finally:
+        started[0].kill()
+        started[0].wait()
+
+
 @pytest.mark.parametrize("shell", ["/no/such/shell", ""])
 def test_a_shell_that_is_not_there_is_no_success(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
     monkeypatch.setenv("SHELL", shell)
