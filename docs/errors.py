@@ -7,6 +7,7 @@ constructor, with a name in capitals for each value.
 """
 
 import ast
+import html
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -97,9 +98,15 @@ def render() -> str:
     lines: list[str] = []
     for heading, listed in _sort(known).items():
         lines += [f"### {heading}", "", "| message | cause | what to do |", "|---|---|---|"]
-        lines += ["| " + " | ".join(part.replace("|", "\\|") for part in explained) + " |" for explained in listed]
+        lines += [f"| {' | '.join(map(escape_pipes, explained))} |" for explained in listed]
         lines.append("")
     return "\n".join(lines)
+
+
+def escape_pipes(text: str) -> str:
+    """Escape what would divide a cell of a table. Within backticks nothing can be escaped: such code becomes HTML."""
+    text = re.sub(r"`([^`]*\|[^`]*)`", lambda code: f"<code>{html.escape(code[1], quote=False)}</code>", text)
+    return text.replace("|", "&#124;")
 
 
 def _sort(known: list[tuple[str, Explained]]) -> Mapping[str, list[Explained]]:

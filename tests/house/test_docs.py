@@ -3,12 +3,15 @@
 import ast
 import importlib
 import inspect
+import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +28,21 @@ FROM_HOROVOD = ROOT / "docs" / "moving" / "from-horovod.md"
 FROM_TORCHRUN = ROOT / "docs" / "moving" / "from-torchrun.md"
 # Options of scripts and of other programs that the text names; those of torchrun are looked up.
 OTHERS_OPTIONS = {
-    *("--epochs", "--force", "--install", "--nv", "--path", "--pdb", "--pid", "--runs", "--trace", "--uninstall"),
-    *("--extra-index-url", "--nodes", "--ntasks-per-node", "--signal", "--write"),
+    *(
+        "-W",
+        "-s",
+        "--epochs",
+        "--force",
+        "--install",
+        "--nv",
+        "--path",
+        "--pdb",
+        "--pid",
+        "--runs",
+        "--trace",
+        "--uninstall",
+    ),
+    *("-W", "-s", "--extra-index-url", "--nodes", "--ntasks-per-node", "--signal", "--write"),
 }
 # What Horovod 0.28.1 reads when it runs and when it is built, without their common beginning.
 _HOROVODS_NAMES = """
@@ -62,6 +78,7 @@ BASES = {
     "InitializationError",
     "WrongArgumentError",
 }
+PERFORMANCE = ROOT / "docs" / "performance.md"
 MAP = ROOT / "docs" / "contributing" / "architecture.md"
 _FILES = {
     "hosts.txt": "server1 slots=4\nserver2 slots=4\n",
@@ -113,6 +130,11 @@ def test_the_messages_of_troubleshooting_are_those_of_the_error_classes() -> Non
     assert run.returncode == 0, "run python docs/errors.py"
 
 
+def test_a_pipe_in_a_message_divides_no_cell_of_the_table() -> None:
+    escape_pipes = runpy.run_path(str(ROOT / "docs" / "errors.py"))["escape_pipes"]
+    assert escape_pipes("`a | b <c>` or d | `e`") == "<code>a &#124; b &lt;c&gt;</code> or d &#124; `e`"
+
+
 def test_every_error_for_users_has_a_cause_and_a_remedy() -> None:
     unexplained = [
         f"{path}:{node.name}"
@@ -134,9 +156,15 @@ def read_documentation() -> str:
 
 def test_every_option_in_the_text_exists_and_every_one_that_exists_is_in_the_text() -> None:
     own = {flag for options in TABLES.values() for option in options for flag in option.flags}
-    named = set(re.findall(r"(?<![\w/-])(--[a-z][a-z0-9-]*[a-z0-9])(?![\w*-])", read_documentation()))
+    named = find_options(read_documentation())
     assert sorted(named - own - OF_HOROVODRUN.keys() - OTHERS_OPTIONS - set(list_options_of_torchrun())) == []
-    assert sorted(flag for flag in own if flag.startswith("--") and flag not in named) == []
+    assert sorted(own - named) == []
+
+
+def find_options(text: str) -> set[str]:
+    """The options that a text names: with two dashes anywhere, with one at the beginning of code in a sentence."""
+    long = re.findall(r"(?<![\w/-])(--[a-z][a-z0-9-]*[a-z0-9])(?![\w*-])", text)
+    return {*long, *re.findall(r"`(-[A-Za-z][\w-]*)", text)}
 
 
 def list_options_of_torchrun() -> list[str]:
@@ -211,8 +239,45 @@ def test_the_built_pages_load_nothing_from_outside(tmp_path: Path) -> None:
 def test_the_figures_of_the_readme_are_those_of_the_page_about_performance() -> None:
     figures = re.findall(r"\b[\d.,]+ m?s\b", README.read_text(encoding="utf-8"))
     assert len(figures) >= 2
-    measured = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    measured = PERFORMANCE.read_text(encoding="utf-8")
     assert [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_the_launch() -> None:
+    measured: dict[str, list[str]] = {}
+    for contenders in read_figures("launch").values():
+        for each in contenders:
+            interval = f" ({each['low']:.2f} to {each['high']:.2f})" if each["name"] == "hvdrun" else ""
+            measured.setdefault(each["name"], []).append(f"{each['ratio']:.2f}{interval}")
+    rows = read_rows(PERFORMANCE)
+    del measured['python -c "import torch"']  # the divisor
+    assert {name: rows.get(name) for name in measured} == measured
+
+
+def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_scale() -> None:
+    figures = read_figures("scale")
+    largest, simulated = figures["tls"][-1], figures["codec"][-1]
+    (burst,) = (each for each in figures["sequencer"] if each["ranks"] == 256 and each["at_once"])
+    assert (largest["hosts"], simulated["hosts"], burst["buckets"]) == (1000, 10_000, 50)
+    measured = [
+        f"{largest['join_seconds']:.2f} s",
+        f"{largest['loss_seconds']:.3f} s",
+        f"{sum(simulated['seconds'].values()):.2f} s",
+        f"{burst['seconds'] * 1000:.1f} ms",
+    ]
+    table = PERFORMANCE.read_text(encoding="utf-8").partition("## Scale\n")[2]
+    assert re.findall(r"\b[\d.]+ m?s\b", table) == measured
+
+
+def read_figures(benchmark: str) -> Any:  # noqa: ANN401 - each benchmark has a form of its own
+    """What a benchmark has written when it was run last."""
+    return json.loads((ROOT / "benchmarks" / f"{benchmark}.json").read_text(encoding="utf-8"))
+
+
+def read_rows(page: Path) -> dict[str, list[str]]:
+    """The rows of a page's tables by their first cells, without emphasis."""
+    rows = [line.replace("**", "").strip("|").split("|") for line in read_prose(page).splitlines() if line[:1] == "|"]
+    return {first.strip(): [cell.strip() for cell in others] for first, *others in rows}
 
 
 def test_the_five_steps_of_the_readme_stand_in_the_script_of_the_tutorial() -> None:
