@@ -3,7 +3,6 @@
 import ast
 import importlib
 import inspect
-import json
 import re
 import runpy
 import shlex
@@ -11,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -78,7 +76,6 @@ BASES = {
     "InitializationError",
     "WrongArgumentError",
 }
-PERFORMANCE = ROOT / "docs" / "performance.md"
 MAP = ROOT / "docs" / "contributing" / "architecture.md"
 _FILES = {
     "hosts.txt": "server1 slots=4\nserver2 slots=4\n",
@@ -234,50 +231,6 @@ def test_the_built_pages_load_nothing_from_outside(tmp_path: Path) -> None:
     loads = r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//[^>]*|<link[^>]*\shref=\"?(?:https?:)?//[^>]*"
     loaded = {match for page in pages for match in re.findall(loads, page.read_text(encoding="utf-8"))}
     assert sorted(loaded) == []
-
-
-def test_the_figures_of_the_readme_are_those_of_the_page_about_performance() -> None:
-    figures = re.findall(r"\b[\d.,]+ m?s\b", README.read_text(encoding="utf-8"))
-    assert len(figures) >= 2
-    measured = PERFORMANCE.read_text(encoding="utf-8")
-    assert [figure for figure in figures if figure not in measured] == []
-
-
-def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_the_launch() -> None:
-    measured: dict[str, list[str]] = {}
-    for contenders in read_figures("launch").values():
-        for each in contenders:
-            interval = f" ({each['low']:.2f} to {each['high']:.2f})" if each["name"] == "hvdrun" else ""
-            measured.setdefault(each["name"], []).append(f"{each['ratio']:.2f}{interval}")
-    rows = read_rows(PERFORMANCE)
-    del measured['python -c "import torch"']  # the divisor
-    assert {name: rows.get(name) for name in measured} == measured
-
-
-def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_scale() -> None:
-    figures = read_figures("scale")
-    largest, simulated = figures["tls"][-1], figures["codec"][-1]
-    (burst,) = (each for each in figures["sequencer"] if each["ranks"] == 256 and each["at_once"])
-    assert (largest["hosts"], simulated["hosts"], burst["buckets"]) == (1000, 10_000, 50)
-    measured = [
-        f"{largest['join_seconds']:.2f} s",
-        f"{largest['loss_seconds']:.3f} s",
-        f"{sum(simulated['seconds'].values()):.2f} s",
-        f"{burst['seconds'] * 1000:.1f} ms",
-    ]
-    table = PERFORMANCE.read_text(encoding="utf-8").partition("## Scale\n")[2]
-    assert re.findall(r"\b[\d.]+ m?s\b", table) == measured
-
-
-def read_figures(benchmark: str) -> Any:  # noqa: ANN401 - each benchmark has a form of its own
-    """What a benchmark has written when it was run last."""
-    return json.loads((ROOT / "benchmarks" / f"{benchmark}.json").read_text(encoding="utf-8"))
-
-
-def read_rows(page: Path) -> dict[str, list[str]]:
-    """The rows of a page's tables by their first cells, without emphasis."""
-    rows = [line.replace("**", "").strip("|").split("|") for line in read_prose(page).splitlines() if line[:1] == "|"]
-    return {first.strip(): [cell.strip() for cell in others] for first, *others in rows}
 
 
 def test_the_five_steps_of_the_readme_stand_in_the_script_of_the_tutorial() -> None:
