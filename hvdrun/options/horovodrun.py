@@ -87,9 +87,7 @@ def _same(spellings: str, group: str = "") -> HorovodOption:
     """An option that hvdrun has under the same names."""
     own = table.BY_FLAG[spellings.split(maxsplit=1)[0]]
     text = f"As hvdrun's {own.flags[0]}."
-    return HorovodOption(
-        spellings, own.dest, text, own.kind, own.example, own.words, own.repeats, acts=own.acts, group=group
-    )
+    return HorovodOption(spellings, own.dest, text, own.kind, own.words, own.repeats, acts=own.acts, group=group)
 
 
 def _ignored(spellings: str, reason: str, kind: Kind | None = None, group: str = "") -> HorovodOption:

@@ -198,15 +198,9 @@ def parse_interfaces(text: str) -> tuple[str, ...]:
     return pieces
 
 
-COUNT = Kind(parse_integer, "N", f"a number of workers from 1 to {MAX_WORKERS}")
-SLOTS = Kind(parse_slots, "N", f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}")
-TIME = Kind(parse_limit, "TIME", "a time longer than 0")
-COOLDOWN = Kind(
-    parse_cooldown, "MIN MAX", "two times from {:g} to {:g} s, the shorter first".format(*COOLDOWN_BOUNDS_SECONDS)
-)
+COUNT = Kind(parse_integer, "N", f"a number of workers from 1 to {MAX_WORKERS}", "2")
+SLOTS = Kind(parse_slots, "N", f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}", "4")
+TIME = Kind(parse_limit, "TIME", "a time longer than 0", "30s")
 FILE_NAME, FOLDER_NAME = "FILE", "DIR"
-FILE = Kind(parse_path, FILE_NAME, "the name of a file")
-LOCAL_FILE = Kind(parse_local_path, FILE_NAME, FILE.wanted)
-FOLDER = Kind(parse_local_path, FOLDER_NAME, "the name of a folder")
-PROGRAM = Kind(parse_words, "COMMAND", "a program with its arguments")
-INTERFACES = Kind(parse_interfaces, "A,B", "names of interfaces, patterns of them or subnets")
+FILE = Kind(parse_path, FILE_NAME, "the name of a file", "job.yaml")
+FOLDER = Kind(parse_local_path, FOLDER_NAME, "the name of a folder", "/shared/run1")

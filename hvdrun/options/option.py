@@ -16,11 +16,13 @@ class Kind:
     parse: reads one word; raises ValueError for one that it cannot read.
     metavar: the placeholder of the value in help pages, a word for each of its words.
     wanted: a description of the values, for errors; it follows "takes".
+    example: of a value, for errors; "" for none.
     """
 
     parse: Callable[[str], object]
     metavar: str
     wanted: str
+    example: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Option:
 
     spellings: all flags with blanks between them; errors and help show the first one first.
     dest: the name of its value. The field of the job with this name gets the value.
-    kind: None for a switch, which takes no value. example: of a value, for errors.
+    kind: None for a switch, which takes no value.
     words: how many words the value has.
     repeats: it may be given several times; its value is a tuple of all values.
     default: as on the command line; None for none.
@@ -42,7 +44,6 @@ class Option:
     dest: str
     help: str
     kind: Kind | None = None
-    example: str = ""
     words: int = 1
     repeats: bool = False
     default: str | None = None
@@ -70,7 +71,8 @@ class Option:
         """A description of the values, with an example."""
         if self.kind is None:
             return ""
-        return f"{self.kind.wanted}, as in {self.flags[0]} {self.example}" if self.example else self.kind.wanted
+        example = self.kind.example
+        return f"{self.kind.wanted}, as in {self.flags[0]} {example}" if example else self.kind.wanted
 
     @property
     def arity(self) -> int:

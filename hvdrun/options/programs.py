@@ -2,12 +2,12 @@
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.options.kinds import FILE, FILE_NAME, SLOTS, TIME, parse_endpoint
+from hvdrun.options.kinds import FILE, SLOTS, TIME, parse_endpoint
 from hvdrun.options.option import Given, Kind, Option
 from hvdrun.options.words import Typed, gather, read_words, split_flag
 
@@ -84,36 +84,31 @@ AGENT = Program(
             "--join",
             "place",
             "Where hvdrun waits for agents, as it prints it.",
-            Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port"),
-            "10.0.0.1:29400",
+            Kind(parse_endpoint, "ADDRESS:PORT", "an address and a port", "10.0.0.1:29400"),
         ),
         Option(
             "--token-file",
             "token_file",
             "The file with the token of the job. The agent waits until it exists.",
-            FILE,
-            "job.token",
+            replace(FILE, example="job.token"),
         ),
         Option(
             "--slots",
             "slots",
             "How many workers this host takes. Without it: one for each accelerator, or one.",
             SLOTS,
-            "4",
         ),
         Option(
             "--name",
             "name",
             "The name of this host in the job. Without it: its own name.",
-            Kind(str, "NAME", "a host's name"),
-            "node1",
+            Kind(str, "NAME", "a host's name", "node1"),
         ),
         Option(
             "--join-timeout",
             "join_timeout",
             "How long to look for hvdrun before the agent ends with exit code 75. Without it: without a limit.",
             TIME,
-            "10m",
         ),
         _HELP,
     ),
@@ -128,12 +123,11 @@ TOKEN = Program(
             "lifetime",
             "How long agents may join with it. Agents that have joined stay.",
             TIME,
-            "24h",
             default="24h",
         ),
         _HELP,
     ),
-    Option("FILE", "file", "The file to write.", Kind(FILE.parse, FILE_NAME, FILE.wanted)),
+    Option("FILE", "file", "The file to write.", replace(FILE, example="")),
 )
 
 

@@ -6,34 +6,36 @@ its row here, a field in `hvdrun/spec`, and the code that uses the field.
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hvdrun.options.kinds import (
-    COOLDOWN,
     COUNT,
     FILE,
     FOLDER,
-    INTERFACES,
-    LOCAL_FILE,
     MAX_PORT,
     MAX_WORKERS,
-    PROGRAM,
     SLOTS,
     TIME,
     Shell,
     parse_absolute_path,
     parse_bind,
+    parse_cooldown,
     parse_duration,
     parse_integer,
+    parse_interfaces,
+    parse_local_path,
     parse_local_program,
     parse_port,
     parse_private_key,
     parse_shell_command,
     parse_whole_number,
+    parse_words,
 )
 from hvdrun.options.option import Kind, Option
 from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.limits import (
+    COOLDOWN_BOUNDS_SECONDS,
     DEFAULT_COOLDOWN_SECONDS,
     DEFAULT_GRACE_SECONDS,
     DEFAULT_LAUNCHER_TIMEOUT_SECONDS,
@@ -57,15 +59,13 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "size",
             "How many workers to start. Without it, in an allocation: one for each slot.",
             COUNT,
-            "2",
         ),
         Option(
             "-map-by --map-by",
             "map_by",
             "How workers are distributed when there are more slots than workers: slot fills one host after the "
             "other, node gives each host the same number. Either way, neighbouring ranks share a host.",
-            Kind(MapBy, "WHAT", "slot or node"),
-            "slot",
+            Kind(MapBy, "WHAT", "slot or node", "slot"),
             default=MapBy.SLOT.value,
         ),
         Option(
@@ -73,8 +73,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "bind_to",
             "Which CPUs a worker may use: all of them with none; the next core, socket or NUMA node of its host "
             "with core, socket or numa.",
-            Kind(BindTo, "WHAT", "none, core, socket or numa"),
-            "none",
+            Kind(BindTo, "WHAT", "none, core, socket or numa", "none"),
             default=BindTo.NONE.value,
         ),
         Option(
@@ -87,8 +86,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "forwarded",
             "Set a variable for the workers on all hosts: with the value that hvdrun has (-x NAME, or -x 'NCCL_*' "
             "for several), or with the given one. May be given several times.",
-            Kind(str, "NAME[=VALUE]", "a variable of the environment"),
-            "NCCL_DEBUG=INFO",
+            Kind(str, "NAME[=VALUE]", "a variable of the environment", "NCCL_DEBUG=INFO"),
             repeats=True,
         ),
         Option(
@@ -96,7 +94,6 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "directory",
             "The workers' working directory, on every host. Without it: that of hvdrun.",
             FOLDER,
-            "/work",
         ),
         Option(
             "--checkpoint",
@@ -104,7 +101,6 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "The folder of the job's checkpoints, which all hosts share. A function under hvd.elastic.run begins "
             "with the newest checkpoint, and writes one after a stop notice (SIGUSR2).",
             FOLDER,
-            "/shared/run1",
             environment=CHECKPOINT_VARIABLE,
         ),
         Option(
@@ -120,8 +116,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "gloo: gloo for all tensors; nccl: NCCL for CUDA tensors, gloo for CPU tensors; ucc: UCC for the "
             "operations on CPU tensors that it is trusted with, gloo for the others. A backend that the workers' "
             "torch lacks is refused.",
-            Kind(Backend, "NAME", "gloo, nccl or ucc"),
-            "gloo",
+            Kind(Backend, "NAME", "gloo, nccl or ucc", "gloo"),
             environment=BACKEND,
         ),
         Option(
@@ -129,8 +124,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "horovod_shim",
             "What `import horovod` imports in the workers: with auto, Horovod if their Python has it, else "
             "hvdrun's replacement; with on, the replacement; with off, Horovod or nothing.",
-            Kind(ShimMode, "WHEN", "auto, on or off"),
-            "auto",
+            Kind(ShimMode, "WHEN", "auto, on or off", "auto"),
             default=ShimMode.AUTO.value,
         ),
     ),
@@ -142,23 +136,20 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "repeated host add up, user@ may precede a host, and an IPv6 address stands in brackets: "
             "[2001:db8::1]:4. Without it: the hosts of the allocation of Slurm, PBS or LSF, or of the MPIJob, that "
             "hvdrun runs in, else localhost with N slots.",
-            Kind(str, "A:4,B:4", "hosts"),
-            "server1:4,server2:4",
+            Kind(str, "A:4,B:4", "hosts", "server1:4,server2:4"),
         ),
         Option(
             "--hostfile -hostfile -machinefile --machinefile",
             "hostfile",
             "A file with the hosts to use, one per line: server1 slots=4, server1:4 or server1.",
-            FILE,
-            "hosts.txt",
+            replace(FILE, example="hosts.txt"),
         ),
         Option(
             "--network-interfaces --network-interface --nics",
             "interfaces",
             "The network interfaces to use between the hosts, by name (eth1), pattern (ib*) or subnet "
             "(10.1.0.0/16), the preferred ones first. Without it: those through which the hosts reach each other.",
-            INTERFACES,
-            "eth0,ib*,10.1.0.0/16",
+            Kind(parse_interfaces, "A,B", "names of interfaces, patterns of them or subnets", "eth0,ib*,10.1.0.0/16"),
             repeats=True,
         ),
     ),
@@ -170,14 +161,12 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "with --host-discovery-script: -np. Without either the job is static, and refuses the other options of "
             "this section. An elastic job refuses -map-by node and --stdin.",
             COUNT,
-            "1",
         ),
         Option(
             "--max-np --max-num-proc",
             "max_size",
             "The largest number of workers to which the job grows. Without it: all slots of the hosts.",
             COUNT,
-            "8",
         ),
         Option(
             "--host-discovery-script",
@@ -185,22 +174,19 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "A shell command that prints the hosts to use, instead of -H: one per line, server1:4 or server1; a "
             "host with :0 is not used. It runs about once a second. When it fails or prints no host, the hosts "
             "stay the same.",
-            Kind(parse_shell_command, "COMMAND", "a command for the shell"),
-            "./discover.sh",
+            Kind(parse_shell_command, "COMMAND", "a command for the shell", "./discover.sh"),
         ),
         Option(
             "--slots-per-host",
             "slots_per_host",
             "The slots of a host that the script prints without slots. Without it: 1.",
             SLOTS,
-            "4",
         ),
         Option(
             "--elastic-timeout",
             "timeout_seconds",
             "How long the job waits for hosts with enough slots, at the start and after losses.",
             TIME,
-            "10m",
             default=f"{DEFAULT_TIMEOUT_SECONDS:g}s",
             environment="HOROVOD_ELASTIC_TIMEOUT",
         ),
@@ -210,15 +196,18 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "How often the membership may change. After that no host is added, a host that the script no longer "
             "prints stays in use until its workers end, and the next loss of a worker ends the job. Without it: no "
             "limit.",
-            Kind(parse_whole_number, "N", f"a number from 0 to {MAX_WORKERS}"),
-            "10",
+            Kind(parse_whole_number, "N", f"a number from 0 to {MAX_WORKERS}", "10"),
         ),
         Option(
             "--blacklist-cooldown-range",
             "cooldown_seconds",
             "How long a host is not used after it failed: at first MIN, then longer each time, up to MAX.",
-            COOLDOWN,
-            "10 100",
+            Kind(
+                parse_cooldown,
+                "MIN MAX",
+                "two times from {:g} to {:g} s, the shorter first".format(*COOLDOWN_BOUNDS_SECONDS),
+                "10 100",
+            ),
             words=2,
             default=" ".join(f"{seconds:g}" for seconds in DEFAULT_COOLDOWN_SECONDS),
         ),
@@ -227,8 +216,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "slot_failures",
             "After how many failures of its workers a slot is not used; failures after some steps of training do "
             "not count. A host with half of its slots out of use is not used either.",
-            Kind(parse_integer, "N", f"a number from 1 to {MAX_WORKERS}"),
-            "10",
+            Kind(parse_integer, "N", f"a number from 1 to {MAX_WORKERS}", "10"),
             default=f"{DEFAULT_SLOT_FAILURES}",
         ),
         Option(
@@ -236,7 +224,6 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "slot_cooldown_seconds",
             "How long such a slot is not used. A failure also stops counting after this time without another one.",
             TIME,
-            "10m",
             default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
         ),
     ),
@@ -245,15 +232,13 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "-p --ssh-port",
             "ssh_port",
             "The port of the SSH servers. Without it: as ~/.ssh/config says.",
-            Kind(parse_port, "PORT", f"a port from 1 to {MAX_PORT}"),
-            "2222",
+            Kind(parse_port, "PORT", f"a port from 1 to {MAX_PORT}", "2222"),
         ),
         Option(
             "-i --ssh-identity-file",
             "ssh_identity_file",
             "The private key to log in with. Without it: as ~/.ssh/config and the SSH agent say.",
-            Kind(parse_private_key, "FILE", "the name of a private key's file"),
-            "~/.ssh/id_ed25519",
+            Kind(parse_private_key, "FILE", "the name of a private key's file", "~/.ssh/id_ed25519"),
         ),
         Option(
             "--ssh-accept-new",
@@ -265,32 +250,28 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "python",
             "The Python on other hosts, for the agent and for a bare python in COMMAND. Without it: the path of "
             "this machine's python.",
-            Kind(parse_absolute_path, "PATH", "an absolute path"),
-            "/opt/venv/bin/python",
+            Kind(parse_absolute_path, "PATH", "an absolute path", "/opt/venv/bin/python"),
         ),
         Option(
             "--remote-prefix",
             "prefix",
             "A shell command that runs first on other hosts, as in --remote-prefix 'source env.sh'. It then sets "
             "PATH and similar variables, which otherwise come from this machine.",
-            Kind(parse_shell_command, "COMMAND", "a command for the shell there"),
-            "'source env.sh'",
+            Kind(parse_shell_command, "COMMAND", "a command for the shell there", "'source env.sh'"),
         ),
         Option(
             "--rsh",
             "rsh",
             "The command that reaches other hosts, instead of hvdrun's own SSH. Host and command are added at its "
             "end, or replace {host} and {command}.",
-            Kind(parse_local_program, PROGRAM.metavar, PROGRAM.wanted),
-            "'ssh -q'",
+            Kind(parse_local_program, "COMMAND", "a program with its arguments", "'ssh -q'"),
         ),
         Option(
             "--agent-prefix",
             "agent_prefix",
             "Run the agents, and so the workers, of all hosts under this command, as in --agent-prefix 'apptainer "
             "exec --nv image.sif'. --remote-python then names the Python in the image.",
-            PROGRAM,
-            "'apptainer exec image.sif'",
+            Kind(parse_words, "COMMAND", "a program with its arguments", "'apptainer exec image.sif'"),
         ),
     ),
     "Hosts whose agents join by themselves": (
@@ -306,16 +287,14 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "bind",
             "The address at which hvdrun listens for agents. Without it: the address of this machine's outgoing "
             "connections, and a free port.",
-            Kind(parse_bind, "ADDRESS:PORT", "an address of this machine, with or without a port"),
-            "10.0.0.1:29400",
+            Kind(parse_bind, "ADDRESS:PORT", "an address of this machine, with or without a port", "10.0.0.1:29400"),
         ),
         Option(
             "--token-file",
             "token_file",
             "The token from `hvdrun token FILE`; hvdrun makes one if there is no file. Without it: a file in this "
             "folder, which is removed when the job ends.",
-            LOCAL_FILE,
-            "job.token",
+            Kind(parse_local_path, FILE.metavar, FILE.wanted, "job.token"),
         ),
     ),
     "Input and output": (
@@ -325,15 +304,13 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "Also write the output of each worker to files in this folder of this machine: DIR/rank.0/stdout, "
             "DIR/rank.0/stderr and so on. A line goes to the file of the rank that its worker has at that time.",
             FOLDER,
-            "logs",
         ),
         Option(
             "--stdin -stdin",
             "stdin_rank",
             "Let the worker of this rank read hvdrun's standard input (a pipe, a file, a debugger's commands); "
             "the others have none.",
-            Kind(parse_whole_number, "RANK", "the rank of one worker"),
-            "0",
+            Kind(parse_whole_number, "RANK", "the rank of one worker", "0"),
         ),
         Option("--no-prefix", "marks_ranks", "Print the workers' lines without [rank] before each.", switches_off=True),
         Option(
@@ -349,7 +326,6 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "How long the job may take from the first worker that waits in hvd.init() until all have joined. Then a "
             "static job ends; an elastic one starts with those that have joined, if they are at least --min-np.",
             TIME,
-            "2m",
             default=f"{DEFAULT_START_TIMEOUT_SECONDS:g}s",
             environment="HOROVOD_START_TIMEOUT",
         ),
@@ -358,8 +334,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "grace_seconds",
             "How long workers may take to end: after a failure or a stop notice (SIGUSR2), and from the first signal "
             "(SIGTERM; SIGINT after Ctrl-C) to SIGKILL.",
-            Kind(parse_duration, "TIME", "a time"),
-            "5s",
+            Kind(parse_duration, "TIME", "a time", "5s"),
             default=f"{DEFAULT_GRACE_SECONDS:g}s",
         ),
         Option(
@@ -369,7 +344,6 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "of an elastic job when it is stopped (SIGSTOP) for this time. Without it: "
             f"{ELASTIC_LEASE_SECONDS:g}s in elastic jobs, {DEFAULT_LEASE_SECONDS:g}s in others.",
             TIME,
-            "30s",
         ),
         Option(
             "--launcher-timeout",
@@ -377,7 +351,6 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "How long the workers on another host continue without contact to hvdrun, whose machine may sleep. Then "
             "they are ended. At least the lease.",
             TIME,
-            "10m",
             default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",
         ),
     ),
@@ -386,8 +359,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "-mca --mca",
             "mca",
             "A setting of Open MPI, which hvdrun does not use.",
-            Kind(str, "NAME VALUE", "two words, a name and a value"),
-            "pml ob1",
+            Kind(str, "NAME VALUE", "two words, a name and a value", "pml ob1"),
             words=2,
             repeats=True,
         ),
@@ -403,14 +375,12 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "command, as in command: python train.py. The command line overrides the file, the file overrides the "
             "environment. It may have the sections of Horovod's files.",
             FILE,
-            "job.yaml",
         ),
         Option(
             "--write-config",
             "write_config",
             "Write such a file with all given options and the command; with --dry-run hvdrun does nothing else.",
             FILE,
-            "job.yaml",
         ),
         Option("--dry-run", "dry_run", "Print where and how the workers would run, and start nothing."),
         Option(
@@ -418,8 +388,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "completion",
             "Print the script that completes hvdrun's command line in this shell: bash, zsh or fish. In ~/.bashrc: "
             'eval "$(hvdrun --completion bash)".',
-            Kind(Shell, "SHELL", "bash, zsh or fish"),
-            "bash",
+            Kind(Shell, "SHELL", "bash, zsh or fish", "bash"),
             acts=True,
         ),
         Option("--version", "version", "Print hvdrun's version.", acts=True),
