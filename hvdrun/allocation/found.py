@@ -6,7 +6,6 @@ PBS, LSF and the MPIJob of Kubeflow's MPI operator write the hosts into a file.
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdrun.allocation.slurm import find_slurm
 from hvdrun.spec.hosts import read_hostfile
 from hvdrun.spec.remote import Allocation
 
@@ -20,11 +19,19 @@ def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> Allo
         HvdrunError: a scheduler's variables or file cannot be read.
     """
     return (
-        find_slurm(environment)
+        _find_slurm(environment)
         or _find_file(environment, "PBS job", "PBS_JOBID", "PBS_NODEFILE")
         or _find_file(environment, "LSF job", "LSB_JOBID", "LSB_DJOB_HOSTFILE")
         or find_mpijob(environment, is_elastic=is_elastic)
     )
+
+
+def _find_slurm(environment: Mapping[str, str]) -> Allocation | None:
+    if "SLURM_JOB_ID" not in environment:
+        return None
+    from hvdrun.allocation.slurm import find_slurm  # noqa: PLC0415 - few jobs have Slurm, and it imports subprocess
+
+    return find_slurm(environment)
 
 
 def find_mpijob(

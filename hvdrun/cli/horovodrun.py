@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hvdrun.errors import LaunchError
 from hvdrun.options.horovodrun import OPTIONS, parse, translate
 from hvdrun.options.pages import describe, render_help
-from hvdrun.options.request import make_job
+from hvdrun.options.request import make_job, refuse_missing_size
 from hvdrun.spec.command import LookupContext, pin_python
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
@@ -42,13 +42,13 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
         (interpreter,) = pin_python(("python",), context)
         return render(ask(interpreter), f"hvdrun v{__version__}, in place of Horovod v{HOROVOD_VERSION}, {interpreter}")
     meant = translate(typed)
-    spec = make_job(meant.given, command, environment, _complete, like_horovod=True)
+    spec = make_job(meant.given, command, environment, _refuse_missing_size, like_horovod=True)
     remarks = (*meant.remarks, *spec.display.remarks)
     return replace(spec, display=replace(spec.display, marks_as_horovod=True, remarks=remarks))
 
 
-def _complete(_values: Mapping[str, Any]) -> str:
-    return "horovodrun -np 2 python train.py"
+def _refuse_missing_size(_values: Mapping[str, Any]) -> NoReturn:
+    refuse_missing_size("horovodrun -np 2 python train.py")
 
 
 _MODULE = "worker_runtime.build"

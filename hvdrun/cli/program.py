@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.options.flags import find_option, parse
-from hvdrun.options.request import complete, make_job
+from hvdrun.options.request import complete, make_job, refuse_missing_size
 from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
 from hvdrun.options.words import read_words
 from hvdrun.spec.command import LookupContext, reads_program
@@ -142,7 +142,7 @@ def read_spec(words: Sequence[str]) -> JobSpec:
         HvdrunError: the command line is wrong, or names something that does not exist.
     """
     typed, command = parse(words)
-    return make_job(typed, command, os.environ, lambda values: complete(words, values))
+    return make_job(typed, command, os.environ, lambda values: refuse_missing_size(complete(words, values)))
 
 
 def render_page(dest: str, *values: str) -> str:

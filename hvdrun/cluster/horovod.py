@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hvdrun.cluster.cluster import run_once
-from hvdrun.cluster.keywords import Request, list_keywords
+from hvdrun.cluster.keywords import Request
 from hvdrun.errors import HvdrunError, UsageError
 
 ResultT = TypeVar("ResultT")
@@ -83,11 +83,8 @@ def run(  # noqa: PLR0917 - Horovod's order
         "network_interfaces": _join(network_interfaces),
         "output_filename": output_filename,
     }
-    known = list_keywords()
     try:
-        request = Request(
-            {name: value for name, value in given.items() if name in known or value}, executable=executable
-        )
+        request = Request(given, executable=executable)
     except UsageError as error:
         raise ValueError(str(error)) from error
     try:

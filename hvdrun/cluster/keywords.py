@@ -4,17 +4,17 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.pickling import Unit, collect_modules
 from hvdrun.options.flags import parse
 from hvdrun.options.option import Option
-from hvdrun.options.request import choose_allocation, make_job, resolve_request
+from hvdrun.options.request import make_job
 from hvdrun.options.table import OPTIONS
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.spec.hosts import LOCALHOST, discover_hosts
-from hvdrun.spec.jobspec import JobSpec
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
@@ -79,38 +79,12 @@ def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
     return env
 
 
-def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
-    """The job of a command line.
-
-    Raises:
-        HvdrunError: the job is impossible.
-    """
-    typed, command = parse(words)
-    return make_job(typed, command, environment, lambda _values: "num_proc=2")
-
-
-def complete(words: list[str], interpreter: str | None = None) -> list[str]:
-    """The words with the command, and with the number of workers, if neither they nor a scheduler give it.
-
-    Raises:
-        HvdrunError: the hosts or the scheduler's variables cannot be read.
-    """
-    command = [interpreter or sys.executable, "-m", MODULE]
-    typed, _ = parse([*words, *command])
-    resolved, _, _ = resolve_request(typed, os.environ)
-    values = resolved.values
-    if values["size"] is not None or choose_allocation(values, os.environ) is not None:
-        return [*words, *command]
-    return ["-np", str(_choose_size(values)), *words, *command]
-
-
-def _choose_size(values: Mapping[str, object]) -> int:
+def _choose_size(values: Mapping[str, Any]) -> int:
     """All slots of the given hosts; else the number of accelerators of this machine; else two."""
-    least = values["min_size"]
     if values["hosts"] is not None or values["hostfile"] is not None:
-        listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=1)  # type: ignore[arg-type]  # as parsed
+        listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=1)
         return sum(host.slots for host in listed.hosts)
-    return max(int(str(least or 0)), count_accelerators() or _DEFAULT_SIZE)
+    return max(values["min_size"] or 0, count_accelerators() or _DEFAULT_SIZE)
 
 
 def _spell(option: Option, value: object) -> Iterator[str]:
@@ -140,10 +114,13 @@ class Request:
     def __init__(
         self, given: Mapping[str, object], env: Mapping[str, str] | None = None, executable: str | None = None
     ) -> None:
-        self.words = complete(make_words(given, env), executable)
+        words = make_words(given, env)
+        typed, _ = parse(words)
+        command = (executable or sys.executable, "-m", MODULE)
         self.environment = {**os.environ, **(env or {})}
-        spec = read_job(self.words, self.environment)
+        spec = make_job(typed, command, self.environment, _choose_size)
         self.size = spec.workers.size
+        self.words = [*([] if "size" in typed else ["-np", str(self.size)]), *words, *command]
         self.is_elastic = spec.is_elastic
         self.grace_seconds = spec.limits.grace_seconds
         self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.workers.hosts)

@@ -3,8 +3,9 @@
 import os
 import shlex
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import UsageError
 from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle
 from hvdrun.options.flags import find_option
@@ -23,7 +24,6 @@ from rendezvous.bootstrap import JOB
 
 LONGEST_EXAMPLE = 120  # characters; an error does not repeat a longer command line
 
-_SCHEDULERS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "K_MPI_JOB_ROLE")
 _NO_MPI = "-mca has no effect: there is no MPI underneath, the workers talk through gloo or NCCL"
 _MCA_REMEDIES = {  # settings of Open MPI that have an option here
     "btl_tcp_if_include": "--network-interfaces",
@@ -37,7 +37,7 @@ def make_job(
     typed: Mapping[str, Given],
     command: tuple[str, ...],
     environment: Mapping[str, str],
-    complete: Callable[[Mapping[str, Any]], str],
+    choose_size: Callable[[Mapping[str, Any]], int],
     *,
     like_horovod: bool = False,
 ) -> JobSpec:
@@ -47,18 +47,22 @@ def make_job(
         typed: the values on the command line, by dest.
         command: the user's; empty to take that of the file.
         environment: of hvdrun.
-        complete: returns the command line with -np, for an error.
+        choose_size: returns the number of workers that neither an option nor an allocation gives, or raises an error.
         like_horovod: only remark on options and keys that have no effect, as Horovod does, instead of refusing them.
 
     Raises:
         HvdrunError: the job is impossible, or names something that does not exist.
     """
-    resolved, filed_command, remarks = resolve_request(typed, environment, like_horovod=like_horovod)
+    resolved, filed_command, remarks = _resolve(typed, environment, like_horovod=like_horovod)
     command = command or filed_command
-    allocation = choose_allocation(resolved.values, environment)
-    values = resolved.values if allocation is None else fill_in(resolved.values, allocation)
-    if values["size"] is None:
-        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(values)}")
+    values = dict(resolved.values)
+    allocation = choose_allocation(values, environment)
+    if allocation is not None:
+        values["size"] = values["size"] or allocation.slots
+        if allocation.script is not None:
+            values["script"] = allocation.script
+            values["slots_per_host"] = values["slots_per_host"] or max(host.slots for host in allocation.hosts)
+    values["size"] = values["size"] or choose_size(values)
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
     spec = make_spec(values, command, own, allocation, remarks)
     if values["write_config"] is not None:
@@ -69,7 +73,7 @@ def make_job(
     return spec
 
 
-def resolve_request(
+def _resolve(
     typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
 ) -> tuple[Resolved, tuple[str, ...], tuple[str, ...]]:
     """All options' values, the command of the configuration file, and remarks for the user; see `make_job`.
@@ -108,21 +112,8 @@ def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str])
     """
     if values["wait_for_agents"] or any(values[dest] is not None for dest in ("hosts", "hostfile", "script")):
         return None
-    if JOB in environment or not any(variable in environment for variable in _SCHEDULERS):
-        return None
-    from hvdrun.allocation.found import find_allocation  # noqa: PLC0415 - few jobs have a scheduler
-
-    found = find_allocation(environment, is_elastic=values["min_size"] is not None)
+    found = None if JOB in environment else find_allocation(environment, is_elastic=values["min_size"] is not None)
     return None if found is None else found.fit(values["size"])
-
-
-def fill_in(values: Mapping[str, Any], allocation: Allocation) -> dict[str, Any]:
-    """The options' values, with those of the allocation where the options have none."""
-    filled = {**values, "size": values["size"] or allocation.slots}
-    if allocation.script is not None:
-        filled["script"] = allocation.script
-        filled["slots_per_host"] = values["slots_per_host"] or max(host.slots for host in allocation.hosts)
-    return filled
 
 
 def make_spec(
@@ -179,6 +170,15 @@ def _make_workers(
         forwarded.setdefault(b"PWD", os.fsencode(values["directory"]))
     directory = values["directory"] or find_directory()
     return fill(Workers, values, command=command, hosts=hosts, directory=directory, forwarded=forwarded)
+
+
+def refuse_missing_size(example: str) -> NoReturn:
+    """Refuse a job without a number of workers.
+
+    Raises:
+        UsageError: always; it shows this command line.
+    """
+    raise UsageError(f"the number of workers is missing: give it with -np, as in {example}")
 
 
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:

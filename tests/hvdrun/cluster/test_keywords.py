@@ -1,15 +1,15 @@
 """The keywords of `hvdrun.run()` and the words of a command line that they stand for."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hvdrun.cli.program import read_spec
 from hvdrun.cluster import keywords
 from hvdrun.cluster.errors import UnknownKeywordError
-from hvdrun.cluster.keywords import complete, make_words, read_job
+from hvdrun.cluster.keywords import Request, make_words
 from hvdrun.errors import HvdrunError
 
 COMMAND = [sys.executable, "-m", "worker_runtime.tasks"]
@@ -33,8 +33,9 @@ def test_keywords_become_the_words_of_a_command_line(given: dict[str, object], w
 
 def test_the_environment_goes_by_its_names_since_a_command_line_is_everybodys_to_read() -> None:
     assert make_words({}, {"API_TOKEN": "hush"}) == ["-x", "API_TOKEN"]
-    spec = read_job(["-np", "1", "-x", "API_TOKEN", *COMMAND], {"API_TOKEN": "hush"})
-    assert spec.workers.forwarded == {b"API_TOKEN": b"hush"}
+    request = Request({"num_proc": 1}, {"API_TOKEN": "hush"})
+    assert request.words == ["-np", "1", "-x", "API_TOKEN", *COMMAND]
+    assert {**request.environment, "API_TOKEN": "hush"} == request.environment
 
 
 @pytest.mark.parametrize(
@@ -75,32 +76,32 @@ def test_the_same_option_under_two_names_is_refused() -> None:
 
 def test_a_job_that_is_impossible_is_refused_in_the_command_lines_words() -> None:
     with pytest.raises(HvdrunError, match="4 workers do not fit into the 2 slots"):
-        read_job(["-np", "4", "-H", "localhost:2", *COMMAND], {})
+        Request({"num_proc": 4, "hosts": "localhost:2"})
 
 
 def test_a_configuration_file_is_a_keyword_and_may_hold_the_number_of_workers(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("np: 3\ngrace: 9s\n", encoding="utf-8")
-    spec = read_job(complete(make_words({"config_file": tmp_path / "job.yaml"})), {})
-    assert (spec.workers.size, spec.limits.grace_seconds) == (3, 9.0)
+    request = Request({"config_file": tmp_path / "job.yaml"})
+    assert (request.size, request.grace_seconds) == (3, 9.0)
 
 
 @pytest.mark.parametrize(
-    ("words", "devices", "size"),
+    ("given", "devices", "size"),
     [
-        (["-np", "3"], 8, 3),
-        (["-H", "a:2,b:3"], 8, 5),
-        ([], 4, 4),
-        ([], 0, 2),
-        (["--min-np", "3"], 0, 3),
+        ({"np": 3}, 8, 3),
+        ({"hosts": "a:2,b:3"}, 8, 5),
+        ({}, 4, 4),
+        ({}, 0, 2),
+        ({"min_np": 3}, 0, 3),
     ],
 )
 def test_without_a_number_all_slots_or_this_machines_accelerators_or_two_workers_are_used(
-    words: list[str], devices: int, size: int, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, object], devices: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keywords, "count_accelerators", lambda: devices)
-    completed = complete(words)
-    assert read_job(completed, {}).workers.size == size
-    assert completed[-len(COMMAND) :] == COMMAND
+    request = Request(given)
+    assert request.size == size
+    assert request.words == ["-np", str(size), *make_words({**given, "np": None}), *COMMAND]
 
 
 def test_inside_an_allocation_the_schedulers_hosts_and_slots_are_used(
@@ -109,6 +110,7 @@ def test_inside_an_allocation_the_schedulers_hosts_and_slots_are_used(
     (tmp_path / "nodes").write_text("a\na\nb\n", encoding="utf-8")
     monkeypatch.setenv("PBS_JOBID", "5")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
-    spec = read_job(complete([]), os.environ)
-    assert (spec.workers.size, [host.name for host in spec.workers.hosts]) == (3, ["a", "b"])
-    assert read_job(complete(["-H", "c:4"]), os.environ).workers.size == 4
+    request = Request({})
+    assert (request.size, request.words[:2]) == (3, ["-np", "3"])
+    assert [host.name for host in read_spec(request.words).workers.hosts] == ["a", "b"]
+    assert Request({"hosts": "c:4"}).size == 4

@@ -54,7 +54,7 @@ def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, f
 def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.MonkeyPatch, way: str, found: str) -> None:
     monkeypatch.setattr("hvdrun.options.kinds.find_directory", lambda: Path("/work"))
     typed, command = parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
-    assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").remote.rsh) == found
+    assert shlex.join(make_job(typed, command, {}, lambda _: 1).remote.rsh) == found
 
 
 @in_loop
