@@ -134,8 +134,9 @@ class Agent:
         silence_seconds = limit_silence(begin.lease_seconds)
         self._children = Children()
         origin = name_agent_origin(begin.job, begin.host)
+        self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
         try:
-            self._watchdog = Watchdog(origin, folder, silence_seconds, self._warn, self._children)
+            self._watchdog.start()
         except OSError as error:
             raise AgentResourceError(begin.host, "start its watchdog", error) from error
         try:

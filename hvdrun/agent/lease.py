@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 from hvdrun.errors import HvdrunError
-from hvdrun.processes.clock import SuspensionClock
+from hvdrun.processes.stopped import SuspensionClock
 
 _SECOND_CHANCE_SHARE = 0.4
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Iterable
+from concurrent.futures import Future
 from contextvars import Context
 from types import TracebackType
 from typing import Any, TypeVar
@@ -118,32 +119,18 @@ async def in_thread(work: Callable[[], T], *, abort: Callable[[], object] | None
 
     abort: ends the call soon; called when this coroutine is cancelled.
     """
-    loop = asyncio.get_running_loop()
-    finished: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if finished.done():
-            return
-        if error is not None:
-            finished.set_exception(error)
-        else:
-            finished.set_result(result)  # type: ignore[arg-type]  # None only where T allows it
+    finished: Future[T] = Future()
+    finished.set_running_or_notify_cancel()  # so that a cancellation here leaves it alone
 
     def run() -> None:
-        result: T | None = None
-        failure: BaseException | None = None
         try:
-            result = work()
+            finished.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised where the result is waited for
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, result, failure)
-        except RuntimeError:  # the loop has closed, and nothing awaits the result
-            return
+            finished.set_exception(error)
 
     threading.Thread(target=run, name="hvdrun-call", daemon=True).start()
     try:
-        return await finished
+        return await asyncio.wrap_future(finished)
     except asyncio.CancelledError:
         if abort is not None:
             abort()

@@ -1,4 +1,4 @@
-"""Finds processes that are stopped (SIGSTOP) for too long, or whose main thread has ended while other threads live.
+"""Detects that this process was suspended, and that others are stopped (SIGSTOP), or that only their main thread ended.
 
 A process that runs or sleeps counts as alive, however long it is silent: a C call may hold Python's lock for minutes. A
 process that a debugger has stopped shows another state, and is left alone. This module imports little, since the
@@ -9,11 +9,39 @@ import time
 from collections.abc import Callable, Iterable
 
 from hvdrun.processes import processes
-from hvdrun.processes.clock import SuspensionClock
 from hvdrun.processes.processes import Process
 
 STOPPED, ZOMBIE = "T", "Z"
+_SUSPENSION_SHARE = 0.5
 _LEAST_SUSPENSION_SECONDS = 1.0
+
+
+class SuspensionClock:
+    """Detects from the time between two looks that this process was stopped, or its machine suspended.
+
+    The processes that it watches may not have run either. `rendezvous.core.membership.advance` has this rule for the
+    rendezvous, since that pure package cannot import a clock.
+
+    Args:
+        span_seconds: the time limit that the owner measures. Looks are frequent: half of the limit between two looks is
+            a suspension.
+        least_seconds: a shorter time is no suspension, since a look may be late on a busy machine.
+        clock: a monotonic clock.
+
+    now: the time of the last look.
+    """
+
+    def __init__(
+        self, span_seconds: float, least_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.now = clock()
+        self._gap_seconds = max(_SUSPENSION_SHARE * span_seconds, least_seconds)
+        self._clock = clock
+
+    def look(self) -> bool:
+        """Read the clock; returns whether this process was suspended since the last look."""
+        before, self.now = self.now, self._clock()
+        return self.now - before > self._gap_seconds
 
 
 class StoppedProcesses:

@@ -9,9 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from hvdrun.processes import processes
@@ -32,7 +30,7 @@ class Watchdog:
         folder: the agent's, which the watchdog removes; None: this process is no agent.
         silence_seconds: the watchdog kills an agent that is stopped for longer; None: it may be stopped.
         warn: takes a sentence for the user.
-        children: reports the watchdog's end; None: the caller asks with `has_ended`.
+        children: reports the watchdog's end; None: the caller reaps it.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class Watchdog:
         self._children = children
         self._starts_left = _STARTS
         self._process: subprocess.Popen[bytes] | None = None
-        self._start()
 
     @property
     def pid(self) -> int | None:
@@ -62,9 +59,30 @@ class Watchdog:
         """Whether this process is the watchdog."""
         return self.pid == pid
 
-    def has_ended(self) -> bool:
-        """Reap the watchdog if it has ended; for a parent that does not reap all its children itself."""
-        return self._process is None or self._process.poll() is not None
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._starts_left -= 1
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "hvdrun.processes.watchdog_process", *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+        )
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)
+        if self._children is not None:
+            self._children.watch(self._process.pid, lambda _: self.replace())
+        agent = processes.look(os.getpid()) if self._has_agent else None
+        if agent is not None:
+            self._send(f"agent {agent.pid} {agent.started}")
+        if self._silence_seconds is not None:
+            self._send(f"lease {self._silence_seconds}")
 
     def add(self, pid: int) -> None:
         """Report a process that was started and leads the session `pid`."""
@@ -86,7 +104,7 @@ class Watchdog:
         reason = f"{_STARTS} were killed"
         if self._starts_left > 0:
             try:
-                self._start()
+                self.start()
             except OSError as error:
                 reason = f"none can be started ({error.strerror})"
         if self._process is None:
@@ -102,26 +120,6 @@ class Watchdog:
             self._process.kill()  # it may be stopped
             self._process.wait()
         self._forget()
-
-    def _start(self) -> None:
-        self._starts_left -= 1
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "hvdrun.processes.watchdog_process", *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-        if self._process.stdin is not None:
-            os.set_blocking(self._process.stdin.fileno(), False)
-        if self._children is not None:
-            self._children.watch(self._process.pid, lambda _: self.replace())
-        agent = processes.look(os.getpid()) if self._has_agent else None
-        if agent is not None:
-            self._send(f"agent {agent.pid} {agent.started}")
-        if self._silence_seconds is not None:
-            self._send(f"lease {self._silence_seconds}")
 
     def _send(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
@@ -141,7 +139,7 @@ class Watchdog:
             self._process = None
 
 
-class ScriptWatchdog:
+class ScriptWatchdog(Watchdog):
     """Kills the run of the discovery script that a killed hvdrun leaves; does nothing where no watchdog can be started.
 
     A run is known by its session, and by an origin in its environment. One watchdog serves all runs while this object
@@ -154,36 +152,20 @@ class ScriptWatchdog:
     def __init__(self, own: Mapping[str, str]) -> None:
         around = processes.name_origin(own)
         token = secrets.token_hex(8)
-        self._origin = f"{around}/{token}" if around else token  # an hvdrun inside a worker belongs to that worker
+        origin = f"{around}/{token}" if around else token  # an hvdrun inside a worker belongs to that worker
+        super().__init__(origin)
         kept = {name: value for name, value in own.items() if name not in {SLOT, INCARNATION}}
-        self.environment = {**kept, JOB: self._origin}
-        self._watchdog: Watchdog | None = None
+        self.environment = {**kept, JOB: origin}
 
     def __enter__(self) -> Self:
-        with suppress(OSError):  # what a killed hvdrun leaves is then not killed
-            self._watchdog = Watchdog(self._origin)
+        self.replace()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        del kind, error, traceback
-        if self._watchdog is not None:
-            self._watchdog.end()
-
-    @property
-    def pid(self) -> int | None:
-        """The watchdog's pid; None while there is none."""
-        return None if self._watchdog is None else self._watchdog.pid
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def add(self, pid: int) -> None:
         """Report a run that was started and leads the session `pid`."""
-        if self._watchdog is not None:
-            if self._watchdog.has_ended():
-                self._watchdog.replace()
-            self._watchdog.add(pid)
-
-    def remove(self, pid: int) -> None:
-        """Report that the run has ended."""
-        if self._watchdog is not None:
-            self._watchdog.remove(pid)
+        if self._process is None or self._process.poll() is not None:
+            self.replace()
+        super().add(pid)

@@ -103,6 +103,7 @@ async def checking(
         words = command or (sys.executable, "-u", "x.py")
         begin = make_begin(folder, *words, PATH="/bin", PYTHONPATH=name, HVD_BACKEND=wish)
         watchdog = Watchdog(ORIGIN, folder / "nothing")
+        watchdog.start()
         spawner = Spawner(forks)
         checked = CheckedSpawner(
             replace(begin, start_timeout_seconds=limit_seconds), spawner, watchdog, module="program"

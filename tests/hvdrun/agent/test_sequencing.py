@@ -122,6 +122,7 @@ async def owning(
         begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7", HOROVOD_ELASTIC="1" if elastic else "0")
         children = Children()
         watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
+        watchdog.start()
         warnings: list[str] = []
         forker = Mock(fork_module=AsyncMock(return_value=None), expects_init=expects_init)  # has nothing to fork from
         sequencing = Sequencing(

@@ -89,6 +89,7 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noq
         begin = make_begin(folder, *command)
         children = Children()
         watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
+        watchdog.start()
         spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
         feed, output = InputFeed(lambda: None), OutputForwarder()
         watch = Watch(JOB, "a", spawner, output, feed=feed, children=children, watchdog=watchdog, **options)
