@@ -15,11 +15,14 @@ from pathlib import Path
 
 from hvdrun.processes.background import raise_error
 from hvdrun.processes.child import OutputFile, StandardStreams, kill_child, start_child
-from rendezvous.wire.processes import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
+from rendezvous.errors import WireError
+from rendezvous.wire.codec import FrameReader
+from rendezvous.wire.processes import Forked, ForkRequest, Ready, decode, encode
 
 _SEARCH = b"PYTHONPATH"
 _ENTRANCE = os.fsencode(Path(__file__).resolve().parent / "entrance")  # see sitecustomize.py there
 _FORKSERVER = "worker_runtime.startup.forkserver"
+_CHUNK_BYTES = 64 * 1024
 _WORDS = 2  # of the command, which name the program: the script, or -m and the module
 
 
@@ -88,7 +91,7 @@ class Forkserver:
         except OSError:
             self._release()
             raise
-        self._reading = asyncio.create_task(self._read())
+        self._reading = asyncio.create_task(self._read(self._socket))
         self._reading.add_done_callback(raise_error)
 
     async def wait_ready(self) -> str:
@@ -163,27 +166,26 @@ class Forkserver:
         """Send a request, and the descriptors with its first bytes."""
         if self._socket is None:
             raise BrokenPipeError
-        head, rest = data[: LENGTH.size], data[LENGTH.size :]
         while True:
             try:
-                socket.send_fds(self._socket, [head], descriptors)
+                sent = socket.send_fds(self._socket, [data], descriptors)
                 break
             except BlockingIOError:
                 await asyncio.sleep(0.001)  # the forkserver is at most a few requests behind
-        await asyncio.get_running_loop().sock_sendall(self._socket, rest)
+        await asyncio.get_running_loop().sock_sendall(self._socket, data[sent:])
 
-    async def _read(self) -> None:
+    async def _read(self, connected: socket.socket) -> None:
         """Receive its messages until its end; then raise an error in each caller that waits for one."""
+        frames = FrameReader()
         try:
-            while (message := await self._receive()) is not None:
-                match message:
-                    case Ready(objection) if not self._ready.done():
-                        self._ready.set_result(objection)
-                    case Forked(number, pid) if number in self._answers:
-                        self._answers[number].set_result(pid)
-                    case _:
-                        pass
-        except (OSError, ValueError, KeyError, TypeError):
+            while chunk := await asyncio.get_running_loop().sock_recv(connected, _CHUNK_BYTES):
+                for data in frames.feed(chunk):
+                    match decode(data):
+                        case Ready(objection) if not self._ready.done():
+                            self._ready.set_result(objection)
+                        case Forked(number, pid) if number in self._answers:
+                            self._answers[number].set_result(pid)
+        except (OSError, WireError, ValueError, KeyError, TypeError):
             pass  # it died within a message, or runs another program: the same as its end
         finally:
             if not self._ready.done():
@@ -191,23 +193,6 @@ class Forkserver:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(ForkserverError(self._describe_end()))
-
-    async def _receive(self) -> Message | None:
-        head = await self._read_exactly(LENGTH.size)
-        return None if head is None else decode(await self._read_exactly(LENGTH.unpack(head)[0]) or b"")
-
-    async def _read_exactly(self, size: int) -> bytes | None:
-        data = bytearray()
-        while len(data) < size:
-            chunk = (
-                b""
-                if self._socket is None
-                else await asyncio.get_running_loop().sock_recv(self._socket, size - len(data))
-            )
-            if not chunk:
-                return None
-            data += chunk
-        return bytes(data)
 
     def _describe_end(self) -> str:
         """Half a sentence, with the last line that it wrote."""
