@@ -27,21 +27,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.lease import Lease, LeaseExpiredError
-from hvdrun.agent.port import ReservedPort
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
-from hvdrun.agent.spawn import WorkerEnvironment
+from hvdrun.agent.spawn import WorkerEnvironment, reserve_port
 from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError, HvdrunError
-from hvdrun.processes.background import report_callback_errors
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
@@ -73,9 +71,6 @@ from rendezvous.wire.orders import (
     Taken,
     Wait,
 )
-
-if TYPE_CHECKING:
-    from hvdrun.network.connectivity import Participant
 
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
@@ -146,8 +141,8 @@ class Agent:
             raise AgentResourceError(begin.host, f"create its folder {folder}", error) from error
         self._output = output
         elastic = is_elastic(begin.environment)
-        self._port = ReservedPort() if begin.master is None and not elastic else None
-        self._master = begin.master if self._port is None else Endpoint(begin.address, self._port.number)
+        self._port = reserve_port() if begin.master is None and not elastic else None
+        self._master = begin.master if self._port is None else Endpoint(begin.address, self._port.getsockname()[1])
         environment = WorkerEnvironment(begin, self._socket, self._master)
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
@@ -164,7 +159,7 @@ class Agent:
             outlives_losses=elastic,
             grace_seconds=begin.grace_seconds,
         )
-        self._probe_responder = ProbeResponder(self._output.tell, self._watch.fail)
+        self._probe_responder = ProbeResponder(self._output.tell)
         watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
         self._stopped_detector = StoppedDetector(watched, begin.lease_seconds)
 
@@ -172,7 +167,6 @@ class Agent:
         """Obey orders until one of the endings; then leave nothing behind."""
         if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
-        report_callback_errors(self._watch.fail)
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         others = (self._obey(orders), self._await_signal(orders), self._stopped_detector.run())
@@ -353,7 +347,7 @@ async def serve(
 
 async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Ending:
     """Take part in connectivity checks until the job begins, or the launcher has gone, or has released the agent."""
-    participant: Participant | None = None
+    responder = ProbeResponder(output.tell)
     limit_seconds: float | None = None
     try:
         while True:
@@ -364,13 +358,8 @@ async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Endin
                     return begin
                 case Wait(seconds):
                     limit_seconds = seconds
-                case ListAddresses(token, host):
-                    if participant is not None:
-                        participant.close()
-                    participant = _make_participant(token, host)
-                    output.tell(await participant.list_addresses())
-                case ProbePeers(targets) if participant is not None:
-                    output.tell(await participant.probe(targets))
+                case ListAddresses() | ProbePeers() as question:
+                    await responder.answer(question)
                 case Release():
                     return Ending.RELEASED
                 case _:
@@ -378,11 +367,4 @@ async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Endin
     except TimeoutError:
         return Ending.LAUNCHER_GONE
     finally:
-        if participant is not None:
-            participant.close()
-
-
-def _make_participant(token: bytes, host: str) -> "Participant":
-    from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - a job on one host needs no check
-
-    return Participant(token, host)
+        await responder.close()

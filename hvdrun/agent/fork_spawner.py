@@ -12,7 +12,7 @@ from hvdrun.agent.spawn import (
     WorkerEnvironment,
     find_executable,
     make_service_environment,
-    open_streams,
+    start_worker,
 )
 from hvdrun.errors import HvdrunError
 from hvdrun.processes import python_command
@@ -152,8 +152,10 @@ class ForkSpawner:
         def bind(pid: int) -> None:
             self._exec.binder.bind(pid, launch.assignment.local_rank)
 
-        with open_streams(reads=launch.assignment.rank == begin.workers["stdin_rank"]) as streams:
-            return streams.hand_over(await forkserver.fork(request, streams.theirs, bind))
+        return await start_worker(
+            lambda streams: forkserver.fork(request, streams, bind),
+            reads=launch.assignment.rank == begin.workers["stdin_rank"],
+        )
 
     def _describe_binding(self, launch: Launch) -> str:
         return self._exec.binder.describe(launch.assignment.local_rank)

@@ -1,14 +1,14 @@
-"""Takes part in connectivity checks while the job runs: a host that joins and this one must reach each other.
+"""Takes part in connectivity checks, before the job and while it runs: a host that joins must reach the others.
 
 The listeners of a check are closed some time after its last question. No message says that a check is over, since a
 launcher that has gone could not send it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from hvdrun.processes.background import cancel_and_wait, supervise
+from hvdrun.processes.background import cancel_and_wait, raise_error
 from rendezvous.wire.orders import AgentMessage, ListAddresses, ProbePeers
 
 if TYPE_CHECKING:
@@ -22,53 +22,47 @@ class ProbeResponder:
 
     Args:
         tell: sends an answer.
-        fail: takes an unexpected error.
         listen_seconds: how long to listen after the last question.
         loopback: loopback addresses count as well; for tests.
     """
 
     def __init__(
-        self,
-        tell: Callable[[AgentMessage], None],
-        fail: Callable[[BaseException], None],
-        *,
-        listen_seconds: float = LISTEN_SECONDS,
-        loopback: bool = False,
+        self, tell: Callable[[AgentMessage], None], *, listen_seconds: float = LISTEN_SECONDS, loopback: bool = False
     ) -> None:
         self._tell = tell
-        self._fail = fail
         self._listen_seconds = listen_seconds
         self._loopback = loopback
         self._participant: Participant | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answer(self, question: ListAddresses | ProbePeers) -> None:
+    def answer(self, question: ListAddresses | ProbePeers) -> asyncio.Task[None]:
         """Answer this question in a task; a ListAddresses begins another check."""
         match question:
-            case ListAddresses(token, host):
-                from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - most jobs need no later check
-
+            case ListAddresses():
                 self._stop_listening()
-                self._participant = Participant(token, host, loopback=self._loopback)
-                self._begin(self._list_addresses(self._participant))
-            case ProbePeers() if self._participant is not None:
-                self._begin(self._probe(self._participant, question))
+                answering = self._list_addresses(self._join(question))
             case ProbePeers():
-                pass  # of a check that is over
+                answering = self._probe(self._participant, question)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._stop_listening)
+        task = asyncio.create_task(answering)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(raise_error)
+        return task
 
     async def close(self) -> None:
         """Stop answering."""
         self._stop_listening()
         await cancel_and_wait(self._tasks)
 
-    def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._stop_listening)
-        task = supervise(asyncio.create_task(answering), self._fail)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _join(self, question: ListAddresses) -> "Participant":
+        from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - a job on one host needs no check
+
+        self._participant = Participant(question.token, question.host, loopback=self._loopback)
+        return self._participant
 
     async def _list_addresses(self, participant: "Participant") -> None:
         found = await participant.list_addresses()
@@ -77,7 +71,9 @@ class ProbeResponder:
         else:  # another check has begun meanwhile
             participant.close()
 
-    async def _probe(self, participant: "Participant", question: ProbePeers) -> None:
+    async def _probe(self, participant: "Participant | None", question: ProbePeers) -> None:
+        if participant is None:  # of a check that is over
+            return
         probed = await participant.probe(question.targets)
         if participant is self._participant:
             self._tell(probed)

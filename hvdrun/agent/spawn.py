@@ -4,14 +4,15 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
 from hvdrun.processes.binding import Binder, BindTo
-from hvdrun.processes.child import StandardStreams, start_child
+from hvdrun.processes.child import StandardStreams, Start, open_pipe, start_child
 from hvdrun.spec.environment import is_elastic
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
@@ -83,61 +84,43 @@ class ExecSpawner:
         begin = self._begin
         environment = self._environment.of(launch)
         executable = find_executable(begin.command[0], begin.directory, environment)
-        reads = launch.assignment.rank == begin.workers["stdin_rank"]
-        with open_streams(reads=reads) as streams, self.binder.bound(launch.assignment.local_rank):
-            try:
-                pid = start_child(
-                    begin.command,
-                    streams.theirs,
-                    directory=begin.directory,
-                    environment=environment,
-                    executable=executable,
-                )
-            except OSError as error:
-                raise explain_failure(error, executable, begin.directory) from error
-            return streams.hand_over(pid)
+
+        async def start(streams: StandardStreams) -> int:
+            with self.binder.bound(launch.assignment.local_rank):
+                try:
+                    return start_child(
+                        begin.command,
+                        streams,
+                        directory=begin.directory,
+                        environment=environment,
+                        executable=executable,
+                    )
+                except OSError as error:
+                    raise explain_failure(error, executable, begin.directory) from error
+
+        return await start_worker(start, reads=launch.assignment.rank == begin.workers["stdin_rank"])
 
     async def close(self) -> None:
         """Nothing is held."""
 
 
-@dataclass(slots=True)
-class Streams:
-    """Both ends of a worker's standard streams."""
+async def start_worker(start: Start, *, reads: bool) -> Spawned:
+    """Start a worker with a pipe to its input where it `reads`; `start` gets its standard streams, and returns its pid.
 
-    stdin: int = -1
-    stdin_writer: int | None = None
-    stdout_writer: int = -1
-    stdout: int = -1
-    stderr_writer: int = -1
-    stderr: int = -1
-
-    @property
-    def theirs(self) -> StandardStreams:
-        """The worker's ends."""
-        return self.stdin, self.stdout_writer, self.stderr_writer
-
-    def hand_over(self, pid: int) -> Spawned:
-        """The other ends, for the caller, once the worker has its own."""
-        spawned = Spawned(pid, self.stdin_writer, self.stdout, self.stderr)
-        self.stdin_writer = None
-        self.stdout = self.stderr = -1
-        return spawned
-
-
-@contextlib.contextmanager
-def open_streams(*, reads: bool) -> Iterator[Streams]:
-    """A worker's standard streams, with a pipe to its input where it `reads`; closes what was not handed over."""
-    streams = Streams()
-    try:
-        streams.stdin, streams.stdin_writer = os.pipe() if reads else (os.open(os.devnull, os.O_RDONLY), None)
-        streams.stdout, streams.stdout_writer = os.pipe()
-        streams.stderr, streams.stderr_writer = os.pipe()
-        yield streams
-    finally:
-        for descriptor in astuple(streams):
-            if descriptor is not None and descriptor >= 0:
-                os.close(descriptor)
+    Raises:
+        Exception: what `start` raised; no descriptor is left open then.
+    """
+    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+        if reads:
+            stdin, writer = open_pipe(theirs, ours)
+        else:
+            stdin, writer = os.open(os.devnull, os.O_RDONLY), None
+            theirs.callback(os.close, stdin)
+        stdout, stdout_writer = open_pipe(ours, theirs)
+        stderr, stderr_writer = open_pipe(ours, theirs)
+        pid = await start((stdin, stdout_writer, stderr_writer))
+        ours.pop_all()
+    return Spawned(pid, writer, stdout, stderr)
 
 
 class WorkerEnvironment:
@@ -176,6 +159,26 @@ def make_service_environment(begin: Begin) -> dict[bytes, bytes]:
     origin = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
     own = {os.fsencode(name): os.fsencode(value) for name, value in origin.items()}
     return {**begin.environment, **own, **_ONE_THREAD}
+
+
+def reserve_port() -> socket.socket:
+    """Bind a port of this machine, on all its addresses, for rank 0's torch store; closing the socket releases it.
+
+    There is no race: the agent never listens. With SO_REUSEADDR on both sides a worker can bind the port as well, and
+    listen; a process without SO_REUSEADDR gets "address in use".
+    """
+    # As torch's store listens: on [::] where there is IPv6, which covers IPv4, else on 0.0.0.0.
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(("", 0))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def _name_interface(interface: str) -> dict[bytes, bytes]:

@@ -29,7 +29,7 @@ from hvdrun.agent.resource_limits import ResourceLimits
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
-from hvdrun.processes.background import supervise
+from hvdrun.processes.background import raise_error, report_callback_errors
 from hvdrun.processes.child import Children
 from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
@@ -83,7 +83,7 @@ class Watch:
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are starting
         self._ended: dict[Worker, Exited] = {}
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        self._reaper = Reaper(job, host, self._live, self.fail)
+        self._reaper = Reaper(job, host, self._live)
         self._preparing: asyncio.Task[None] | None = None
         self._is_prepared = False
         self._is_short = False  # this host cannot hold so many workers
@@ -94,8 +94,10 @@ class Watch:
 
     def open(self) -> None:
         """Reap from now on; to be called before the first launch."""
+        report_callback_errors(self.fail)
         self._children.open()
-        self._preparing = supervise(asyncio.create_task(self._prepare()), self.fail)
+        self._preparing = asyncio.create_task(self._prepare())
+        self._preparing.add_done_callback(raise_error)
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end was not reported yet."""
@@ -184,7 +186,7 @@ class Watch:
         starts = [*self._starting.values(), *filter(None, [self._preparing])]
         for start in starts:
             start.cancel()
-        await asyncio.gather(*starts, return_exceptions=True)  # they are supervised
+        await asyncio.gather(*starts, return_exceptions=True)  # `raise_error` reports their errors
         for live in tuple(self._live.values()):
             live.terminate(0.0)
         await self._spawner.close()
@@ -215,8 +217,8 @@ class Watch:
             worker = next((worker for worker in self._queue if worker.slot not in self._ending), None)
             if worker is None:
                 return
-            starting = asyncio.create_task(self._start(self._queue.pop(worker)))
-            self._starting[worker] = supervise(starting, self.fail)
+            self._starting[worker] = asyncio.create_task(self._start(self._queue.pop(worker)))
+            self._starting[worker].add_done_callback(raise_error)
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker

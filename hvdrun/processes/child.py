@@ -61,6 +61,14 @@ def start_child(
     return process.pid
 
 
+def open_pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe, each end of which one of these stacks closes."""
+    ends = os.pipe()
+    reading.callback(os.close, ends[0])
+    writing.callback(os.close, ends[1])
+    return ends
+
+
 def kill_child(pid: int) -> bool:
     """SIGKILL a child of this process; returns False where no child has this pid, or it was reaped."""
     process = processes.look(pid)
@@ -184,12 +192,8 @@ class Child:
             Exception: what `start` raised; no descriptor is left open then.
         """
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            reading, stdin = os.pipe()
-            theirs.callback(os.close, reading)
-            ours.callback(os.close, stdin)
-            stdout, writing = os.pipe()
-            ours.callback(os.close, stdout)
-            theirs.callback(os.close, writing)
+            reading, stdin = open_pipe(theirs, ours)
+            stdout, writing = open_pipe(ours, theirs)
             errors = OutputFile()
             ours.callback(errors.close)
             child = cls(stdin, stdout, errors)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from hvdrun.processes import processes
-from hvdrun.processes.background import supervise
+from hvdrun.processes.background import raise_error
 from hvdrun.processes.processes import KillLoop, Process
 from rendezvous.core.model import Worker
 
@@ -35,15 +35,13 @@ class Reaper:
     """Kills the processes of workers on one host; belongs to one event loop.
 
     lives: the pids of the workers that were not reaped yet; the owner keeps it up to date.
-    fail: takes an unexpected error, which ends the looks.
     """
 
-    def __init__(self, job: str, host: str, lives: Container[int], fail: Callable[[BaseException], None]) -> None:
+    def __init__(self, job: str, host: str, lives: Container[int]) -> None:
         self._origin = processes.name_agent_origin(job, host)
         self._began = processes.find_own_start()
         self._job = job
         self._lives = lives
-        self._fail = fail
         self._to_kill: dict[int, str] = {}  # the pids of live workers, and their origins
         self._ended: dict[str, _Ended] = {}  # by origin
         self._work: asyncio.Task[None] | None = None
@@ -82,7 +80,8 @@ class Reaper:
 
     def _begin(self) -> None:
         if self._work is None:
-            self._work = supervise(asyncio.create_task(self._run()), self._fail)
+            self._work = asyncio.create_task(self._run())
+            self._work.add_done_callback(raise_error)
 
     async def _run(self) -> None:
         try:

@@ -5,7 +5,11 @@ from contextlib import closing
 
 import pytest
 
-from hvdrun.agent.port import ReservedPort
+from hvdrun.agent.spawn import reserve_port
+
+
+def find_number(bound: socket.socket) -> int:
+    return int(bound.getsockname()[1])
 
 
 def listen(port: int, *, reuses: bool = True) -> socket.socket:
@@ -24,9 +28,9 @@ def listen(port: int, *, reuses: bool = True) -> socket.socket:
 
 def test_a_worker_can_listen_on_the_reserved_port() -> None:
     with (
-        closing(ReservedPort()) as port,
-        listen(port.number) as listener,
-        socket.create_connection(("127.0.0.1", port.number), timeout=5) as caller,
+        closing(reserve_port()) as port,
+        listen(find_number(port)) as listener,
+        socket.create_connection(("127.0.0.1", find_number(port)), timeout=5) as caller,
     ):
         callee, _ = listener.accept()
         callee.close()
@@ -34,16 +38,16 @@ def test_a_worker_can_listen_on_the_reserved_port() -> None:
 
 
 def test_no_process_gets_the_reserved_port_by_chance() -> None:
-    with closing(ReservedPort()) as port, pytest.raises(OSError, match="in use"):
-        listen(port.number, reuses=False)
+    with closing(reserve_port()) as port, pytest.raises(OSError, match="in use"):
+        listen(find_number(port), reuses=False)
 
 
 def test_a_second_worker_cannot_listen_there_as_well() -> None:
-    with closing(ReservedPort()) as port, listen(port.number), pytest.raises(OSError, match="in use"):
-        listen(port.number)
+    with closing(reserve_port()) as port, listen(find_number(port)), pytest.raises(OSError, match="in use"):
+        listen(find_number(port))
 
 
 def test_the_port_is_free_again_afterwards() -> None:
-    with closing(ReservedPort()) as port:
-        number = port.number
+    with closing(reserve_port()) as port:
+        number = find_number(port)
     listen(number, reuses=False).close()

@@ -8,6 +8,7 @@ import pytest
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.network import connectivity
 from hvdrun.network.probe import probe
+from hvdrun.processes.background import report_callback_errors
 from rendezvous.wire.orders import (
     Addresses,
     AgentMessage,
@@ -20,10 +21,6 @@ from rendezvous.wire.orders import (
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32
-
-
-def never(error: BaseException) -> None:
-    raise AssertionError from error
 
 
 async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
@@ -42,8 +39,8 @@ def listens(listening: Listening) -> bool:
 @in_loop
 async def test_hosts_in_use_probe_each_other() -> None:
     told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, never, loopback=True)
-    other = ProbeResponder(others.put_nowait, never, loopback=True)
+    responder = ProbeResponder(told.put_nowait, loopback=True)
+    other = ProbeResponder(others.put_nowait, loopback=True)
     responder.answer(ListAddresses(TOKEN, "a"))
     other.answer(ListAddresses(TOKEN, "b"))
     here, there = await find(told), await find(others)
@@ -60,7 +57,7 @@ async def test_hosts_in_use_probe_each_other() -> None:
 @in_loop
 async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
     told = asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, never, loopback=True)
+    responder = ProbeResponder(told.put_nowait, loopback=True)
     responder.answer(ListAddresses(TOKEN, "a"))
     first = await find(told)
     responder.answer(ListAddresses(b"u" * 32, "a"))
@@ -73,7 +70,7 @@ async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
 @in_loop
 async def test_a_check_without_further_questions_is_over() -> None:
     told = asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, never, listen_seconds=0.2, loopback=True)
+    responder = ProbeResponder(told.put_nowait, listen_seconds=0.2, loopback=True)
     responder.answer(ListAddresses(TOKEN, "a"))
     addresses = await find(told)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
@@ -86,7 +83,7 @@ async def test_a_check_without_further_questions_is_over() -> None:
 @in_loop
 async def test_a_closed_responder_sends_no_answer(question: ListAddresses | ProbePeers) -> None:
     said: list[AgentMessage] = []
-    responder = ProbeResponder(said.append, never, loopback=True)
+    responder = ProbeResponder(said.append, loopback=True)
     responder.answer(question)
     await responder.close()
     await asyncio.sleep(0)
@@ -100,7 +97,8 @@ async def test_an_unexpected_error_ends_the_agent(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(connectivity, "list_addresses", fail)
     failures: list[BaseException] = []
-    responder = ProbeResponder(lambda _: None, failures.append)
+    report_callback_errors(failures.append)
+    responder = ProbeResponder(lambda _: None)
     responder.answer(ListAddresses(TOKEN, "a"))
     await happen(lambda: bool(failures), "the failure")
     await responder.close()

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, explain_failure, find_executable, open_streams
+from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, explain_failure, find_executable, start_worker
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
 from hvdrun.processes.binding import BindTo, choose_cpus, parse_cpus, read_topology
+from hvdrun.processes.child import StandardStreams
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
+from tests.waiting import in_loop
 
 LAUNCH = make_launches(2)[1]
 
@@ -162,6 +164,10 @@ def test_a_working_directory_that_does_not_exist_here_is_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("count", range(6))
-def test_streams_that_cannot_all_be_opened_are_closed(count: int) -> None:
-    with files_left(count), pytest.raises(OSError, match="Too many"), open_streams(reads=True):
-        pass
+@in_loop
+async def test_streams_that_cannot_all_be_opened_are_closed(count: int) -> None:
+    async def start(_: StandardStreams) -> int:
+        raise AssertionError
+
+    with files_left(count), pytest.raises(OSError, match="Too many"):
+        await start_worker(start, reads=True)

@@ -7,12 +7,13 @@ from collections.abc import Container, Iterator
 import pytest
 
 from hvdrun.processes import processes, reaper
+from hvdrun.processes.background import report_callback_errors
 from hvdrun.processes.processes import Process
 from hvdrun.processes.reaper import CLEAN_LOOKS, Reaper
 from rendezvous.core.model import Slot, Worker
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
-from tests.waiting import LIMIT_SECONDS, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 NOBODY = 2**22 + 1  # more than the largest pid
 
@@ -21,8 +22,7 @@ class Counted(Reaper):
     """Counts its looks."""
 
     def __init__(self, lives: Container[int] = (), job: str = JOB) -> None:
-        self.failed: list[BaseException] = []
-        super().__init__(job, "a", lives, self.failed.append)
+        super().__init__(job, "a", lives)
         self.looks = 0
         self.told: list[Worker] = []
 
@@ -141,10 +141,13 @@ async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch:
 @in_loop
 async def test_an_unexpected_error_of_the_reaper_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(processes, "running")
+    failed: list[BaseException] = []
+    report_callback_errors(failed.append)
     room = Counted()
     room.end(0, NOBODY)
     await room.finish()
-    assert [type(error) for error in room.failed] == [AttributeError]
+    await happen(lambda: bool(failed), "the report")
+    assert [type(error) for error in failed] == [AttributeError]
 
 
 @in_loop
