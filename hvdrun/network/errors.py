@@ -76,7 +76,6 @@ class SameMachineError(LaunchError):
             "start one agent there, with all its --slots."
         )
         self.names = tuple(names)
-        self.address = address
 
 
 class ConnectivityTimeoutError(LaunchError):
@@ -92,7 +91,6 @@ class ConnectivityTimeoutError(LaunchError):
             "or its connection stalls, and start again."
         )
         self.hosts = tuple(hosts)
-        self.limit_seconds = limit_seconds
 
 
 def describe(listening: Listening) -> str:

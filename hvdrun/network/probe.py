@@ -190,7 +190,7 @@ async def probe(
             try:
                 async with asyncio.timeout(limit_seconds):
                     return await _prove(Identity(token, target.host, target.endpoint))
-            except OSError:  # a TimeoutError is one
+            except (OSError, EOFError):  # a TimeoutError is an OSError
                 return None
 
     async with asyncio.TaskGroup() as group:
@@ -205,26 +205,14 @@ def bound_seconds(count: int, limit_seconds: float = PROBE_SECONDS) -> float:
 
 async def _prove(identity: Identity) -> Proof | None:
     address, port = identity.endpoint.address, identity.endpoint.port
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as connection:
-        connection.settimeout(0)
-        began = time.perf_counter()
-        await loop.sock_connect(connection, (address, port))
-        milliseconds = (time.perf_counter() - began) * 1000
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection(address, port)
+    milliseconds = (time.perf_counter() - began) * 1000
+    try:
         question = identity.ask()
-        await loop.sock_sendall(connection, question)
-        answer = await _receive(connection)
-        if not identity.has_answered(question, answer):
+        writer.write(question)
+        if not identity.has_answered(question, await reader.readexactly(ANSWER_BYTES)):
             return None
-        return Proof(identity.host, address, str(connection.getsockname()[0]), milliseconds)
-
-
-async def _receive(connection: socket.socket) -> bytes:
-    """Read as many bytes as an answer has, or fewer if the peer sends no more."""
-    received = b""
-    while len(received) < ANSWER_BYTES:
-        chunk = await asyncio.get_running_loop().sock_recv(connection, ANSWER_BYTES - len(received))
-        if not chunk:
-            break
-        received += chunk
-    return received
+        return Proof(identity.host, address, str(writer.get_extra_info("sockname")[0]), milliseconds)
+    finally:
+        writer.transport.abort()
