@@ -28,14 +28,16 @@ _LOST = (paramiko.SSHException, OSError, EOFError)  # paramiko raises these when
 
 
 class _ReadEvent(threading.Event):
-    """paramiko sets it when a channel has something to read or has ended."""
+    """paramiko sets it when a channel has something to read or has ended; one serves all channels of a connection."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        super().__init__()
-        self._wake = wake
+        self._wake = wake  # paramiko calls no other methods than these, which need nothing of an Event
 
     def set(self) -> None:
         self._wake()
+
+    def clear(self) -> None:
+        pass
 
 
 class _WindowCondition(threading.Condition):
@@ -79,29 +81,32 @@ class _Direction:
 class ForwardedChannel:
     """A channel and the socket that it is connected with. The connection's thread works on it.
 
-    end: the socket, which does not block. Its owner closes it, after `closed` is set.
+    end: the socket, which does not block. Its owner closes it, after `wait_closed`.
     errors: the end of what the channel received as standard error.
-    exit_code: of the channel's command, once `closed` is set; -1 where the server reported none.
+    exit_code: of the channel's command, after `wait_closed`; -1 where the server reported none.
     was_cut: the channel ended without an end of file, as when the connection is lost.
-    closed: set when the channel has ended in both directions.
     """
 
-    def __init__(self, channel: paramiko.Channel, end: socket.socket, wake: Callable[[], None]) -> None:
+    def __init__(self, channel: paramiko.Channel, end: socket.socket, read_event: _ReadEvent) -> None:
         self.errors = b""
         self.exit_code = -1
         self.was_cut = False
-        self.closed = asyncio.Event()
         self._was_closed = False  # before the last read
         self._is_broken = False
         self._loop = asyncio.get_running_loop()
+        self._closed = self._loop.create_future()
         self._channel = channel
         self._end = end
         self._outward = _Direction(end.recv, self._send, channel.shutdown_write)
         self._inward = _Direction(channel.recv, end.send, lambda: end.shutdown(socket.SHUT_WR))
         channel.settimeout(0.0)
-        channel.in_buffer.set_event(_ReadEvent(wake))
-        channel.in_stderr_buffer.set_event(_ReadEvent(wake))
-        channel.out_buffer_cv = _WindowCondition(channel, wake)
+        channel.in_buffer.set_event(read_event)
+        channel.in_stderr_buffer.set_event(read_event)
+        channel.out_buffer_cv = _WindowCondition(channel, read_event.set)
+
+    async def wait_closed(self) -> None:
+        """Wait until the channel has ended in both directions."""
+        await asyncio.wait([self._closed])  # which a cancellation of this call leaves to other callers
 
     @property
     def has_ended(self) -> bool:
@@ -129,14 +134,14 @@ class ForwardedChannel:
             return False
 
     def finish(self) -> None:
-        """End the socket's input, and set `closed`."""
+        """End the socket's input, and let `wait_closed` return."""
         with suppress(OSError):  # the other end has closed
             self._end.shutdown(socket.SHUT_WR)
         self.was_cut = self._is_broken or not self._channel.eof_received
         if not self._is_broken:  # after our close the remote side may report an exit code that is not the command's
             self.exit_code = self._channel.exit_status
         with suppress(RuntimeError):  # the loop has closed
-            self._loop.call_soon_threadsafe(self.closed.set)
+            self._loop.call_soon_threadsafe(self._closed.set_result, None)
 
     def _send(self, data: bytes) -> int:
         sent = 0 if self._channel.closed else self._channel.send(data)
@@ -157,12 +162,13 @@ class Forwarder:
         self._wakeup = os.eventfd(0)
         self._is_woken = False
         self._is_stopping = False
+        self._read_event = _ReadEvent(self._wake)
         self._thread = threading.Thread(target=self._run, name="hvdrun-ssh-forwarder", daemon=True)
         self._thread.start()
 
     def add(self, channel: paramiko.Channel, end: socket.socket) -> ForwardedChannel:
         """Connect a channel with a socket, which does not block, until the channel's end."""
-        forwarded = ForwardedChannel(channel, end, self._wake)
+        forwarded = ForwardedChannel(channel, end, self._read_event)
         with self._lock:
             self._channels.append(forwarded)
         self._wake()
@@ -287,6 +293,6 @@ class Tunnels:
             ):
                 await self._loop.sock_connect(end, (LOOPBACK, port))
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await self._forwarder.add(channel, end).closed.wait()
+                await self._forwarder.add(channel, end).wait_closed()
                 return
         await in_thread(channel.close)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
+from paramiko.packet import Packetizer
 from paramiko.ssh_exception import IncompatiblePeer
 
 from hvdrun.transport.ssh.failures import (
@@ -42,6 +43,13 @@ class DroppedError(Exception):
     """The server ended the connection before the login, as sshd does beyond its MaxStartups; try again."""
 
 
+class _Packetizer(Packetizer):
+    """paramiko's, without a thread that limits the handshake: `_negotiate` limits it."""
+
+    def start_handshake(self, timeout: float) -> None:
+        """See paramiko."""
+
+
 class Client(paramiko.Transport):
     """paramiko's connection, with another order of host keys: paramiko asks for certificates after all plain keys.
 
@@ -49,7 +57,7 @@ class Client(paramiko.Transport):
     """
 
     def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, or a channel of paramiko
-        super().__init__(connected)
+        super().__init__(connected, packetizer_class=_Packetizer)
         self.host_key_kinds: tuple[str, ...] = tuple(self.get_security_options().key_types)
 
     @property
@@ -97,7 +105,6 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
     started = time.monotonic()
     remaining = max(deadline - started, 0.1)
     client.banner_timeout = remaining
-    client.handshake_timeout = remaining
     failure: Exception | None = None
     try:
         client.start_client(timeout=remaining)

@@ -60,7 +60,7 @@ class SshTransport(ShellTransport):
         self._forwarder: Forwarder | None = None
         self._session: ForwardedChannel | None = None
         self._tunnels: Tunnels | None = None
-        self._sockets = contextlib.AsyncExitStack()  # both ends of the session's socket pair
+        self._end: socket.socket | None = None  # of the session's socket pair; the stream has the other one
         self._closing = False
 
     async def open(self) -> None:
@@ -121,12 +121,18 @@ class SshTransport(ShellTransport):
 
     async def close(self) -> None:
         """End the agent; see `Transport`."""
-        async with self._sockets as ends:  # each end follows, also where this is cancelled
+        writer, self._writer = self._writer, None
+        async with contextlib.AsyncExitStack() as ends:  # each end follows, also where this is cancelled
+            if self._end is not None:
+                ends.enter_context(self._end)
+            if isinstance(writer, asyncio.StreamWriter):
+                ends.push_async_callback(_abort, writer)
             if self._tunnels is not None:
                 ends.push_async_callback(self._tunnels.close)
             ends.push_async_callback(self.kill)
-            if self._first:
-                await self._end_agent()
+            if writer is not None and self._first:
+                writer.write_eof()
+                await self._wait_end()
 
     @property
     def _stderr_tail(self) -> bytes:
@@ -135,7 +141,7 @@ class SshTransport(ShellTransport):
     async def _wait_exit(self) -> int:
         if self._session is None or self._reader is None:
             return -1
-        await self._session.closed.wait()
+        await self._session.wait_closed()
         if (error := self._reader.exception()) is not None:
             raise error
         return self._session.exit_code
@@ -153,35 +159,28 @@ class SshTransport(ShellTransport):
             channel = await in_thread(work)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
-        ours, end = socket.socketpair()
-        self._sockets.enter_context(ours)
-        self._sockets.enter_context(end)
-        end.setblocking(False)  # noqa: FBT003 - socket's signature
+        ours, self._end = socket.socketpair()
+        self._end.setblocking(False)  # noqa: FBT003 - socket's signature
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        self._sockets.push_async_callback(self._abort, self._writer)
         self._forwarder = Forwarder(self._fail)
         self._tunnels = Tunnels(self.host, client, self._forwarder, self._fail)
-        self._session = self._forwarder.add(channel, end)
+        self._session = self._forwarder.add(channel, self._end)
 
-    async def _end_agent(self) -> None:
-        """End the agent's orders, and wait for its end."""
-        if self._writer is not None:
-            self._writer.write_eof()
-            self._writer = None
+    async def _wait_end(self) -> None:
         with contextlib.suppress(TimeoutError):  # then the connection is closed
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._read_to_end()
                 await self._wait_exit()
 
-    @staticmethod
-    async def _abort(writer: asyncio.StreamWriter) -> None:
-        writer.transport.abort()  # the orders that are left are lost
-        await writer.wait_closed()
-
     def _fail(self, error: BaseException) -> None:
         """Raise an unexpected error of a task or a thread in the code that reads the agent's messages."""
         if self._reader is not None:
             self._reader.set_exception(error)  # type: ignore[arg-type]  # it takes any
+
+
+async def _abort(writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()  # the orders that are left are lost
+    await writer.wait_closed()
 
 
 def _disconnect(connection: Connection, forwarder: Forwarder | None) -> None:

@@ -73,7 +73,7 @@ async def test_bytes_come_back_in_order_and_then_the_end(home: Home, server: Ssh
             stream.writer.write(data[start : start + 100_000])
         stream.writer.write_eof()
         assert await read_all(stream) == data
-        await stream.channel.closed.wait()
+        await stream.channel.wait_closed()
         assert (stream.channel.exit_code, stream.channel.errors) == (3, b"done\n")
         assert await stream.read() == b""
 
@@ -129,7 +129,7 @@ async def test_a_noisy_error_stream_neither_blocks_nor_grows(home: Home, server:
     command = "head -c 8000000 /dev/zero >&2; echo last >&2; echo up"
     async with running(home, server, command) as (stream,):
         assert await read_all(stream) == b"up\n"
-        await stream.channel.closed.wait()
+        await stream.channel.wait_closed()
         assert stream.channel.errors.endswith(b"last\n")
         assert len(stream.channel.errors) <= 16 * 1024
 
@@ -149,7 +149,7 @@ async def test_a_channel_that_cannot_send_ends_and_the_others_continue(
 
         monkeypatch.setattr(paramiko.Channel, "send", fail)
         lost.writer.write(b"x")
-        await lost.channel.closed.wait()
+        await lost.channel.wait_closed()
         assert (await lost.read(), lost.channel.exit_code) == (b"", -1)
         echo.writer.write(b"y")
         assert await echo.read() == b"y"
