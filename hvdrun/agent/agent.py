@@ -40,6 +40,7 @@ from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError, HvdrunError
+from hvdrun.processes.background import cancel_and_wait
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
@@ -168,9 +169,13 @@ class Agent:
         if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
         self._watch.open()
-        attending = asyncio.create_task(self._attend())
-        others = (self._obey(orders), self._await_signal(orders), self._stopped_detector.run())
-        parts: set[asyncio.Task[Any]] = {attending, *(asyncio.create_task(part) for part in others)}
+        attending = asyncio.create_task(self._attend(), name="attend to the workers")
+        parts: set[asyncio.Task[Any]] = {
+            attending,
+            asyncio.create_task(self._obey(orders), name="obey the launcher"),
+            asyncio.create_task(self._await_signal(orders), name="wait for a signal"),
+            asyncio.create_task(self._stopped_detector.run(), name="look for stopped processes"),
+        }
         try:
             done, _ = await asyncio.wait({*parts, self._watch.failure}, return_when=asyncio.FIRST_COMPLETED)
             endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
@@ -189,9 +194,7 @@ class Agent:
             raise
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)  # the first error is being raised
+            await cancel_and_wait(parts)
             await self._probe_responder.close()
             await self._sequencing.close()
             await self._watch.close()
@@ -292,13 +295,14 @@ async def wait_while_launcher_lives(
     Raises:
         Exception: what `waiting`, or reading the orders, raised.
     """
-    parts: set[asyncio.Future[Any]] = {asyncio.create_task(waiting), asyncio.create_task(orders.skip())}
+    parts: set[asyncio.Task[Any]] = {
+        asyncio.create_task(waiting, name="wait for the workers or their output"),
+        asyncio.create_task(orders.skip(), name="wait for the launcher's end"),
+    }
     try:
         done, _ = await asyncio.wait(parts | {attending}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for part in parts:
-            part.cancel()
-        await asyncio.gather(*parts, return_exceptions=True)  # those of `done` are raised below
+        await cancel_and_wait(parts)
     for part in parts & done:
         part.result()
 

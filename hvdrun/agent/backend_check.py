@@ -59,7 +59,7 @@ class CheckedSpawner:
         """
         if self._wish in set(Backend) - {Backend.GLOO}:  # every torch has gloo; `init()` refuses an unknown name
             if self._asking is None:
-                self._asking = asyncio.create_task(self._check())
+                self._asking = asyncio.create_task(self._check(), name="ask the workers' torch")
                 self._asking.add_done_callback(retrieve)
             await asyncio.shield(self._asking)
         return await self._spawner.spawn(launch)

@@ -91,7 +91,7 @@ class Forkserver:
         except OSError:
             self._release()
             raise
-        self._reading = asyncio.create_task(self._read(self._socket))
+        self._reading = asyncio.create_task(self._read(self._socket), name="read the forkserver's answers")
         self._reading.add_done_callback(raise_error)
 
     async def wait_ready(self) -> str:

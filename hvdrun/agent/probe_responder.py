@@ -47,7 +47,7 @@ class ProbeResponder:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._stop_listening)
-        task = asyncio.create_task(answering)
+        task = asyncio.create_task(answering, name="answer a connectivity check")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(raise_error)

@@ -19,7 +19,7 @@ from functools import partial
 
 from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerNotRespondingError, SequencerProcess
 from hvdrun.agent.spawn import ModuleForker, make_service_environment
-from hvdrun.processes.background import raise_error, retrieve
+from hvdrun.processes.background import raise_error
 from hvdrun.processes.child import Children, StandardStreams, Start, start_child
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
@@ -99,7 +99,7 @@ class Sequencing:
             return
         self._generation = published.generation
         activation = Activation(published.generation, sizes[0], published.key)
-        task = asyncio.create_task(self._activate(activation, post))
+        task = asyncio.create_task(self._activate(activation, post), name="activate the sequencer")
         self._activating.add(task)
         task.add_done_callback(self._activating.discard)
         task.add_done_callback(raise_error)
@@ -143,8 +143,8 @@ class Sequencing:
         """The start that is in progress or has succeeded, else a new one: by now the workers' Python may be known."""
         has_failed = self._opening is not None and self._opening.done() and self._opening.exception() is not None
         if self._opening is None or has_failed:
-            self._opening = asyncio.create_task(self._open())
-            self._opening.add_done_callback(retrieve)  # it is raised where a generation needs the process, if one does
+            self._opening = asyncio.create_task(self._open(), name="start the sequencer")
+            self._opening.add_done_callback(_raise_bug)
         return self._opening
 
     async def _activate(self, activation: Activation, post: Callable[[Notification], Awaitable[None]]) -> None:
@@ -246,3 +246,9 @@ class Sequencing:
     async def _execute(self, python: str, environment: Mapping[bytes, bytes], streams: StandardStreams) -> int:
         command = [python, "-P", "-m", self._module, self._begin.address]
         return start_child(command, streams, directory=self._begin.directory, environment=environment)
+
+
+def _raise_bug(opening: asyncio.Task[SequencerProcess]) -> None:
+    """Raise an unexpected error of a start; where none works, a generation that needs the process reports it."""
+    if opening.cancelled() or not isinstance(opening.exception(), SequencerStartError):
+        raise_error(opening)

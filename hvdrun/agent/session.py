@@ -36,7 +36,10 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
     try:
         await relay.open(socket)
         report = _report(client, watch, lease, begin.lease_seconds / REPORTS_PER_LEASE)
-        parts = {asyncio.create_task(relay.follow_server()), asyncio.create_task(report)}
+        parts = {
+            asyncio.create_task(relay.follow_server(), name="follow the server"),
+            asyncio.create_task(report, name="report to the server"),
+        }
         done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         for part in done:
             part.result()

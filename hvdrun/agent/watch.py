@@ -96,7 +96,7 @@ class Watch:
         """Reap from now on; to be called before the first launch."""
         report_callback_errors(self.fail)
         self._children.open()
-        self._preparing = asyncio.create_task(self._prepare())
+        self._preparing = asyncio.create_task(self._prepare(), name="prepare the workers")
         self._preparing.add_done_callback(raise_error)
 
     def running(self) -> tuple[Worker, ...]:
@@ -217,8 +217,9 @@ class Watch:
             worker = next((worker for worker in self._queue if worker.slot not in self._ending), None)
             if worker is None:
                 return
-            self._starting[worker] = asyncio.create_task(self._start(self._queue.pop(worker)))
-            self._starting[worker].add_done_callback(raise_error)
+            starting = asyncio.create_task(self._start(self._queue.pop(worker)), name="start a worker")
+            starting.add_done_callback(raise_error)
+            self._starting[worker] = starting
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker

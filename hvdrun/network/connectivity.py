@@ -195,7 +195,7 @@ async def _gather(
             if isinstance(message, kind) and message.token == token:
                 return message
 
-    waits = {host: asyncio.create_task(await_answer(host)) for host in hosts}
+    waits = {host: asyncio.create_task(await_answer(host), name="wait for an answer to a check") for host in hosts}
     try:
         if waits:
             await asyncio.wait(waits.values(), timeout=limit_seconds, return_when=asyncio.FIRST_EXCEPTION)

@@ -193,9 +193,7 @@ async def probe(
             except (OSError, EOFError):  # a TimeoutError is an OSError
                 return None
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(prove(target)) for target in targets]
-    return tuple(proof for task in tasks if (proof := task.result()) is not None)
+    return tuple(proof for proof in await asyncio.gather(*map(prove, targets)) if proof is not None)
 
 
 def bound_seconds(count: int, limit_seconds: float = PROBE_SECONDS) -> float:

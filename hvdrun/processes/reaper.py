@@ -75,22 +75,19 @@ class Reaper:
 
     async def finish(self) -> None:
         """Wait until nothing is left to kill."""
-        while self._work is not None:
+        while self._work is not None and not self._work.done():
             await asyncio.wait({self._work})
 
     def _begin(self) -> None:
-        if self._work is None:
-            self._work = asyncio.create_task(self._run())
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._run(), name="kill what workers leave")
             self._work.add_done_callback(raise_error)
 
     async def _run(self) -> None:
-        try:
-            while self._to_kill or self._ended:
-                began = time.monotonic()
-                self._look()
-                await asyncio.sleep(max(_PAUSE_SECONDS, time.monotonic() - began))
-        finally:
-            self._work = None
+        while self._to_kill or self._ended:
+            began = time.monotonic()
+            self._look()
+            await asyncio.sleep(max(_PAUSE_SECONDS, time.monotonic() - began))
 
     def _look(self) -> None:
         """Look once: kill what is left of the workers, and report those of which nothing is left."""

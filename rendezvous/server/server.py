@@ -120,7 +120,7 @@ class Server:
             raise ListenError(address, str(error)) from None
         if self._clock is None:
             self.submit(Ticked(time.monotonic()))
-            self._clock = asyncio.create_task(self._tick())
+            self._clock = asyncio.create_task(self._tick(), name="tick")
             self._clock.add_done_callback(self._fail_with_clock)
         return port
 

@@ -41,7 +41,7 @@ async def start(server: "grpc.aio.Server") -> None:
     Raises:
         TimeoutError: it does not start.
     """
-    starting = asyncio.create_task(server.start())
+    starting = asyncio.create_task(server.start(), name="start a server of gRPC")
     try:
         async with asyncio.timeout(LIMIT_SECONDS):
             await asyncio.shield(starting)
@@ -54,7 +54,7 @@ async def start(server: "grpc.aio.Server") -> None:
 
 async def stop(servers: Iterable["grpc.aio.Server"], grace_seconds: float | None = None) -> None:
     """Stop servers, whose calls may take this long to complete; a server that does not stop in time is abandoned."""
-    stopping = {asyncio.create_task(server.stop(grace_seconds)) for server in servers}
+    stopping = {asyncio.create_task(server.stop(grace_seconds), name="stop a server of gRPC") for server in servers}
     if not stopping:
         return
     try:

@@ -1,4 +1,7 @@
-"""An unexpected error in any task of the launcher ends the job: exit code 125, a sentence, and nothing is left."""
+"""An unexpected error in any task of hvdrun ends the job: exit code 125, a sentence, and nothing is left.
+
+Tasks of an agent are in `tests/hvdrun/agent/test_faults.py`; the launcher gets their errors in one way.
+"""
 
 import ast
 import asyncio
@@ -11,15 +14,16 @@ from typing import Any
 
 import pytest
 
-import hvdrun as package
 from hvdrun.processes.background import BackgroundTasks
+from tests.house.sources import read_sources
+from tests.hvdrun.agent.test_faults import TASKS as OF_SERVING_AGENTS
 from tests.hvdrun.joining.test_listener import Agent, opened, started, take
+from tests.hvdrun.network.test_faults import TASKS as OF_CHECKS
 from tests.system.launcher import Launcher
 from tests.system.terminal import Terminal
 from tests.waiting import in_loop
 
 LIMIT_SECONDS = 60.0
-ROOMS = ("job.py", "console", "hosts", "joining", "transport")
 # The task of the first word fails as soon as it begins; the other words are those of hvdrun.
 FAILS = """
 import asyncio, sys
@@ -87,8 +91,11 @@ JOBS = {
     "read standard input": ("--stdin", "0", *LONG),
     "report agents": STATIC,
     "start an agent": LONG,
+    "start a server of gRPC": LONG,
     "start the discovery script": SCRIPT,
+    "stop a server of gRPC": SHORT,
     "sum up losses": LONG,
+    "tick": LONG,
     "add agents that join": ELASTIC,
     "add hosts of the script": SCRIPT,
     "wait for a signal": SHORT,
@@ -101,22 +108,28 @@ AT_LISTENER = {
 }
 AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
+IN_THREADS = {
+    "hvdrun-call",  # see tests/hvdrun/processes/test_background.py
+    "hvdrun-notices",  # in workers, see tests/rendezvous/client/test_subscription.py
+}
 OVER_SSH = {"hvdrun-ssh-forwarder", "serve a tunnel's connection"}  # see tests/hvdrun/transport/ssh/test_faults.py
 
 
 def find_tasks() -> Iterator[str]:
-    """The names of the launcher's tasks and threads, as its rooms create them."""
-    for name in ROOMS:
-        room = Path(package.__file__).parent / name
-        for path in room.rglob("*.py") if room.is_dir() else [room]:
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("create_task", "Thread")):
+    """The names of the tasks and threads of hvdrun and its agents, as the code creates them."""
+    for _, source in read_sources("hvdrun", "rendezvous"):
+        for node in ast.walk(ast.parse(source)):
+            match node:
+                case ast.Call(ast.Attribute(ast.Call(ast.Name("super")))):
+                    pass  # the task has the name that the caller gives
+                case ast.Call(ast.Attribute(attr="create_task" | "Thread")):
                     names = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
                     yield ast.literal_eval(names[0]) if names else f"unnamed: {ast.unparse(node)}"
 
 
-def test_every_task_of_the_launcher_has_a_case() -> None:
-    assert sorted(find_tasks()) == sorted({*JOBS, *AT_LISTENER, *AT_TERMINAL, *OF_AGENTS, *OVER_SSH})
+def test_every_task_has_a_case() -> None:
+    cases = {*JOBS, *AT_LISTENER, *AT_TERMINAL, *OF_AGENTS, *OF_SERVING_AGENTS, *OF_CHECKS, *IN_THREADS, *OVER_SSH}
+    assert set(find_tasks()) == cases
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -1,14 +1,125 @@
-"""What an agent says when its host lacks a resource, or when it has a bug."""
+"""An unexpected error in any task of an agent ends it and reaches the launcher; a lack of resources is one sentence.
 
+The launcher ends a static job with it: see `tests/system/test_faults.py`.
+"""
+
+import asyncio
+import os
 import re
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hvdrun.agent.agent import Agent, OrderReader
+from hvdrun.agent.streams import OutputForwarder
+from rendezvous.core.model import Assignment
+from rendezvous.server.authority import Authority
 from rendezvous.wire import codec
-from rendezvous.wire.orders import AgentFailed, Output, Release
-from tests.hvdrun.agent.jobs import LAUNCH
+from rendezvous.wire.notifications import Notification, Published
+from rendezvous.wire.orders import AgentFailed, ListAddresses, Order, Output, Release
+from tests.hvdrun.agent.alone import alone
+from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.test_main import Conversation, describe, run_agent, start_agent
+from tests.waiting import happen
+
+SLEEP = "sleep", "600"
+SCRIPT = sys.executable, "script.py"
+PREPARE, ACTIVATE, OPEN = "prepare", "activate", "open"
+# Of each task: the command of the job, and what happens until it begins.
+TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
+    "activate the sequencer": (SLEEP, (ACTIVATE,)),
+    "answer a connectivity check": (SLEEP, (ListAddresses(b"token", "a"),)),
+    "ask the workers' torch": (SCRIPT, (LAUNCH,)),
+    "attend to the workers": (SLEEP, ()),
+    "follow the server": (SLEEP, (LAUNCH,)),
+    "kill what workers leave": (("true",), (LAUNCH,)),
+    "look for stopped processes": (SLEEP, ()),
+    "obey the launcher": (SLEEP, ()),
+    "prepare the workers": (SLEEP, ()),
+    "read the forkserver's answers": (SCRIPT, ()),
+    "report to the server": (SLEEP, (LAUNCH,)),
+    "start a server of gRPC": (SLEEP, (LAUNCH,)),
+    "start a worker": (SLEEP, (LAUNCH,)),
+    "start the sequencer": (SLEEP, (PREPARE,)),
+    "stop a server of gRPC": (SLEEP, (LAUNCH, OPEN, Release())),
+    "wait for a signal": (SLEEP, ()),
+    "wait for the launcher's end": (SLEEP, (Release(),)),
+    "wait for the workers or their output": (SLEEP, (Release(),)),
+}
+RANK_0_OF_2 = Assignment(0, 2, 0, 2, 0, 1)
+
+
+def fail_task(name: str) -> None:
+    """The tasks of this name fail as soon as they begin, in this process."""
+    create: Callable[..., asyncio.Task[Any]] = asyncio.create_task
+
+    async def fail() -> None:
+        raise ZeroDivisionError("of a test")
+
+    def create_task(coro: Coroutine[Any, Any, Any], *, name: str | None = None) -> asyncio.Task[Any]:
+        if name == failing:
+            coro.close()
+            coro = fail()
+        return create(coro, name=name)
+
+    failing = name
+    asyncio.create_task = create_task  # type: ignore[assignment]  # it has no context
+
+
+async def act(agent: Agent, orders: asyncio.StreamReader, deed: Order | str) -> None:
+    """Let this happen."""
+
+    async def post(_: Notification) -> None:
+        """Nobody needs it."""
+
+    if deed == PREPARE:
+        agent._sequencing.expect(RANK_0_OF_2)
+        agent._sequencing.prepare(sys.executable)
+    elif deed == ACTIVATE:
+        agent._sequencing.activate(Published(1, ((WORKER, RANK_0_OF_2),), bytes(32)), post)
+    elif deed == OPEN:
+        await happen(agent._socket.exists, "the socket for workers")
+    elif not isinstance(deed, str):
+        orders.feed_data(codec.encode_order(deed))
+
+
+@contextmanager
+def make_folder() -> Iterator[Path]:
+    """The folder of a job with a script, in which its agent leaves nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, SCRIPT[1]).touch()
+        yield Path(folder)
+        assert [path.name for path in Path(folder).iterdir()] == [SCRIPT[1]]
+
+
+@pytest.mark.parametrize("name", TASKS)
+@alone
+async def test_a_failing_task_ends_the_agent_and_is_reported(name: str) -> None:
+    command, deeds = TASKS[name]
+    fail_task(name)
+    with make_folder() as folder:
+        begin = replace(make_begin(folder, *command, HVD_BACKEND="nccl"), credential=Authority(JOB).issue_agent("a"))
+        output, (reading, writing) = OutputForwarder(), os.pipe()
+        await output.open(writing)
+        agent, orders = Agent(begin, folder / "agent", output), asyncio.StreamReader()
+        running = asyncio.create_task(agent.run(OrderReader(orders)))
+        await asyncio.sleep(0)
+        for deed in deeds:
+            await act(agent, orders, deed)
+        with pytest.raises(ZeroDivisionError, match="of a test"):
+            await running
+        messages = [codec.decode_agent_message(data) for data in codec.FrameReader().feed(os.read(reading, 100_000))]
+        os.close(reading)
+        failures = [message for message in messages if isinstance(message, AgentFailed)]
+        assert all("in fail" in failure.traceback for failure in failures)
+        assert len(failures) == (0 if name == "stop a server of gRPC" else 1)  # that one is stopped last
+
 
 WITHOUT_FOLDER = """
 import sys
