@@ -41,7 +41,6 @@ class OutputLostError(HvdrunError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the standard output cannot be written: {reason}; see what it is redirected to.")
-        self.reason = reason
 
 
 class BackendRefusedError(LaunchError):
@@ -56,8 +55,6 @@ class BackendRefusedError(LaunchError):
             f"the backend {backend!r}, given with --backend or $HVD_BACKEND, cannot be used with {interpreter}: "
             f"{objection.rstrip('.')}."
         )
-        self.backend = backend
-        self.interpreter = interpreter
 
 
 class BackendNotAskedError(LaunchError):
@@ -73,8 +70,6 @@ class BackendNotAskedError(LaunchError):
             f"or $HVD_BACKEND: {reason.rstrip('.')}; check that this Python can import torch and worker_runtime, or "
             "leave the option out."
         )
-        self.backend = backend
-        self.interpreter = interpreter
 
 
 class HostsFailedError(LaunchError):
@@ -100,26 +95,33 @@ class HostsFailedError(LaunchError):
 
 
 class HostLostError(LaunchError):
-    """An agent has stopped that the job needed.
+    """An agent has stopped after it received the job.
 
-    Cause: The agent was killed, its machine went down, or the connection broke while hvdrun started the job.
-    Remedy: See the reason in the sentence, and the log of that host. Start the job again.
+    Cause: The agent was killed, its machine went down, or the connection broke.
+    Remedy: See the reason in the sentence, and the log of that host. An elastic job continues. A static one ends with
+        exit code 75: start it again, as a scheduler may do.
 
     how: the reason, half a sentence.
     """
 
-    when: ClassVar[str] = ""
+    def __init__(self, host: str, how: str) -> None:
+        super().__init__(f"the host {host!r} was lost: {how.rstrip('.')}.")
+        self.host = host
+
+
+class HostLostEarlyError(LaunchError):
+    """An agent was started, and stopped before it received the job.
+
+    Cause: The agent was killed, its machine went down, or the connection broke while hvdrun started the job.
+    Remedy: See the reason in the sentence, and the log of that host. The exit code is 125, and not the 75 after which a
+        scheduler starts a job again: start it yourself.
+
+    how: the reason, half a sentence.
+    """
 
     def __init__(self, host: str, how: str) -> None:
-        super().__init__(f"the host {host!r} was lost{self.when}: {how.rstrip('.')}.")
+        super().__init__(f"the host {host!r} was lost before the job began: {how.rstrip('.')}.")
         self.host = host
-        self.how = how
-
-
-class HostLostEarlyError(HostLostError):
-    """An agent was started, and stopped before it received the job."""
-
-    when = " before the job began"
 
 
 class HostFaultError(LaunchError):
@@ -132,7 +134,6 @@ class HostFaultError(LaunchError):
     def __init__(self, host: str, error: Exception) -> None:
         remedy = "" if isinstance(error, OSError) else ", which is a bug in hvdrun, please report it"
         super().__init__(f"the host {host!r} could not be added{remedy}: {type(error).__name__}: {error}.")
-        self.host = host
 
 
 class AgentResourceError(LaunchError):
@@ -197,8 +198,6 @@ class BadValueError(UsageError):
 
     def __init__(self, source: str, wanted: str, found: str) -> None:
         super().__init__(f"{source} takes {wanted}, not {found!r}.")
-        self.source = source
-        self.found = found
 
 
 class VariableNotSetError(UsageError):
@@ -213,7 +212,6 @@ class VariableNotSetError(UsageError):
             f"the variable {name!r}, which -x forwards, is not set here: set it, or give it a value, as in "
             "-x NAME=VALUE."
         )
-        self.name = name
 
 
 class IdentityFileError(UsageError):
@@ -225,7 +223,6 @@ class IdentityFileError(UsageError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"the private key {str(path)!r}, given with -i, cannot be read: {reason}.")
-        self.path = path
 
 
 class DirectoryNotFoundError(UsageError):
@@ -239,7 +236,6 @@ class DirectoryNotFoundError(UsageError):
         super().__init__(
             f"the working directory {str(directory)!r}, given with --wdir, does not exist on this machine."
         )
-        self.directory = directory
 
 
 class OtherUserError(UsageError):
@@ -253,8 +249,6 @@ class OtherUserError(UsageError):
         super().__init__(
             f"{user}@{host} is this machine, where workers run as {own}: leave {user}@ out, or run hvdrun as {user}."
         )
-        self.host = host
-        self.user = user
 
 
 class HostSyntaxError(UsageError):
@@ -282,9 +276,7 @@ class HostFileError(UsageError):
     def __init__(self, name: str, line: int | None, reason: str) -> None:
         where = f"the hostfile {name!r}" if line is None else f"line {line} of the hostfile {name!r}"
         super().__init__(f"{where} cannot be read: {reason}.")
-        self.name = name
         self.line = line
-        self.reason = reason
 
 
 class NotEnoughSlotsError(UsageError):
@@ -303,8 +295,6 @@ class NotEnoughSlotsError(UsageError):
             f"{size} workers do not fit into the {offered} slot{'' if offered == 1 else 's'} of the given hosts "
             f"({', '.join(offers)}): offer more slots, ask for -np {offered}, or allow it with --oversubscribe."
         )
-        self.hosts = tuple(hosts)
-        self.size = size
 
 
 class TooFewSlotsNowError(LaunchError):
@@ -319,8 +309,6 @@ class TooFewSlotsNowError(LaunchError):
             f"the hosts that the script names now offer {offered} of the {size} slot{'' if size == 1 else 's'} that "
             "the job starts with: it would wait for more, for as long as --elastic-timeout allows."
         )
-        self.offered = offered
-        self.size = size
 
 
 class CommandNotFoundError(HvdrunError):
@@ -336,9 +324,6 @@ class CommandNotFoundError(HvdrunError):
         where = f"looked in {', '.join(places)}" if places else "PATH is empty"
         remedy = f"; did you mean {suggestion}?" if suggestion else "."
         super().__init__(f"the command {name!r} was not found: {where}{remedy}")
-        self.name = name
-        self.places = tuple(places)
-        self.suggestion = suggestion
 
 
 class CommandNotExecutableError(HvdrunError):
@@ -353,8 +338,6 @@ class CommandNotExecutableError(HvdrunError):
     def __init__(self, path: str, reason: str, suggestion: str | None = None) -> None:
         remedy = f"; did you mean {suggestion}?" if suggestion else "."
         super().__init__(f"the command {path!r} cannot be executed: {reason}{remedy}")
-        self.path = path
-        self.suggestion = suggestion
 
 
 class ScriptNotFoundError(UsageError):
@@ -368,5 +351,3 @@ class ScriptNotFoundError(UsageError):
 
     def __init__(self, script: str, directory: Path) -> None:
         super().__init__(f"the script {script!r} that Python is to run does not exist in {str(directory)!r}.")
-        self.script = script
-        self.directory = directory

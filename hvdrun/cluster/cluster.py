@@ -64,7 +64,7 @@ class Answers:
             self.close()
 
     def close(self) -> None:
-        """Close the outcomes, which cannot be read any more."""
+        """Close the outcomes, which can no longer be read."""
         for outcome in self.delivered:
             outcome.body.close()
 

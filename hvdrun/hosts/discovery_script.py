@@ -142,7 +142,7 @@ def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
     """The script of a job; it runs in the working directory of hvdrun.
 
     Raises:
-        HvdrunError: the directory does not exist any more, or the job has no script.
+        HvdrunError: the directory was removed, or the job has no script.
     """
     if spec.limits.elasticity is None or spec.limits.elasticity.script is None:
         raise UsageError("no script names the hosts of this job: give one with --host-discovery-script.")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hvdrun.errors import HostLostError, LaunchError
+from hvdrun.errors import HostLostEarlyError, HostLostError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import LOOPBACK, Endpoint
@@ -127,7 +127,7 @@ class NetworkPlan:
                 return await check_connectivity(
                     [*settled, *waiting], self._pool.send, self._pool.hear, settled=settled, loopback=self._loopback
                 )
-            except (ConnectivityTimeoutError, HostLostError) as error:
+            except (ConnectivityTimeoutError, HostLostError, HostLostEarlyError) as error:
                 missing = error.hosts if isinstance(error, ConnectivityTimeoutError) else (error.host,)
                 have_left = any(host in settled and host not in self._settled for host in missing)
                 failed = [host for host in waiting if host in missing] or ([] if have_left else waiting)

@@ -116,7 +116,7 @@ def parse_local_path(text: str) -> Path:
 
     Raises:
         ValueError: no path can have such a name.
-        UsageError: the working directory does not exist any more.
+        UsageError: the working directory was removed.
     """
     return find_directory() / parse_path(text)
 
@@ -175,7 +175,7 @@ def parse_local_program(text: str) -> tuple[str, ...]:
 
     Raises:
         ValueError: the text is empty, or a quotation does not end.
-        UsageError: the working directory does not exist any more.
+        UsageError: the working directory was removed.
     """
     program, *arguments = parse_words(text)
     return (str(find_directory() / program) if "/" in program else program, *arguments)

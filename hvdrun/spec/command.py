@@ -195,7 +195,7 @@ def find_directory() -> Path:
     try:
         physical = Path.cwd()
     except OSError as error:
-        raise UsageError("the working directory does not exist any more: change to one that does.") from error
+        raise UsageError("the working directory was removed: change to one that exists.") from error
     named = Path(os.environ.get("PWD", ""))
     with suppress(OSError):  # $PWD names no folder
         if named.is_absolute() and named.samefile(physical):

@@ -4,12 +4,11 @@ import asyncio
 import signal
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from hvdrun.errors import LaunchError
-from hvdrun.tasks.messages import Body, Delivered, Ended, EndTasks, Message, RunTask, collect, receive, send
+from hvdrun.tasks.messages import Delivered, Ended, EndTasks, Message, RunTask, collect, receive, send
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome
 from rendezvous.wire.tasks import OutcomeHead
@@ -17,15 +16,6 @@ from rendezvous.wire.tasks import OutcomeHead
 _PROGRAM_ENDED = "the program that called hvdrun.run() has ended"
 _MOST_TAIL_CHARACTERS = 16_000
 _END_SECONDS = 5.0  # for the program to read the last messages
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    number: int
-    body: Body
-
-    def pieces(self) -> Iterator[bytes]:
-        return self.body.pieces()
 
 
 class Desk:
@@ -39,7 +29,7 @@ class Desk:
     def __init__(self, connection: socket.socket, program: int | None = None) -> None:
         self._connection = connection
         self._program = program
-        self._task: _Task | None = None
+        self._task: RunTask | None = None
         self._is_over = False
         self._changed = asyncio.Event()
         self._delivered: set[tuple[Worker, int]] = set()
@@ -64,7 +54,7 @@ class Desk:
         if self._program is not None:
             asyncio.get_running_loop().add_reader(self._program, self._end_job, _PROGRAM_ENDED)
 
-    async def next(self, after: int) -> _Task | None:
+    async def next(self, after: int) -> RunTask | None:
         """See `TaskDesk`."""
         while True:
             if self._task is not None and self._task.number > after:
@@ -140,8 +130,8 @@ class Desk:
             self._end_job(f"a function cannot be received: {error.strerror}")
             return
         match message:
-            case RunTask(number, body):
-                self._take_task(_Task(number, body))
+            case RunTask():
+                self._take_task(message)
             case EndTasks():
                 self._is_over = True
             case _:
@@ -150,7 +140,7 @@ class Desk:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _take_task(self, task: _Task) -> None:
+    def _take_task(self, task: RunTask) -> None:
         """Take the next task; the program has all outcomes of the last one."""
         if self._task is not None:
             self._task.body.close()

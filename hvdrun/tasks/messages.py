@@ -78,10 +78,14 @@ async def collect(pieces: AsyncIterator[bytes], size: int) -> Body | None:
 
 @dataclass(frozen=True, slots=True)
 class RunTask:
-    """To the launcher: all workers run this function."""
+    """To the launcher: all workers run this function. A `rendezvous.wire.tasks.Task`."""
 
     number: int
     body: Body = field(repr=False)
+
+    def pieces(self) -> Iterator[bytes]:
+        """See `Task`."""
+        return self.body.pieces()
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,5 +190,5 @@ def test_the_working_directory_is_called_as_the_shell_calls_it(tmp_path: Path, m
 def test_a_removed_working_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    with pytest.raises(UsageError, match="does not exist any more"):
+    with pytest.raises(UsageError, match="was removed"):
         find_directory()
