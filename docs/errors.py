@@ -27,6 +27,9 @@ HEADINGS = {
     "In the worker": ("worker_runtime",),
 }
 
+# What the page calls an attribute whose own name says little to a person.
+NAMES = {"executable": "python", "parent": "folder", "strerror": "reason"}
+
 
 class Explained(NamedTuple):
     """One error class for a person."""
@@ -77,6 +80,8 @@ def _read_text(node: ast.AST) -> str:
                 is_appended = isinstance(part, ast.FormattedValue) and (text[-1:].isalnum() or text[-1:] == ")")
                 text += "" if is_appended else _read_text(part)
             return text
+        case ast.FormattedValue(value=ast.Attribute(attr=attribute)) if not attribute.startswith("_"):
+            return NAMES.get(attribute, attribute).upper()
         case ast.FormattedValue(value=value):
             named = [name for name in map(_name, ast.walk(value)) if name]
             return named[-1].upper() if named else "..."
