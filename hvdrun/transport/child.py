@@ -13,13 +13,47 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvdrun.errors import LaunchError
-from hvdrun.processes.child import OutputFile
 from hvdrun.processes.folder import remove_orphans
 from hvdrun.transport.failures import AgentStartError, NoTunnelError
 from hvdrun.transport.start import RemoteAgent, add_last_words
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 
+_PIPE_BYTES = 64 * 1024  # all that a pipe holds
+_TAIL_BYTES = 16 * 1024
 _TERMINATE_SECONDS = 3.0  # for a command that has got SIGTERM, and has to end what it started
+
+
+class OutputTail:
+    """Keeps the end of what a child writes, however much that is; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        asyncio.get_running_loop().add_reader(self._reading, self._read)
+
+    def fileno(self) -> int:
+        """The descriptor to start the child with; this object keeps it."""
+        return self._writing
+
+    def read(self) -> bytes:
+        """The end of what was written until this object was closed."""
+        if self._reading >= 0:
+            self._read()
+        return self._tail
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._reading >= 0:
+            self._read()
+            asyncio.get_running_loop().remove_reader(self._reading)
+            os.close(self._reading)
+            os.close(self._writing)
+            self._reading = -1
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # no more has come yet
+            self._tail = (self._tail + os.read(self._reading, _PIPE_BYTES))[-_TAIL_BYTES:]
 
 
 class ChildTransport(ShellTransport):
@@ -33,7 +67,7 @@ class ChildTransport(ShellTransport):
         super().__init__(host)
         self._name = name
         self._process: asyncio.subprocess.Process | None = None
-        self._errors: OutputFile | None = None
+        self._errors: OutputTail | None = None
 
     async def wait(self) -> str:
         """Wait for the child's end; see `Transport`."""
@@ -45,13 +79,13 @@ class ChildTransport(ShellTransport):
 
     @property
     def _stderr_tail(self) -> bytes:
-        return b"" if self._errors is None else self._errors.read_tail()
+        return b"" if self._errors is None else self._errors.read()
 
     async def _wait_exit(self) -> int:
         return -1 if self._process is None else await self._process.wait()
 
     async def _start(self, words: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self._errors = OutputFile()
+        self._errors = OutputTail()
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *words,

@@ -19,6 +19,7 @@ from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMiss
 from hvdrun.transport.start import RemoteAgent, last_words
 from rendezvous.core.model import Host
 from rendezvous.wire.orders import Hello
+from tests.descriptors import list_descriptors
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.specs import build_spec, with_fields
 from tests.hvdrun.transport.ssh.agents import write_agent, write_script, write_silent
@@ -192,3 +193,17 @@ async def test_a_process_in_another_session_that_keeps_the_output_open_does_not_
 async def test_there_is_no_tunnel_to_another_machine(tmp_path: Path) -> None:
     with pytest.raises(NoTunnelError, match="'a' reaches no address of this machine, and srun has no tunnel"):
         await make(RemoteAgent("python3"), str(tmp_path / "srun")).tunnel(7)
+
+
+@in_loop
+async def test_of_a_long_standard_error_only_the_end_is_kept(tmp_path: Path) -> None:
+    before = list_descriptors()
+    noise = "yes noise | head -c 6000000 >&2; echo last >&2"
+    way = write_script(tmp_path / "way", f"#!/bin/sh\n{noise}; exit 3\n").python
+    transport = make(RemoteAgent("python3"), way)
+    with pytest.raises(AgentStartError, match=r"\(exit code 3\): last"):
+        await transport.open()
+    assert all(os.fstat(descriptor).st_size < 1_000_000 for descriptor in list_descriptors() - before)
+    await transport.close()
+    assert transport._stderr_tail.endswith(b"noise\nlast\n")
+    assert len(transport._stderr_tail) < 100_000
