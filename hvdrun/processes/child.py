@@ -139,6 +139,11 @@ class Children:
                 self._early[pid] = code
 
 
+def last_line(output: bytes) -> str:
+    """The last line of what a child wrote; "" when there is none."""
+    return output.decode(errors="replace").strip().rpartition("\n")[2].strip()
+
+
 class OutputFile:
     """Takes what a child writes: in a pipe that nobody reads, a child that writes much would block.
 
@@ -155,7 +160,7 @@ class OutputFile:
 
     def read_last_line(self) -> str:
         """The last line that was written until this object was closed; "" when there is none."""
-        return self.read_tail().decode(errors="replace").strip().rpartition("\n")[2]
+        return last_line(self.read_tail())
 
     def close(self) -> None:
         """Close the descriptor; the child keeps its own."""

@@ -199,14 +199,13 @@ class CommandTransport(ChildTransport):
         Raises:
             LaunchError: one of the classes in `failures`.
         """
-        with self._explains_timeout(self._start_seconds):
-            async with self._gate, asyncio.timeout(self._start_seconds):
-                try:
-                    await self._start(self._words, self._environment)
-                except OSError as error:
-                    how = f"{self._program} cannot be run"
-                    raise AgentStartError(self.host, how, error.strerror or str(error)) from error
-                await self._start_agent(self._agent)
+        async with self._gate, self._limit_start(self._start_seconds):
+            try:
+                await self._start(self._words, self._environment)
+            except OSError as error:
+                how = f"{self._program} cannot be run"
+                raise AgentStartError(self.host, how, error.strerror or str(error)) from error
+            await self._start_agent(self._agent)
 
     async def tunnel(self, port: int) -> int:
         """Only this machine can be reached so; see `Transport`.

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from hvdrun.processes.child import last_line
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.failures import (
     AgentStartError,
@@ -97,10 +98,10 @@ class RemoteAgent:
         errors: the end of standard error. before: the output before the mark.
         """
         if self.prefix is not None and (status := _STATUS.search(errors)):  # its trap may have printed more
-            said = _last_line(errors[: status.start()]) or _last_line(errors[status.end() :])
+            said = last_line(errors[: status.start()]) or last_line(errors[status.end() :])
             return RemotePrefixError(host, self.prefix, int(status[1]), said)
         before_mark, mark, after_mark = errors.rpartition(MARK)
-        said = _last_line(after_mark) or _last_line(before_mark) or _last_line(before)
+        said = last_line(after_mark) or last_line(before_mark) or last_line(before)
         if exit_code == _DIRECTORY_MISSING and self.directory is not None and not mark:
             return DirectoryMissingError(host, self.directory)
         if mark and exit_code == _NOT_FOUND:
@@ -142,7 +143,7 @@ async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]
 
 def last_words(errors: bytes) -> str:
     """The last line that a started agent wrote to standard error."""
-    return _last_line(errors.rpartition(MARK)[2])
+    return last_line(errors.rpartition(MARK)[2])
 
 
 def add_last_words(how: str, errors: bytes) -> str:
@@ -154,7 +155,3 @@ def add_last_words(how: str, errors: bytes) -> str:
 def _write_octal(text: str) -> str:
     """The text for printf, in one line: it may have newlines."""
     return "".join(f"\\{byte:03o}" for byte in text.encode(errors="surrogateescape"))
-
-
-def _last_line(data: bytes) -> str:
-    return data.decode(errors="replace").strip().rpartition("\n")[2].strip()

@@ -1,8 +1,8 @@
 """A transport: what the launcher needs of a host, and what the transports with a stream to their agent share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from hvdrun.transport.failures import AgentStartError
@@ -106,11 +106,16 @@ class ShellTransport(StreamTransport):
         if not self._first:
             raise agent.explain(self.host, await self._wait_exit(), self._stderr_tail, before)
 
-    @contextmanager
-    def _explains_timeout(self, seconds: float) -> Iterator[None]:
-        """Turn a TimeoutError of the start, which had so many seconds, into a LaunchError."""
+    @asynccontextmanager
+    async def _limit_start(self, seconds: float) -> AsyncIterator[None]:
+        """Limit the agent's start.
+
+        Raises:
+            LaunchError: it took longer.
+        """
         try:
-            yield
+            async with asyncio.timeout(seconds):
+                yield
         except TimeoutError as error:
             raise AgentStartError(
                 self.host, f"no sign of it within {seconds:g} s", last_words(self._stderr_tail)

@@ -92,7 +92,7 @@ class _Lookup:
             self._apply(statements, is_active=True)
         self._name = self._canonicalize(self._find_address())
         self._values["hostname"] = (self._name,)
-        if self._wants_final or self._get("canonicalizehostname") in {"yes", "true", "always"}:
+        if self._wants_final or first(self._values, "canonicalizehostname") in {"yes", "true", "always"}:
             self._is_final = True
             for statements in files:
                 self._apply(statements, is_active=True)
@@ -168,7 +168,7 @@ class _Lookup:
         return is_met
 
     def _judge(self, name: str, argument: str) -> bool:
-        user = self._get("user") or name_user()
+        user = first(self._values, "user") or name_user()
         match name:
             case "host":
                 return fits_any(self._find_address().lower(), argument.lower().split(","))
@@ -179,20 +179,17 @@ class _Lookup:
             case "localuser":
                 return fits_any(name_user(), argument.split(","))
             case "tagged":
-                return fits_any(self._get("tag") or "", argument.split(","))
+                return fits_any(first(self._values, "tag") or "", argument.split(","))
             case _:
-                port = int(self._get("port") or DEFAULT_PORT)
-                alias, address = self._get("hostkeyalias"), self._find_address()
+                port = int(first(self._values, "port") or DEFAULT_PORT)
+                alias, address = first(self._values, "hostkeyalias"), self._find_address()
                 tokens = make_tokens(
                     self._original, address=address, port=port, user=user, alias=alias or address, home=self._home
                 )
                 return self._commands.succeeds(self._original, expand_tokens(argument, tokens))
 
-    def _get(self, keyword: str) -> str | None:
-        return self._values[keyword][0] if keyword in self._values else None
-
     def _find_address(self) -> str:
-        configured = self._get("hostname")
+        configured = first(self._values, "hostname")
         if configured is None or self._is_final:
             return configured or self._name
         return expand_tokens(configured, {"%": "%", "h": self._name})
@@ -207,13 +204,13 @@ class _Lookup:
         if literal is not None:
             return literal
         address = address.lower()
-        wanted = self._get("canonicalizehostname")
-        is_direct = all((self._get(way) or "none") == "none" for way in ("proxycommand", "proxyjump"))
+        wanted = first(self._values, "canonicalizehostname")
+        is_direct = all((first(self._values, way) or "none") == "none" for way in ("proxycommand", "proxyjump"))
         if wanted not in {"yes", "true", "always"} or not (is_direct or wanted == "always"):
             return address
         if address.endswith("."):
             candidates = [address]
-        elif address.count(".") > int(self._get("canonicalizemaxdots") or 1):
+        elif address.count(".") > int(first(self._values, "canonicalizemaxdots") or 1):
             return address
         else:
             domains = self._values.get("canonicaldomains", ())
@@ -221,9 +218,14 @@ class _Lookup:
         for candidate in candidates:
             if _resolves(candidate):
                 return candidate.removesuffix(".")
-        if self._get("canonicalizefallbacklocal") in {"no", "false"}:
+        if first(self._values, "canonicalizefallbacklocal") in {"no", "false"}:
             raise ValueError(f"no CanonicalDomains has {address!r}, and CanonicalizeFallbackLocal is no")
         return address
+
+
+def first(settings: Settings, keyword: str) -> str | None:
+    """The first argument of a keyword; None where it is not configured."""
+    return settings[keyword][0] if keyword in settings else None
 
 
 def _check_port(text: str, where: str) -> None:

@@ -94,7 +94,6 @@ class ConnectionDroppedError(SshError):
             f"{times} in {seconds:.0f} s ({reason}): see its log; with many logins at once, raise MaxStartups in its "
             "sshd_config.",
         )
-        self.attempts = attempts
 
 
 class NotSshError(SshError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdrun.transport.account import name_user
-from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig
+from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig, first
 from hvdrun.transport.ssh.config_file import expand_path, expand_tokens, make_tokens
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.host_keys import name_host
@@ -121,9 +121,9 @@ class _Resolver:
         self, host: str, settings: Settings, identity_file: Path | None, jumps: Sequence[str] | None, depth: int
     ) -> Target:
         address = settings["hostname"][0]
-        port = int(_get(settings, "port") or DEFAULT_PORT)
-        user = _get(settings, "user") or name_user()
-        alias = _get(settings, "hostkeyalias")
+        port = int(first(settings, "port") or DEFAULT_PORT)
+        user = first(settings, "user") or name_user()
+        alias = first(settings, "hostkeyalias")
         alias = alias.lower() if alias else None
         tokens = make_tokens(host, address=address, port=port, user=user, alias=alias, home=self._config.home)
 
@@ -133,11 +133,11 @@ class _Resolver:
 
         folder = self._config.home / ".ssh"
         if jumps is None:
-            jumps = expand_tokens(_get(settings, "proxyjump") or "none", tokens).split(",")
+            jumps = expand_tokens(first(settings, "proxyjump") or "none", tokens).split(",")
         jumps = [jump.strip() for jump in jumps]
         via = None if not jumps or jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
-        command = _get(settings, "proxycommand") or "none"
-        checking = (_get(settings, "stricthostkeychecking") or "").lower()
+        command = first(settings, "proxycommand") or "none"
+        checking = (first(settings, "stricthostkeychecking") or "").lower()
         return Target(
             host=host,
             address=address,
@@ -145,20 +145,20 @@ class _Resolver:
             user=user,
             known_as=alias or name_host(address, port),
             principal=alias or address,
-            family=_FAMILIES.get((_get(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
+            family=_FAMILIES.get((first(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
             keys=((identity_file,) if identity_file is not None else ()) + expand("identityfile"),
             default_keys=() if "identityfile" in settings else tuple(folder / name for name in _DEFAULT_KEYS),
             certificates=expand("certificatefile"),
-            identities_only=(_get(settings, "identitiesonly") or "").lower() in _YES,
+            identities_only=(first(settings, "identitiesonly") or "").lower() in _YES,
             agent_socket=self._find_agent(settings, tokens),
             via=via,
             proxy_command=None if via is not None or command.lower() == "none" else expand_tokens(command, tokens),
             known_hosts=expand("userknownhostsfile", _KNOWN_HOSTS)
             + expand("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
             revoked_keys=next(iter(expand("revokedhostkeys")), None),
-            hash_known_hosts=(_get(settings, "hashknownhosts") or "").lower() in _YES,
+            hash_known_hosts=(first(settings, "hashknownhosts") or "").lower() in _YES,
             accept_new=self._accept_new or checking in {"accept-new", "no", "false", "off"},
-            connect_timeout_seconds=_read_seconds(_get(settings, "connecttimeout") or "none"),
+            connect_timeout_seconds=_read_seconds(first(settings, "connecttimeout") or "none"),
             configured_names=self._config.names,
         )
 
@@ -171,7 +171,7 @@ class _Resolver:
         return self.resolve(match["v6"] or match["name"], match["user"], port, None, jumps=before, depth=depth + 1)
 
     def _find_agent(self, settings: Settings, tokens: Mapping[str, str]) -> str | None:
-        configured = _get(settings, "identityagent") or "SSH_AUTH_SOCK"
+        configured = first(settings, "identityagent") or "SSH_AUTH_SOCK"
         if configured.lower() == "none":
             return None
         if configured == "SSH_AUTH_SOCK":
@@ -179,10 +179,6 @@ class _Resolver:
         if configured.startswith("$") and not configured.startswith("${"):
             return os.environ.get(configured[1:]) or None
         return str(expand_path(configured, tokens, self._config.home))
-
-
-def _get(settings: Settings, keyword: str) -> str | None:
-    return settings[keyword][0] if keyword in settings else None
 
 
 def _read_seconds(text: str) -> int | None:

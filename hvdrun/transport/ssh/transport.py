@@ -5,7 +5,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import paramiko
@@ -23,17 +22,10 @@ from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
 
+_CONNECT_SECONDS = 30.0  # for a login, all attempts included
 _DISCONNECT_SECONDS = 5.0
 _LOSS_SECONDS = 1.0
 _WINDOW_BYTES = 512 * 1024  # of output that may be in transit; a tunnel's bytes wait behind it
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long to wait: for a login, all attempts included, and for an agent that starts on a busy host."""
-
-    connect_seconds: float = 30.0
-    start_seconds: float = START_SECONDS
 
 
 class SshTransport(ShellTransport):
@@ -49,13 +41,14 @@ class SshTransport(ShellTransport):
         resolve: Callable[[], Target],
         agent: RemoteAgent,
         gate: asyncio.Semaphore | None = None,
-        limits: Limits | None = None,
+        *,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         super().__init__(host)
         self._resolve = resolve
         self._agent = agent
         self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
-        self._limits = limits or Limits()
+        self._start_seconds = start_seconds
         self._connection: Connection | None = None
         self._forwarder: Forwarder | None = None
         self._session: ForwardedChannel | None = None
@@ -72,11 +65,10 @@ class SshTransport(ShellTransport):
         try:
             async with self._gate:
                 target = await in_thread(self._resolve)
-                self._connection = await dial(target, target.connect_timeout_seconds or self._limits.connect_seconds)
-            with self._explains_timeout(self._limits.start_seconds):
-                async with asyncio.timeout(self._limits.start_seconds):
-                    await self._open_session(self._connection.client)
-                    await self._start_agent(self._agent)
+                self._connection = await dial(target, target.connect_timeout_seconds or _CONNECT_SECONDS)
+            async with self._limit_start(self._start_seconds):
+                await self._open_session(self._connection.client)
+                await self._start_agent(self._agent)
         except OSError as error:
             reason = error.strerror or error
             raise SshError(
@@ -150,8 +142,8 @@ class SshTransport(ShellTransport):
         """Connect this transport's stream with a session that runs the agent's shell."""
 
         def work() -> paramiko.Channel:
-            session = client.open_session(_WINDOW_BYTES, timeout=self._limits.start_seconds)
-            session.settimeout(self._limits.start_seconds)
+            session = client.open_session(_WINDOW_BYTES, timeout=self._start_seconds)
+            session.settimeout(self._start_seconds)
             session.exec_command(self._agent.command())
             return session
 

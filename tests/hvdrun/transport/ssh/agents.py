@@ -9,17 +9,18 @@ from pathlib import Path
 import psutil
 
 from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.transport import Limits, SshTransport
+from hvdrun.transport.ssh.transport import SshTransport
 from hvdrun.transport.start import RemoteAgent
+from hvdrun.transport.transport import START_SECONDS
 from tests.hvdrun.transport.ssh.servers import Home, SshServer
 
 
 @asynccontextmanager
 async def opened(
-    home: Home, server: SshServer, agent: RemoteAgent | None = None, limits: Limits | None = None
+    home: Home, server: SshServer, agent: RemoteAgent | None = None, start_seconds: float = START_SECONDS
 ) -> AsyncIterator[SshTransport]:
     """A way to an agent that has started."""
-    transport = make_transport(home.target(server), agent, limits)
+    transport = make_transport(home.target(server), agent, start_seconds)
     try:
         await transport.open()
         yield transport
@@ -27,9 +28,11 @@ async def opened(
         await transport.close()
 
 
-def make_transport(target: Target, agent: RemoteAgent | None = None, limits: Limits | None = None) -> SshTransport:
+def make_transport(
+    target: Target, agent: RemoteAgent | None = None, start_seconds: float = START_SECONDS
+) -> SshTransport:
     """A way to an agent that has not started."""
-    return SshTransport(target.host, lambda: target, agent or RemoteAgent(sys.executable), limits=limits)
+    return SshTransport(target.host, lambda: target, agent or RemoteAgent(sys.executable), start_seconds=start_seconds)
 
 
 def write_script(path: Path, text: str) -> RemoteAgent:

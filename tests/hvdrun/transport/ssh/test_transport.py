@@ -17,7 +17,6 @@ import pytest
 from hvdrun.transport.failures import AgentStartError, PythonMissingError, RemotePrefixError
 from hvdrun.transport.ssh import transport as transport_module
 from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
-from hvdrun.transport.ssh.transport import Limits
 from hvdrun.transport.start import RemoteAgent
 from rendezvous.wire.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
@@ -68,7 +67,7 @@ async def test_why_an_agent_does_not_start_is_known_by_its_exit_code_and_words(
 @in_loop
 async def test_a_start_that_takes_too_long_is_ended(home: Home, server: SshServer, tmp_path: Path) -> None:
     with pytest.raises(AgentStartError, match=r"no sign of it within 3 s\): waiting"):
-        async with opened(home, server, write_silent(tmp_path), Limits(start_seconds=3.0)):
+        async with opened(home, server, write_silent(tmp_path), start_seconds=3.0):
             pass
     assert server.process.poll() is None
 
