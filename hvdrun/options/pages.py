@@ -1,22 +1,13 @@
-"""The pages about options: --help, the tables in docs/reference/options.md, and the manual page docs/hvdrun.1.
+"""The pages of --help. `docs/options.py` writes the same into the documentation and the manual page."""
 
-`python -m hvdrun.options.pages` in the root of the repository writes the two files.
-"""
-
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from hvdrun.options.option import Option
-from hvdrun.options.programs import AGENT, TOKEN, Program
-from hvdrun.options.table import OPTIONS, TABLE
+from hvdrun.options.programs import Program
+from hvdrun.options.table import TABLE
 
 Rows = Iterable[tuple[str, str]]
 
-# By the name in the markers of the page.
-TABLES = {"options": OPTIONS, "options of agent": AGENT.options, "options of token": TOKEN.options}
-REFERENCE = Path("docs", "reference", "options.md")
-MANUAL = Path("docs", "hvdrun.1")
 _WIDEST_TERM = 34  # columns; the text of a longer one begins on the next line
 
 ABOUT = """\
@@ -89,65 +80,3 @@ def render_hvdrun_help() -> str:
 def render_program_help(program: Program) -> str:
     """The page of `hvdrun agent --help` or `hvdrun token --help`."""
     return render_help(program.usage, program.about, [("Options", describe(program.options))])
-
-
-def render_table(options: Sequence[Option] = OPTIONS) -> str:
-    """A table of options, in Markdown."""
-    lines = ["| option | meaning | default | environment |", "|---|---|---|---|"]
-    for option in options:
-        first, *others = option.flags
-        spellings = ", ".join([f"`{f'{first} {option.metavar}'.rstrip()}`", *(f"`{flag}`" for flag in others)])
-        variable = f"`{option.environment}`" if option.environment else ""
-        lines.append(f"| {spellings} | {option.help} | {option.default or ''} | {variable} |")
-    return "\n".join(lines) + "\n"
-
-
-def replace_tables(page: str) -> str:
-    """The page with new tables between its markers.
-
-    Raises:
-        ValueError: a pair of markers is missing, or in the wrong order.
-    """
-    for name, options in TABLES.items():
-        start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        before, has_start, rest = page.partition(start)
-        _, has_end, after = rest.partition(end)
-        if not has_start or not has_end:
-            raise ValueError(f"the markers {start} and {end} are missing")
-        page = f"{before}{start}\n{render_table(options)}{end}{after}"
-    return page
-
-
-def render_manual() -> str:
-    """The page of `man hvdrun`, in the language of man(7)."""
-    parts = [
-        '.TH HVDRUN 1 "" hvdrun',
-        ".SH NAME",
-        r"hvdrun \- start the workers of a distributed training, and keep them running",
-        ".SH SYNOPSIS",
-        r".B hvdrun",
-        r"[\fIoptions\fR] \fICOMMAND\fR [\fIarguments\fR]",
-        ".SH DESCRIPTION",
-        _escape(ABOUT),
-        ".SH OPTIONS",
-    ]
-    for heading, rows in describe_all():
-        parts += [f".SS {_escape(heading)}", *_list_rows(rows)]
-    parts += [".SH EXAMPLES", *_list_rows(EXAMPLES), ".SH EXIT STATUS", *_list_rows(EXIT_CODES)]
-    return "\n".join(parts) + "\n"
-
-
-def _list_rows(rows: Rows) -> Iterator[str]:
-    for term, meaning in rows:
-        yield from (".TP", rf"\fB{_escape(term)}\fR", _escape(meaning))
-
-
-def _escape(text: str) -> str:
-    """The text for roff, which keeps each dash as typed and takes no line for a request."""
-    escaped = text.replace("\\", r"\e").replace("-", r"\-")
-    return re.sub(r"^([.'])", r"\\&\1", escaped, flags=re.MULTILINE)
-
-
-if __name__ == "__main__":
-    REFERENCE.write_text(replace_tables(REFERENCE.read_text(encoding="utf-8")), encoding="utf-8")
-    MANUAL.write_text(render_manual(), encoding="utf-8")
