@@ -37,38 +37,32 @@ def _list_keys(option: Option) -> list[str]:
 KEYS: Mapping[str, Option] = {
     key: option for option in OPTIONS if not option.acts and option.dest not in _OF_FILES for key in _list_keys(option)
 }
+
+
+def _name_flags(keys: str, prefix: str = "") -> dict[str, str]:
+    """The option of horovodrun that each key of a section stands for."""
+    return {key: f"--{prefix}{key.replace('_', '-')}" for key in keys.split()}
+
+
 # By section of Horovod's files and by key: the option of horovodrun.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     _CONTROLLER: {},
-    "params": {
-        "fusion_threshold_mb": "--fusion-threshold-mb",
-        "cycle_time_ms": "--cycle-time-ms",
-        "cache_capacity": "--cache-capacity",
-        "hierarchical_allreduce": "--hierarchical-allreduce",
-        "hierarchical_allgather": "--hierarchical-allgather",
-        "torus_allreduce": "--torus-allreduce",
-    },
+    "params": _name_flags(
+        "fusion_threshold_mb cycle_time_ms cache_capacity hierarchical_allreduce hierarchical_allgather torus_allreduce"
+    ),
     "autotune": {
         "enabled": "--autotune",
-        "log_file": "--autotune-log-file",
-        "warmup_samples": "--autotune-warmup-samples",
-        "steps_per_sample": "--autotune-steps-per-sample",
-        "bayes_opt_max_samples": "--autotune-bayes-opt-max-samples",
-        "gaussian_process_noise": "--autotune-gaussian-process-noise",
+        **_name_flags(
+            "log_file warmup_samples steps_per_sample bayes_opt_max_samples gaussian_process_noise", "autotune-"
+        ),
     },
-    "timeline": {"filename": "--timeline-filename", "mark_cycles": "--timeline-mark-cycles"},
+    "timeline": _name_flags("filename mark_cycles", "timeline-"),
     "stall_check": {
         "enabled": "--stall-check",
-        "warning_time_seconds": "--stall-check-warning-time-seconds",
-        "shutdown_time_seconds": "--stall-check-shutdown-time-seconds",
+        **_name_flags("warning_time_seconds shutdown_time_seconds", "stall-check-"),
     },
-    "library_options": {
-        "mpi_threads_disable": "--mpi-threads-disable",
-        "num_nccl_streams": "--num-nccl-streams",
-        "thread_affinity": "--thread-affinity",
-        "gloo_timeout_seconds": "--gloo-timeout-seconds",
-    },
-    "logging": {"level": "--log-level", "with_timestamp": "--log-with-timestamp"},
+    "library_options": _name_flags("mpi_threads_disable num_nccl_streams thread_affinity gloo_timeout_seconds"),
+    "logging": _name_flags("level with_timestamp", "log-"),
 }
 _OFF = {"--log-with-timestamp": "--log-without-timestamp"}  # of the others --no-NAME
 

@@ -1,6 +1,7 @@
 """Options that a job takes only together, or not together; and whether it is elastic, and how its hosts come."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from hvdrun.errors import UsageError
@@ -14,15 +15,7 @@ from hvdrun.spec.remote import Joining
 _SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
 _NAMED_HOSTS = ("hosts", "hostfile", "script", *_SSH, "prefix", "rsh", "agent_prefix")
 _JOINING = ("bind", "token_file")
-ELASTIC = (
-    "max_size",
-    "slots_per_host",
-    "timeout_seconds",
-    "reset_limit",
-    "cooldown_seconds",
-    "slot_failures",
-    "slot_cooldown_seconds",
-)
+ELASTIC = tuple(each.name for each in fields(Elasticity) if each.name not in {"min_size", "script"})
 
 
 def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
