@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hvdrun.console import Console, measure_start
+from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
 from hvdrun.console.stdin import StdinReader
@@ -35,14 +35,15 @@ from rendezvous.core.messages import (
     Exited,
     Finish,
     Launch,
-    Log,
     Noticed,
     Notify,
     Stopped,
     Terminate,
+    describe,
 )
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
+from rendezvous.core.rules import explain_end
 from rendezvous.wire.orders import AgentFailed, AgentMessage, Alert, Output, Remark, Reserved, Taken, Written
 
 if TYPE_CHECKING:
@@ -104,18 +105,17 @@ class Job:
         self._transports = Transports(roster)
         self._pool = AgentPool(self._tasks, self._show, self._lose, patience_seconds)
         self._ranks = RankTable(lambda: self._server.state.generation)
-        self._reporter = JobReporter(spec, console)
+        self._reporter = JobReporter(console)
         self._hosts = Hosts(spec, self._pool, console, reach=self._transports.make, roster=roster)
         self._server: Server
-        self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._writers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
         self._stops = 0
         self._is_closing = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
-        self._start_line = console.make_start_line(
-            lambda: measure_start(self._server.state), spec.limits.start_timeout_seconds
-        )
+        limit_seconds = spec.limits.start_timeout_seconds
+        self._start_line = console.make_start_line(lambda: self._server.state.start_progress, limit_seconds)
 
     async def run(self) -> Outcome:
         """Run the job, and return its outcome."""
@@ -136,9 +136,10 @@ class Job:
                     self._console.verbose(f"job {self._id}")
                     config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, config)
-                    outcome = await self._outcome
+                    end = await self._end
                     await _cancel(bringing)
-                    await self._finish(outcome)
+                    await self._finish(end)
+        outcome = end.outcome
         if self._desk is not None:
             await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
         lost = self._console.report_lost_output()
@@ -153,13 +154,13 @@ class Job:
             self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
 
-    async def _finish(self, outcome: Outcome) -> None:
+    async def _finish(self, end: Finish) -> None:
         """Release the agents, and print all output that has come from them."""
-        releasing = self._pool.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+        releasing = self._pool.release(lambda host: is_lost(self._server.state, host), end.outcome.exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._desk is None:
-            self._reporter.explain(outcome, len(self._pool.hosts), self._server.state)
+            self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
 
@@ -188,40 +189,32 @@ class Job:
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
+        if (log := describe(effect)) is not None:
+            self._reporter.log(log)
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
-                self._console.verbose(f"launch {worker}: {effect.reason}")
                 self._hosts.want(worker.slot.host)
                 self._pool.order(effect)
             case Terminate():
                 self._terminate(effect)
-            case Dismiss(host, reason, is_lost):
-                if not is_lost:
-                    self._console.verbose(f"the agent on {host} is released: {reason}")
+            case Dismiss():
                 self._hosts.dismiss(effect)
-            case Log():
-                self._reporter.log(effect, self._server.state.outcome)
-            case Notify(host, reason):
+            case Notify(host):
                 self._start_line.close()
-                self._console.notice(f"{reason}.")
                 if host is None:
                     self._pool.stop()
-            case Finish(outcome) if not self._outcome.done():
+            case Finish() if not self._end.done():
                 self._reporter.decide()
-                self._outcome.set_result(outcome)
+                self._end.set_result(effect)
             case _:
                 pass
 
     def _terminate(self, effect: Terminate) -> None:
         worker, host = effect.worker, effect.worker.slot.host
-        self._console.verbose(f"terminate {worker}: {effect.reason}")
-        is_decided = self._server.state.outcome is not None
-        if is_decided:
+        if self._server.state.outcome is not None:
             self._reporter.decide()
         if self._pool.has_begun(host):
-            if is_decided:
-                self._reporter.note_end_ordered(worker, self._server.state)
             self._pool.order(effect)
         elif host in self._pool.hosts:
             self._pool.withdraw(worker)
@@ -266,19 +259,20 @@ class Job:
     def _stop(self, code: int, reason: str) -> None:
         """Stop the job: at first with the grace, the second time without it, and from the third on without waiting."""
         self._stops += 1
-        if self._outcome.done() or self._is_closing or self._stops > _PATIENT_STOPS:
+        if self._end.done() or self._is_closing or self._stops > _PATIENT_STOPS:
             self._hurry.set()
         if self._is_closing:
             return
         if self._stops == 1 and stop(code, reason).is_interrupt:
             self._reporter.note_interrupt(len(self._server.state.alive()))
         self._server.submit(Stopped(code, reason, immediately=self._stops == _PATIENT_STOPS))
-        if self._stops > _PATIENT_STOPS and not self._outcome.done():
-            self._outcome.set_result(self._server.state.outcome or stop(code, reason))
+        if self._stops > _PATIENT_STOPS and not self._end.done():
+            state = self._server.state
+            self._end.set_result(explain_end(state, state.outcome or stop(code, reason)))
 
     def _fail(self, error: BaseException) -> None:
-        if not self._outcome.done():
-            self._outcome.set_exception(error)
+        if not self._end.done():
+            self._end.set_exception(error)
 
     def _note_notice(self) -> None:
         if not self._is_closing:

@@ -12,10 +12,11 @@ from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import Marks, OutputMarker
 from hvdrun.console.output import DESCRIPTORS, OutputPrinter
 from hvdrun.console.page import Page, colour_page, render_annotation, render_page
-from hvdrun.console.start_line import StartLine, StartProgress, StatusLine
+from hvdrun.console.start_line import StartLine, StatusLine
 from hvdrun.console.writer import Writer, is_passing
 from hvdrun.errors import OUTPUT_LOST
 from rendezvous.core.outcome import SIGNAL_OFFSET
+from rendezvous.core.state import StartProgress
 from rendezvous.wire.orders import OutputStream
 
 _NAMES = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard error"}

@@ -2,13 +2,13 @@
 
 import re
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from io import StringIO
 
 from hvdrun.version import __version__
-from rendezvous.core.outcome import describe_returncode, find_signal
+from rendezvous.core.outcome import describe_ranks, describe_returncode, find_signal
 
 _MINUTE, _HOUR = 60, 3600
 
@@ -110,18 +110,6 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
         yield f"  hvdrun then stopped {describe_ranks(page.ended_ranks)}.", Tone.TEXT
     for note in page.notes:
         yield f"  {strip_controls(note)}", Tone.TEXT
-
-
-def describe_ranks(ranks: Iterable[int]) -> str:
-    """Ranks in words: `rank 3`, `ranks 0, 2-7`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and runs[-1][-1] == rank - 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
-    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(parts)}"
 
 
 def describe_seconds(seconds: float) -> str:

@@ -5,15 +5,13 @@ import importlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 
 from hvdrun.console.page import describe_seconds
 from hvdrun.console.writer import Writer
 from hvdrun.spec.hosts import count_slots
-from rendezvous.core.lifecycle import Phase
-from rendezvous.core.state import State
+from rendezvous.core.state import StartProgress
 
 PATIENCE_SECONDS = 1.0  # a shorter start shows no progress
 PERIOD_SECONDS = 0.25
@@ -21,37 +19,14 @@ _ERASE = b"\r\x1b[K"
 _USUAL_COLUMNS = 80
 
 
-@dataclass(frozen=True, slots=True)
-class StartProgress:
-    """The progress of a start: the hosts whose agent has reported, the workers that have joined, each of how many.
-
-    offered: how many slots there are, while the job waits for more; None if there are enough.
-    """
-
-    connected: int
-    hosts: int
-    joined: int
-    workers: int
-    offered: int | None = None
-
-    def describe(self, seconds: float) -> str:
-        """The progress in words, after so many seconds."""
-        if self.offered is not None:
-            return f"waiting for hosts: {self.offered} of {count_slots(self.workers)}, {describe_seconds(seconds)}"
-        return (
-            f"hosts connected {self.connected}/{self.hosts}, workers joined {self.joined}/{self.workers}, "
-            f"{describe_seconds(seconds)}"
-        )
-
-
-def measure_start(state: State) -> StartProgress | None:
-    """The progress of the start of a job; None when the start is over, or can never be complete."""
-    if state.phase is not Phase.FORMING or state.generation is not None or state.ended:
-        return None
-    if not state.placement:
-        return StartProgress(0, 0, 0, state.policy.slots_to_start, sum(host.slots for host in state.offered))
-    connected = sum(heard is not None for heard in state.last_heard.values())
-    return StartProgress(connected, len(state.last_heard), state.waiting, len(state.placement))
+def describe_start(progress: StartProgress, seconds: float) -> str:
+    """The progress of a start in words, after so many seconds."""
+    if progress.offered is not None:
+        return f"waiting for hosts: {progress.offered} of {count_slots(progress.workers)}, {describe_seconds(seconds)}"
+    return (
+        f"hosts connected {progress.connected}/{progress.hosts}, "
+        f"workers joined {progress.joined}/{progress.workers}, {describe_seconds(seconds)}"
+    )
 
 
 class StatusLine:
@@ -140,7 +115,7 @@ class StartLine:
                 waited_until = now
             if now - waited_until > self._limit_seconds and not progress.joined:
                 break
-            text = f"hvdrun: {progress.describe(now - started)}"
+            text = f"hvdrun: {describe_start(progress, now - started)}"
             status.show(partial(render_status, text, coloured=self._coloured))
             await asyncio.sleep(PERIOD_SECONDS)
         status.erase()

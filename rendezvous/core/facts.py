@@ -9,7 +9,7 @@ from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
     count_failure,
     count_slot_failure,
-    end_job,
+    log_loss,
     lose_host,
     record_loss,
     start_leases,
@@ -25,7 +25,6 @@ from rendezvous.core.messages import (
     HostsChanged,
     IllegalEventError,
     Joined,
-    Level,
     Log,
     Lost,
     Noticed,
@@ -139,7 +138,7 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
     if state.refusal is not None:
         return refuse(state, [known], state.refusal)
     if not state.is_member(known):
-        state = start_leases(state, {known.worker.slot.host})
+        state = start_leases(state, (known.worker.slot.host,))
         return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
     interrupts = state.number > 0 and report.reason in _INTERRUPTING
     if interrupts and not state.policy.is_elastic:
@@ -176,27 +175,26 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         return _end_well(state, event.worker)
     if is_noticed:
         return _record_notice_of(state, former.worker.slot.host)
-    state = replace(state, failures=state.failures + 1)
+    state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
     rank, is_final = state.rank_of(event.worker), event.cannot_start
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
-    state, notes = _note_failure(state, event, rank)
-    if not survives(state):
-        return end_job(state, outcome), notes
-    if former.worker.slot.host not in state.drained:
+    state, logs = _log_failure(state, event, rank)
+    if survives(state) and former.worker.slot.host not in state.drained:
         most = state.policy.recovery.failures_per_slot
         slot = former.worker.slot
         state = count_slot_failure(state, slot, most) if is_final else count_failure(state, former)
-    return record_loss(state, [former], outcome), notes
+    return record_loss(state, [former], outcome), logs
 
 
-def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, Effects]:
+def _log_failure(state: State, event: Exited, rank: int) -> tuple[State, Effects]:
     """Log a failure; a command that cannot be started is logged once, since the workers share it."""
     if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
         return state, ()
     sentence = describe_loss(event.worker, rank, event.returncode, event.error)
     if event.cannot_start and event.error is not None:
         state = replace(state, start_errors=state.start_errors | {event.error})
-    return state, (Log(sentence, Level.WARNING, event.worker),)
+    state, log = log_loss(state, sentence, worker=event.worker)
+    return state, (log,)
 
 
 def _end_well(state: State, worker: Worker) -> tuple[State, Effects]:

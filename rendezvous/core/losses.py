@@ -8,7 +8,7 @@ A member's loss interrupts its generation: the others report, and are in the nex
 yet is replaced without that.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
@@ -16,6 +16,7 @@ from rendezvous.core.messages import Dismiss, Effect, Effects, Level, Log, Termi
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,
+    Loss,
     Outcome,
     blame_host,
     fail_to_join,
@@ -26,16 +27,18 @@ from rendezvous.core.outcome import (
 from rendezvous.core.reports import JoinReason
 from rendezvous.core.state import State
 
+KEPT_LOSSES = 5  # the last ones
+
 
 def renew_lease(state: State, host: str) -> State:
     """Renew a host's lease."""
     return replace(state, last_heard=state.last_heard.replace(host, state.now))
 
 
-def start_leases(state: State, hosts: Collection[str]) -> State:
-    """Start the lease of hosts that have not reported: a worker's join shows that its agent runs."""
-    for host in unheard_hosts(state):
-        if host in hosts:
+def start_leases(state: State, hosts: Iterable[str]) -> State:
+    """Start the lease of hosts that have not reported: a worker's join or exit shows that its agent runs."""
+    for host in hosts:
+        if state.last_heard[host] is None:
             state = renew_lease(state, host)
     return state
 
@@ -70,26 +73,38 @@ def unheard_hosts(state: State) -> tuple[str, ...]:
 
 
 def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
-    """A host is lost with its workers. It is no failure if they had ended, or were leaving a drained host."""
+    """A host is lost with its workers, and closed, unless it was not offered any more.
+
+    It is no failure if they had ended, or were leaving a host that was not offered any more.
+    """
     if host not in state.hosts:
         return state, ()
-    is_drained, former = host in state.drained, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
+    is_offered, former = host in state.slots, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
+    is_failure = any(is_offered or each.state is not WorkerState.LEAVING for each in former)
+    if not (is_failure or state.policy.is_elastic):
+        return state, ()
     outcome = blame_host(host, reason)
-    effects = Log(outcome.reason, Level.WARNING, host=host), Dismiss(host, outcome.reason, is_lost=True)
-    if all(is_drained and each.state is WorkerState.LEAVING for each in former):
-        if not state.policy.is_elastic:
-            return state, ()
-        if is_drained:
-            return state.with_host_ended(host, -SIGKILL).without_host(host), (Dismiss(host, outcome.reason),)
-        return state.with_host_ended(host, -SIGKILL).without_host(host), effects
-    state = replace(state, failures=state.failures + 1)
-    if not survives(state):
-        state = end_job(state.with_host_ended(host), outcome)
-        return (state, ()) if state.outcome is not None else (state.without_host(host), effects)
-    if not is_drained:
+    if is_failure:
+        state = record_loss(replace(state, failures=state.failures + 1), former, outcome)
+        if state.outcome is not None:
+            return state.with_host_ended(host), ()
+    if is_offered and state.refusal is None:
         blacklist = state.blacklist.close_host(host, state.clock, state.policy.recovery, is_lost=True)
         state = replace(state, blacklist=blacklist)
-    return record_loss(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), effects
+    state = state.with_host_ended(host, -SIGKILL).without_host(host)
+    if not (is_failure or is_offered):
+        return state, (Dismiss(host, outcome.reason),)
+    state, log = log_loss(state, outcome.reason, host=host)
+    return state, (log, Dismiss(host, outcome.reason, is_lost=True))
+
+
+def log_loss(
+    state: State, sentence: str, *, worker: Worker | None = None, host: str | None = None
+) -> tuple[State, Log]:
+    """Log the loss of a worker or a host, and keep it for the page about a job that cannot recover."""
+    sentence = sentence.rstrip(".")
+    losses = (*state.losses, Loss(sentence, worker, host))[-KEPT_LOSSES:]
+    return replace(state, losses=losses), Log(sentence, Level.WARNING, host)
 
 
 def evict(
@@ -97,9 +112,7 @@ def evict(
 ) -> tuple[State, Effects]:
     """Kill workers that have not joined in time; they count as lost."""
     state, effects, outcome = give_up_workers(state, records, explain)
-    if outcome is None:
-        return state, ()
-    return (record_loss(state, records, outcome) if survives(state) else end_job(state, outcome)), effects
+    return (state if outcome is None else record_loss(state, records, outcome)), effects
 
 
 def give_up_workers(
@@ -118,7 +131,8 @@ def give_up_workers(
         leaving = replace(each, state=WorkerState.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
         state = replace(state.with_records([leaving]), failures=state.failures + 1)
         state = count_failure(state, each) if weight == 1 else count_slot_failure(state, each.worker.slot, weight)
-        effects += [Log(outcome.reason, Level.WARNING, each.worker), Terminate(each.worker, 0.0, outcome.reason)]
+        state, log = log_loss(state, outcome.reason, worker=each.worker)
+        effects += [log, Terminate(each.worker, 0.0, outcome.reason)]
     return state, tuple(effects), first
 
 
@@ -163,14 +177,16 @@ def survives(state: State) -> bool:
 
 
 def record_loss(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> State:
-    """Record the loss of these workers, which the job survives: the loss of a member interrupts its generation."""
+    """Record the loss of these workers, which may end the job; that of a member interrupts its generation."""
+    if not survives(state):
+        return _end_job(state, outcome)
     if state.number and not any(each.generation == state.number for each in former):
         return state
     state = replace(state, cause=state.cause or outcome)
     return state.with_interruption(outcome.reason) if state.number else state
 
 
-def end_job(state: State, outcome: Outcome) -> State:
+def _end_job(state: State, outcome: Outcome) -> State:
     """End a job that does not survive a failure, with the first failure as its outcome.
 
     Once a member has exited with 0, the others may have finished their training, and write the last checkpoint: they

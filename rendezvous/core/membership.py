@@ -90,6 +90,8 @@ from rendezvous.core.messages import (
     Exited,
     IllegalEventError,
     Joined,
+    Level,
+    Log,
     Lost,
     Refuse,
     Reported,
@@ -106,7 +108,6 @@ from rendezvous.core.rules import (
     finish,
     forget_silent_hosts,
     interrupt,
-    limit_stopping,
     log_closings,
     log_reset_limit,
     offer_resize,
@@ -140,7 +141,7 @@ RULES: tuple[Rule, ...] = (
     log_closings,
     log_reset_limit,
 )
-END_LIMITS: tuple[Rule, ...] = (forget_silent_hosts, limit_stopping)
+END_LIMITS: tuple[Rule, ...] = (forget_silent_hosts,)
 END_RULES: tuple[Rule, ...] = (stop_all, finish)
 
 LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine; a lease shorter than two ticks must run out, too
@@ -175,7 +176,17 @@ def step(state: State, event: Event) -> tuple[State, Effects]:
     ):
         return state, effects  # the rules scan all workers, of which there may be thousands: the next tick applies them
     state, more = settle(state, has_ticked=isinstance(event, Ticked))
-    return state, effects + more
+    return state, _leave_out_cause(state, effects + more)
+
+
+def _leave_out_cause(state: State, effects: Effects) -> Effects:
+    """Leave out the loss of the host that has decided the outcome: Finish explains it."""
+    host = None if state.outcome is None else state.outcome.host
+    if host is None:
+        return effects
+    return tuple(
+        each for each in effects if not (isinstance(each, Log) and each.level is Level.WARNING and each.host == host)
+    )
 
 
 def _awaits_joins(state: State) -> bool:

@@ -2,6 +2,8 @@
 
 An event, named by a past participle, has happened. An effect, named by an imperative, is to be performed now; each may
 be performed twice. An error refuses an event that contradicts the state, or a job that does not fit the hosts.
+
+Long because all events and effects are here.
 """
 
 from collections.abc import Iterable
@@ -147,6 +149,7 @@ Event = (
 class Level(StrEnum):
     """How important a sentence is to the user."""
 
+    DEBUG = "debug"  # only with -v
     INFO = "info"
     WARNING = "warning"  # a worker or a host was lost
 
@@ -155,12 +158,11 @@ class Level(StrEnum):
 class Log:
     """Print one sentence, without a full stop, for the user.
 
-    worker, host: the one that the sentence is about, where it is about one.
+    host: the one that the sentence is about, where it is about one.
     """
 
     sentence: str
     level: Level = Level.INFO
-    worker: Worker | None = None
     host: str | None = None
 
 
@@ -268,11 +270,29 @@ class Depart:
     rank: int
 
 
+class Explanation(StrEnum):
+    """How a person reads why the job has ended."""
+
+    NONE = "nothing"
+    SENTENCE = "sentence"
+    WORKER_PAGE = "page of a worker"
+    RECOVERY_PAGE = "page of a recovery"  # that was not possible
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The job is over."""
+    """The job is over.
+
+    sentence: why, without a full stop; "" where nothing is printed, or only the facts about a worker.
+    stopped: the ranks that were stopped because of the outcome.
+    notes: further sentences of the page.
+    """
 
     outcome: Outcome
+    explanation: Explanation = Explanation.NONE
+    sentence: str = ""
+    stopped: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 Effect = (
@@ -291,3 +311,20 @@ Effect = (
 )
 
 Effects: TypeAlias = tuple[Effect, ...]
+
+
+def describe(effect: Effect) -> Log | None:
+    """What the user reads about an effect of the launcher; None for nothing, or for the pages of Finish."""
+    match effect:
+        case Log():
+            return effect
+        case Launch(worker, _, reason):
+            return Log(f"launch {worker}: {reason}", Level.DEBUG)
+        case Terminate(worker, _, reason):
+            return Log(f"terminate {worker}: {reason}", Level.DEBUG)
+        case Dismiss(host, reason, is_lost=False):
+            return Log(f"the agent on {host} is released: {reason}", Level.DEBUG)
+        case Notify(_, reason):
+            return Log(reason)
+        case _:
+            return None

@@ -1,5 +1,6 @@
 """How a job ended, and why: the exit code and the first cause."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from signal import Signals
@@ -63,6 +64,19 @@ class Outcome:
         return SIGINT if self.is_interrupt else SIGTERM
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A worker or a host was lost: one sentence without a full stop, and which one it is."""
+
+    sentence: str
+    worker: Worker | None = None
+    host: str | None = None
+
+    def explains(self, outcome: Outcome) -> bool:
+        """It is the loss that has decided this outcome, whose reason says so."""
+        return (self.worker, self.host) == (outcome.worker, outcome.host)
+
+
 def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
     """The outcome of a job whose workers have all ended.
 
@@ -99,6 +113,18 @@ def find_signal(returncode: int) -> int | None:
 
 def _name_signal(number: int) -> str:
     return f"{SIGNALS[number]} (signal {number})" if number in SIGNALS else f"signal {number}"
+
+
+def describe_ranks(ranks: Iterable[int]) -> str:
+    """Ranks in words: `rank 3`, `ranks 0, 2-7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(parts)}"
 
 
 def describe_loss(worker: Worker, rank: int, returncode: int, error: str | None) -> str:

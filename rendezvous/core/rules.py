@@ -18,10 +18,14 @@ from rendezvous.core.losses import (
     start_is_overdue,
     start_leases,
 )
-from rendezvous.core.messages import Effects, Finish, Interrupt, Log, OfferResize, Publish
+from rendezvous.core.messages import Effects, Explanation, Finish, Interrupt, Log, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
 from rendezvous.core.outcome import (
+    TEMPORARY_FAILURE,
+    Cause,
+    Outcome,
     conclude,
+    describe_ranks,
     describe_reset_limit,
     exhaust_resets,
     fail_again,
@@ -36,6 +40,7 @@ from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, de
 
 Rule: TypeAlias = Callable[[State], tuple[State, Effects]]
 
+_REPEATED = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})  # a new job would end in the same way
 _ADDING = frozenset({Decision.RESIZE, Decision.RESTORE})  # new workers copy the others' state
 _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
 
@@ -140,23 +145,48 @@ def stop_all(state: State) -> tuple[State, Effects]:
 
 
 def finish(state: State) -> tuple[State, Effects]:
-    """All workers have ended."""
-    if state.outcome is None or state.phase is not Phase.DRAINING or state.ended < len(state.workers):
+    """All workers have ended, or have not by the deadline: the job is over."""
+    if state.outcome is None or state.phase is not Phase.DRAINING:
         return state, ()
-    return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
+    is_overdue = state.deadline is not None and state.now > state.deadline
+    if state.ended < len(state.workers) and not is_overdue:
+        return state, ()
+    return replace(state.enter(Phase.FINISHED), deadline=None), (explain_end(state, state.outcome),)
+
+
+def explain_end(state: State, outcome: Outcome) -> Finish:
+    """The end of the job, with what the user reads about it."""
+    if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
+        return Finish(outcome)
+    is_elastic, reason, worker = state.policy.is_elastic, outcome.reason.rstrip("."), outcome.worker
+    if outcome.cause is Cause.WORKER_FAILED:
+        notes = _describe_successes(state, outcome) if is_elastic else ()
+        return Finish(outcome, Explanation.WORKER_PAGE, stopped=state.stopped, notes=notes)
+    may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
+    if is_elastic and (may_continue or outcome.cause in _REPEATED):
+        notes = tuple(f"Lost before: {loss.sentence}." for loss in state.losses if not loss.explains(outcome))
+        if may_continue:
+            notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
+        return Finish(outcome, Explanation.RECOVERY_PAGE, reason, state.stopped, notes)
+    if outcome.cause is Cause.COMMAND_NOT_STARTED and worker is not None and len(state.hosts) > 1:
+        reason = f"on the host {worker.slot.host!r}, {reason}"
+    return Finish(outcome, Explanation.SENTENCE, reason)
+
+
+def _describe_successes(state: State, outcome: Outcome) -> tuple[str, ...]:
+    """Which members have exited with 0, if any have."""
+    done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
+    if not done:
+        return ()
+    which = describe_ranks(done).capitalize()
+    rest = f"but the job could not continue without rank {outcome.rank}, and ends with its failure."
+    return (f"{which} ended with 0, {rest}",)
 
 
 def forget_silent_hosts(state: State) -> tuple[State, Effects]:
     """While the job ends, an agent's lease has run out: its workers have ended, too."""
     silent = silent_hosts(state) if state.phase is Phase.DRAINING else ()
     return (state.with_host_ended(silent[0]) if silent else state), ()
-
-
-def limit_stopping(state: State) -> tuple[State, Effects]:
-    """The workers have not ended by the deadline: the job ends without them."""
-    if state.outcome is None or state.deadline is None or state.now <= state.deadline:
-        return state, ()
-    return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
 
 
 def publish(state: State) -> tuple[State, Effects]:

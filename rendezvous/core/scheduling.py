@@ -148,13 +148,18 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, Effects]:
     """The outcome is decided: stop the remaining workers."""
     if state.outcome is None:
         raise ValueError("workers are stopped when the outcome is decided")
-    deadline = state.now + grace_seconds + state.policy.lease_seconds
-    if state.deadline is not None and state.phase is Phase.DRAINING:
-        deadline = min(deadline, state.deadline)
     reason, usual = state.outcome.reason, state.outcome.stop_signal
+    alive, deadline = state.alive(), state.now + grace_seconds + state.policy.lease_seconds
+    if state.phase is not Phase.DRAINING:
+        has_begun = [each for each in alive if state.last_heard[each.worker.slot.host] is not None]
+        members = (each.assignment.rank for each in has_begun if state.is_member(each))
+        state = replace(state, stopped=tuple(sorted(members)))
+    elif state.deadline is not None:
+        deadline = min(deadline, state.deadline)
+    workers = (record.worker for record in alive)
     effects = tuple(
         Terminate(worker, grace_seconds, reason, signal=SIGABRT if worker in state.stuck else usual)
-        for worker in (record.worker for record in state.alive())
+        for worker in workers
     )
     return replace(state.enter(Phase.DRAINING), deadline=deadline), effects
 

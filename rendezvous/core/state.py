@@ -8,7 +8,7 @@ from typing import Self
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
+from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Loss, Outcome
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
@@ -32,6 +32,20 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class StartProgress:
+    """The progress of a start: the hosts whose agent has reported, the workers that have joined, each of how many.
+
+    offered: how many slots there are, while the job waits for more; None if there are enough.
+    """
+
+    connected: int
+    hosts: int
+    joined: int
+    workers: int
+    offered: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """One job's membership.
 
@@ -40,7 +54,7 @@ class State:
     drained: by host, when its stop notice runs out, on the job's clock.
     stops_at: when the stop notice of the whole job runs out, on the job's clock; None without one.
     hosts: the hosts in use, each with all slots that have ever had a worker.
-    workers: one record for each slot that has ever had a worker, also on hosts that are no longer in use.
+    workers: one record for each slot that has ever had a worker, in that order, also on hosts no longer in use.
     last_heard: by host in use, when its agent last reported or was configured; None before that.
     counts: how many workers are in each state, so that a join needs no scan.
     generation: the newest one; its number only grows. verdict: the verdict with which it began.
@@ -54,7 +68,9 @@ class State:
     gathering_since: since when there is a resize to offer; on the job's clock.
     interruption: why the newest generation cannot continue, in one sentence without a full stop; None while it can.
     start_errors: the errors of commands that cannot be started, as far as they were logged.
+    losses: the last ones, for the page about a job that cannot recover.
     stuck: workers that had not joined when the start timeout ended the job.
+    stopped: the ranks of the members that were running when the outcome was decided.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
     logged_blacklist: the blacklist whose closed slots and hosts were logged.
     logged_limit: the hosts and the generation for which was logged what the reset limit means.
@@ -90,7 +106,9 @@ class State:
     resets: int = 0
     interruption: str | None = None
     start_errors: frozenset[str] = frozenset()
+    losses: tuple[Loss, ...] = ()
     stuck: tuple[Worker, ...] = ()
+    stopped: tuple[int, ...] = ()
     settled_until: float = 0.0
     logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
     logged_limit: tuple[tuple[Host, ...], int] = ((), 0)
@@ -112,11 +130,6 @@ class State:
         return limit is None or self.resets < limit
 
     @property
-    def placement(self) -> tuple[Slot, ...]:
-        """The slots that have ever had a worker, in the order in which they got it."""
-        return tuple(self.workers)
-
-    @property
     def waiting(self) -> int:
         """How many workers wait for the generation that is being formed."""
         return self.count(WorkerState.WAITING)
@@ -130,6 +143,16 @@ class State:
     def slots_offered(self) -> int:
         """How many slots the offered hosts have."""
         return sum(self.slots.values())
+
+    @property
+    def start_progress(self) -> StartProgress | None:
+        """The progress of the start; None when it is over, or can never be complete."""
+        if self.phase is not Phase.FORMING or self.generation is not None or self.ended:
+            return None
+        if not self.workers:
+            return StartProgress(0, 0, 0, self.policy.slots_to_start, self.slots_offered)
+        connected = sum(heard is not None for heard in self.last_heard.values())
+        return StartProgress(connected, len(self.last_heard), self.waiting, len(self.workers))
 
     @property
     def has_stopped(self) -> bool:

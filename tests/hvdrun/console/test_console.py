@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from hvdrun.console import Console, Marks, Page
-from hvdrun.console.start_line import StartProgress
+from rendezvous.core.state import StartProgress
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
 from tests.hvdrun.interpreter import run_python

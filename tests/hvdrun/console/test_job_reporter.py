@@ -3,38 +3,34 @@
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import pytest
 
 from hvdrun.console import Console, Page
 from hvdrun.console.job_reporter import JobReporter
-from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.limits import Elasticity
 from rendezvous.core import membership
-from rendezvous.core.messages import Event, HostsChanged, Level, Log, Lost
-from rendezvous.core.model import Generation, Host, Slot, Worker
-from rendezvous.core.outcome import (
-    Cause,
-    Outcome,
-    blame_host,
-    blame_worker,
-    describe_loss,
-    fail_again,
-    lose_state,
-    succeed,
+from rendezvous.core.messages import (
+    Dismiss,
+    Effect,
+    Event,
+    Explanation,
+    Finish,
+    Launch,
+    Level,
+    Log,
+    Lost,
+    Notify,
+    Terminate,
+    describe,
 )
+from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.core.outcome import Cause, Outcome, blame_worker, fail_again, succeed
 from rendezvous.core.state import State
-from tests.hvdrun.specs import build_spec, with_fields
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.transcript import expand, find_size, play
 
-ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
-ELASTIC = build_spec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
-STATIC = with_fields(ELASTIC, elasticity=None)
-GIVEN_UP = Log("rank 1 (b:0) did not join the others again within 60 s", Level.WARNING, TWO)
+WORKER = Worker(Slot("b", 0), 1)
 
 
 class Paper:
@@ -59,21 +55,11 @@ def paper() -> Paper:
 
 @pytest.fixture
 def reporter(paper: Paper) -> JobReporter:
-    """That of an elastic job."""
     return make_reporter(paper)
 
 
-def make_reporter(paper: Paper, spec: JobSpec = ELASTIC, clock: Callable[[], float] = time.monotonic) -> JobReporter:
-    return JobReporter(spec, cast("Console", paper), clock)
-
-
-def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
-    """Both workers are members of a generation of this number."""
-    state, _ = membership.step(membership.begin(spec.policy()), HostsChanged(spec.workers.hosts))
-    return replace(state, generation=Generation(number, (ONE, TWO)))
-
-
-STATE = make_state()
+def make_reporter(paper: Paper, clock: Callable[[], float] = time.monotonic) -> JobReporter:
+    return JobReporter(cast("Console", paper), clock)
 
 
 SILENT = "rank 0 cannot reach 10.0.0.3, which has acknowledged nothing for 3 s"
@@ -116,11 +102,11 @@ def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
 
 
 def tell(reporter: JobReporter, state: State, event: Event) -> State:
-    """The state after this event, whose logs the reporter prints."""
+    """The state after this event, of whose effects the reporter prints what a person reads."""
     state, effects = membership.step(state, event)
     for effect in effects:
-        if isinstance(effect, Log):
-            reporter.log(effect, state.outcome)
+        if (log := describe(effect)) is not None and log.level is not Level.DEBUG:
+            reporter.log(log)
     return state
 
 
@@ -131,14 +117,6 @@ def run_story(reporter: JobReporter, policy: str, *story: str) -> State:
         for words in expand(shlex.split(command), state):
             state = tell(reporter, state, parse_event(words, find_size(state)))
     return state
-
-
-def lose(worker: Worker, rank: int, returncode: int) -> Log:
-    return Log(describe_loss(worker, rank, returncode, None), Level.WARNING, worker)
-
-
-def lose_host(reason: str, host: str = "b") -> Log:
-    return Log(f"host {host} was lost: {reason}", Level.WARNING, host=host)
 
 
 def test_a_worker_that_is_started_again_is_reported_once(paper: Paper, reporter: JobReporter) -> None:
@@ -196,7 +174,8 @@ def test_of_many_losses_of_one_kind_the_first_are_printed_and_the_others_counted
 
 def test_what_was_counted_is_summed_up_when_the_outcome_is_decided(paper: Paper, reporter: JobReporter) -> None:
     for number in range(7):
-        reporter.log(lose_host("gone", f"h{number}"), None)
+        host = f"h{number}"
+        reporter.log(Log(f"host {host} was lost: gone", Level.WARNING, host))
     reporter.decide()
     assert paper.notices[5:] == ["this has happened 2 times more, the last time: host h6 was lost: gone."]
 
@@ -215,83 +194,59 @@ def test_hosts_that_the_reset_limit_leaves_as_they_are_are_reported_once(paper: 
     ]
 
 
-FIRST = blame_worker(ONE, 0, 3)
-STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
-HOST_LOST = blame_host("b", "its agent ended")
-LOST_FIRST = "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."
-MAY_GO_ON = "Exit code 75: the job may continue when you start it again."
-TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there")
-
-
 @pytest.mark.parametrize(
-    ("losses", "outcome", "notes"),
+    ("effect", "details"),
     [
-        ([lose_host("gone.")], TOO_FEW, ("Lost before: host b was lost: gone.", MAY_GO_ON)),
-        ([GIVEN_UP], TOO_FEW, (f"Lost before: {GIVEN_UP.sentence}.", MAY_GO_ON)),
-        ([lose(TWO, 1, -9), lose(ONE, 0, 3)], STATE_LOST, (LOST_FIRST,)),
-        ([], fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
-        ([lose(TWO, 1, -9), lose_host("its agent ended")], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
+        (Launch(WORKER, Assignment(0, 1, 0, 1, 0, 1), "placed"), ["launch b:0: placed"]),
+        (Terminate(WORKER, 5.0, "it is late"), ["terminate b:0: it is late"]),
+        (Dismiss("b", "host b is no longer listed"), ["the agent on b is released: host b is no longer listed"]),
+        (Dismiss("b", "host b was lost: gone", is_lost=True), []),
+        (Finish(succeed()), []),
     ],
-    ids=["too few", "given up", "state lost", "fails again", "host lost"],
+    ids=["launch", "terminate", "dismiss", "dismiss as lost", "finish"],
 )
-def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
-    paper: Paper, reporter: JobReporter, losses: list[Log], outcome: Outcome, notes: tuple[str]
+def test_the_orders_of_the_core_are_details(
+    paper: Paper, reporter: JobReporter, effect: Effect, details: list[str]
 ) -> None:
-    for loss in losses:
-        reporter.log(loss, outcome)
-    reporter.explain(outcome, 2, STATE)
-    last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
-    assert paper.pages == [Page(reason=outcome.reason, last_lines=last_lines, notes=notes)]
-    assert f"{outcome.reason}." not in paper.notices
+    if (log := describe(effect)) is not None:
+        reporter.log(log)
+    assert (paper.notices, paper.details) == ([], details)
+
+
+def test_a_stop_notice_is_printed(paper: Paper, reporter: JobReporter) -> None:
+    log = describe(Notify("b", "host b got a stop notice"))
+    assert log is not None
+    reporter.log(log)
+    assert paper.notices == ["host b got a stop notice."]
+
+
+def test_the_page_of_a_recovery_has_its_reason_and_notes(paper: Paper, reporter: JobReporter) -> None:
+    outcome = fail_again("the shapes differ", blame_worker(WORKER, 1, 3))
+    reporter.explain(Finish(outcome, Explanation.RECOVERY_PAGE, outcome.reason, (0, 2), ("Lost before: b.",)))
+    last_lines = ("last words of b:0",)
+    page = Page("the shapes differ", last_lines=last_lines, ended_ranks=(0, 2), notes=("Lost before: b.",))
+    assert (paper.pages, paper.notices) == ([page], [])
 
 
 def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(paper: Paper) -> None:
     times = iter([1.0, 10.0, 12.5, 12.5])
-    reporter = make_reporter(paper, clock=times.__next__)
+    reporter = make_reporter(paper, times.__next__)
     reporter.start()
     reporter.decide()
-    reporter.explain(blame_worker(TWO, 1, 3), 2, STATE)
+    reporter.explain(Finish(blame_worker(WORKER, 1, 3), Explanation.WORKER_PAGE, stopped=(0,), notes=("Rank 2.",)))
     (page,) = paper.pages
-    assert (page.rank, page.host, page.returncode, page.seconds) == (1, "b", 3, 2.5)
-    assert page.last_lines == ("last words of b:0",)
-
-
-def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, reporter: JobReporter) -> None:
-    state = run_story(reporter, "min=1 max=2 failures=any", "hosts a:1 b:1", "join all", "exit a:0 0", "exit b:0 -9")
-    assert state.outcome is not None
-    reporter.explain(state.outcome, 2, state)
-    note = "Rank 0 ended with 0, but the job could not continue without rank 1, and ends with its failure."
-    assert paper.pages[0].notes == (note,)
-
-
-@pytest.mark.parametrize(("story", "ranks"), [(("join all",), (0,)), ((), (0, 1))], ids=["a newcomer", "all"])
-def test_the_page_names_the_ended_members(
-    paper: Paper, reporter: JobReporter, story: tuple[str, ...], ranks: tuple[int, ...]
-) -> None:
-    begun = "policy min=1 max=2 failures=any", "hosts a:1" if story else "hosts a:1 b:1", *story, "hosts a:1 b:1"
-    state = play(*begun, *("declare a:0" for _ in story))
-    for record in state.alive():
-        reporter.note_end_ordered(record.worker, state)
-    reporter.explain(blame_worker(TWO, 1, 3), 2, state)
-    assert paper.pages[0].ended_ranks == ranks
-
-
-NOT_FOUND = "the command 'train' was not found"
-NOT_STARTED = blame_worker(TWO, 1, 127, NOT_FOUND, cannot_start=True)
+    assert (page.rank, page.host, page.slot, page.returncode, page.seconds) == (1, "b", 0, 3, 2.5)
+    assert (page.last_lines, page.ended_ranks, page.notes) == (("last words of b:0",), (0,), ("Rank 2.",))
 
 
 @pytest.mark.parametrize(
-    ("outcome", "hosts", "notices"),
+    ("finish", "notices"),
     [
-        (blame_host("b", "gone"), 2, ["host b was lost: gone."]),
-        (NOT_STARTED, 2, [f"on the host 'b', {NOT_FOUND}."]),
-        (NOT_STARTED, 1, [f"{NOT_FOUND}."]),
-        (succeed(), 2, []),
+        (Finish(succeed()), []),
+        (Finish(Outcome(124, Cause.START_TIMED_OUT, "late."), Explanation.SENTENCE, "it is late"), ["it is late."]),
     ],
-    ids=["host lost", "not started on one of several", "not started", "ended well"],
+    ids=["nothing", "a sentence"],
 )
-def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
-    reporter = make_reporter(paper, STATIC)
-    state = run_story(reporter, "size=2", "hosts a:1 b:1", "join all", "join all after=1", "exit b:0 3")
-    reporter.explain(outcome, hosts, state)
+def test_other_ends_have_no_page(paper: Paper, reporter: JobReporter, finish: Finish, notices: list[str]) -> None:
+    reporter.explain(finish)
     assert (paper.notices, paper.pages) == (notices, [])

@@ -5,13 +5,12 @@ import pytest
 from hvdrun import __version__
 from hvdrun.console.page import (
     Page,
-    describe_ranks,
     describe_seconds,
     render_annotation,
     render_page,
     strip_controls,
 )
-from rendezvous.core.outcome import describe_returncode
+from rendezvous.core.outcome import describe_ranks, describe_returncode
 
 
 def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:

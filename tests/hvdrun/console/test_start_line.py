@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 
 from hvdrun.console import start_line
-from hvdrun.console.start_line import StartLine, StartProgress, StatusLine, measure_start
+from hvdrun.console.start_line import StartLine, StatusLine, describe_start
 from hvdrun.console.writer import Writer
 from rendezvous.core import membership
 from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.state import State
+from rendezvous.core.state import StartProgress, State
 from tests.house.sources import ROOT
 from tests.hvdrun.console.screens import Screen
 from tests.waiting import LIMIT_SECONDS, in_loop, wait_until
@@ -74,8 +74,8 @@ def live(*events: Event) -> State:
 
 
 def test_it_says_how_many_of_how_many_and_for_how_long() -> None:
-    assert HALFWAY.describe(2.44) == "hosts connected 1/2, workers joined 3/8, 2.4 s"
-    assert HALFWAY.describe(65) == "hosts connected 1/2, workers joined 3/8, 1 min 5 s"
+    assert describe_start(HALFWAY, 2.44) == "hosts connected 1/2, workers joined 3/8, 2.4 s"
+    assert describe_start(HALFWAY, 65) == "hosts connected 1/2, workers joined 3/8, 1 min 5 s"
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_it_says_how_many_of_how_many_and_for_how_long() -> None:
     ids=["placed", "one host", "one worker", "all have joined", "a plain program has ended", "stopped"],
 )
 def test_progress_is_read_from_the_state(events: tuple[Event, ...], progress: StartProgress | None) -> None:
-    assert measure_start(live(*PLACED, *events)) == progress
+    assert live(*PLACED, *events).start_progress == progress
 
 
 def test_a_start_that_begins_again_after_the_first_is_not_followed() -> None:
     state = live(*PLACED, Joined(A, 0), Joined(B, 0))
-    assert measure_start(replace(state, phase=Phase.FORMING)) is None
+    assert replace(state, phase=Phase.FORMING).start_progress is None
 
 
 @in_loop
@@ -182,13 +182,11 @@ async def test_while_the_job_waits_for_hosts_it_is_shown_without_a_limit() -> No
 def test_a_job_that_waits_for_slots_says_how_many_there_are(policy: Policy) -> None:
     state = membership.begin(policy)
     state, _ = membership.step(state, HostsChanged((Host("a", 1), Host("b", 2))))
-    progress = measure_start(state)
-    assert progress is not None
-    assert progress.describe(2.0) == "waiting for hosts: 3 of 4 slots, 2.0 s"
+    assert state.start_progress is not None
+    assert describe_start(state.start_progress, 2.0) == "waiting for hosts: 3 of 4 slots, 2.0 s"
     state, _ = membership.step(state, HostsChanged((Host("a", 1), Host("b", 3))))
-    progress = measure_start(state)
-    assert progress is not None
-    assert progress.describe(2.0) == "hosts connected 0/2, workers joined 0/4, 2.0 s"
+    assert state.start_progress is not None
+    assert describe_start(state.start_progress, 2.0) == "hosts connected 0/2, workers joined 0/4, 2.0 s"
 
 
 def test_each_drawing_replaces_the_one_before(terminal: Screen) -> None:

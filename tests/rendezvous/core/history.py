@@ -74,7 +74,7 @@ class Chance:
 
     def _choose(self) -> Event:
         state, chance = self.witness.state, self.random
-        if not state.placement or chance.random() < 0.01:
+        if not state.workers or chance.random() < 0.01:
             return HostsChanged(tuple(Host(f"h{n}", chance.randint(1, 4)) for n in range(chance.randint(1, 5))))
         if chance.random() < 0.05:
             return self._choose_unlikely()

@@ -155,5 +155,5 @@ def check_counts(state: State) -> None:
     assert sorted(used) == sorted(slot for slot in state.workers if slot.host in state.hosts)
     assert tuple(state.hosts) == tuple(state.last_heard)
     if not state.policy.is_elastic:
-        assert tuple(used) == state.placement
+        assert tuple(used) == tuple(state.workers)
         assert not used or state.policy.min_size <= len(used) <= state.policy.max_size

@@ -51,7 +51,7 @@ def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
         case Terminate(worker, grace_seconds, reason, number):
             first = "" if number == SIGTERM else f" signal={number}"
             return "terminate", str(worker), f" grace={grace_seconds:g}{first}  ({reason})"
-        case Log(sentence, level, _, _):
+        case Log(sentence, level, _):
             return f"log {level}  ({sentence})", "", ""
         case _:
             return show_effect(effect), "", ""
@@ -81,8 +81,10 @@ def show_effect(
             return f"dismiss {host}{' as lost' if is_lost else ''}  ({reason})"
         case Notify(host, reason):
             return f"notify {host or 'all'}  ({reason})"
-        case Finish(outcome):
-            return f"finish {show_outcome(outcome)}"
+        case Finish(outcome, explanation, sentence, stopped, notes):
+            said = [explanation, *([sentence] if sentence not in {"", outcome.reason} else []), *notes]
+            said += [f"stopped {','.join(map(str, stopped))}"] if stopped else []
+            return f"finish {show_outcome(outcome)}; {'; '.join(said)}"
         case _:
             assert_never(effect)
 

@@ -69,7 +69,7 @@ class Job(RuleBasedStateMachine):
     @property
     def is_placed(self) -> bool:
         """The hosts are known."""
-        return bool(self.witness.state.placement)
+        return bool(self.witness.state.workers)
 
     @rule(hosts=hosts)
     def hosts_change(self, hosts: tuple[Host, ...]) -> None:
@@ -170,7 +170,7 @@ class Job(RuleBasedStateMachine):
     def the_clock_alone_leads_to_the_end(self) -> None:
         """From every state in which hosts are known."""
         state = self.witness.state
-        if not state.placement or state.phase is Phase.FINISHED:
+        if not state.workers or state.phase is Phase.FINISHED:
             return
         self.witness.fork().end()
 

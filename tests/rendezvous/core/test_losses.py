@@ -42,3 +42,18 @@ def test_before_the_first_generation_no_more_may_fail_than_closes_every_slot() -
     state = play(*story, "exit a:0#3 3")
     assert state.outcome is not None
     assert (state.outcome.cause, state.outcome.exit_code) == (Cause.WORKER_FAILED, 3)
+
+
+PAIR = ("policy min=1 max=2 failures=any", "tick 0", "hosts a:1 b:1", "join all")
+
+
+def test_a_host_that_is_lost_just_after_its_workers_is_closed_though_this_is_no_failure() -> None:
+    state = play(*PAIR, "exit b:0 -9", "lost b gone")
+    assert (list(state.blacklist.hosts), state.failures) == (["b"], 1)  # the failure is the worker's
+
+
+@pytest.mark.parametrize("goes", ["hosts a:1", "notice b"])
+def test_a_host_that_the_job_leaves_may_be_lost(goes: str) -> None:
+    leaving = (*PAIR, "declare all", goes, "tick 1", "join a:0 b:0 after=1 resize state")
+    state = play(*leaving, "lost b gone")
+    assert (list(state.hosts), dict(state.blacklist.hosts), state.failures, state.losses) == (["a"], {}, 0, ())

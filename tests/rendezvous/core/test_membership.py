@@ -114,7 +114,7 @@ def test_the_states_of_this_table_have_the_phases_they_are_named_after(before: s
 
 def test_a_job_begins_without_hosts_or_outcome() -> None:
     state = membership.begin(Policy.static(2))
-    assert (state.phase, state.placement, state.outcome, state.generation) == (Phase.FORMING, (), None, None)
+    assert (state.phase, tuple(state.workers), state.outcome, state.generation) == (Phase.FORMING, (), None, None)
 
 
 def test_errors_of_the_core_have_one_base() -> None:

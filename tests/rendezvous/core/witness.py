@@ -157,7 +157,7 @@ class Witness:
         assert assignment.rank < assignment.size
         assert assignment.local_rank < assignment.local_size
         if not self.policy.is_elastic:
-            assert assignment == number_members(self.state.placement)[assignment.rank]
+            assert assignment == number_members(tuple(self.state.workers))[assignment.rank]
         elif worker not in self._launched:
             assert self.state.stops_at is None, "nobody is launched after a stop notice for the job"
             host = next(host for host in self.state.offered if host.name == worker.slot.host)
