@@ -1,14 +1,10 @@
-"""Records an event in the state. What follows from it is up to `rules.py`.
-
-Whether the job survives a failure is decided here, by `losses.py`: if it does not, its outcome is recorded.
-"""
+"""Records an event in the state, losses with the help of `losses.py`. What follows from it is up to `rules.py`."""
 
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.losses import (
     count_failure,
-    count_slot_failure,
     log_loss,
     lose_host,
     record_loss,
@@ -37,7 +33,15 @@ from rendezvous.core.messages import (
     Terminate,
 )
 from rendezvous.core.model import Worker
-from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
+from rendezvous.core.outcome import (
+    Outcome,
+    blame_worker,
+    describe_loss,
+    end_as_noticed,
+    give_up,
+    overrun_notice,
+    stop,
+)
 from rendezvous.core.reports import JoinReason
 from rendezvous.core.scheduling import find_newcomers, reconcile, refuse, retire, stop_workers
 from rendezvous.core.state import Offer, State
@@ -176,24 +180,22 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
     if is_noticed:
         return _record_notice_of(state, former.worker.slot.host)
     state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
-    rank, is_final = state.rank_of(event.worker), event.cannot_start
+    rank, is_final = former.assignment.rank, event.cannot_start
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
-    state, logs = _log_failure(state, event, rank)
+    state, logs = _log_failure(state, event, outcome)
     if survives(state) and former.worker.slot.host not in state.drained:
-        most = state.policy.recovery.failures_per_slot
-        slot = former.worker.slot
-        state = count_slot_failure(state, slot, most) if is_final else count_failure(state, former)
+        state = count_failure(state, former, is_final=is_final)
     return record_loss(state, [former], outcome), logs
 
 
-def _log_failure(state: State, event: Exited, rank: int) -> tuple[State, Effects]:
+def _log_failure(state: State, event: Exited, outcome: Outcome) -> tuple[State, Effects]:
     """Log a failure; a command that cannot be started is logged once, since the workers share it."""
     if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
         return state, ()
-    sentence = describe_loss(event.worker, rank, event.returncode, event.error)
+    sentence = describe_loss(event.worker, state.rank_of(event.worker), event.returncode, event.error)
     if event.cannot_start and event.error is not None:
         state = replace(state, start_errors=state.start_errors | {event.error})
-    state, log = log_loss(state, sentence, worker=event.worker)
+    state, log = log_loss(state, replace(outcome, reason=sentence))
     return state, (log,)
 
 

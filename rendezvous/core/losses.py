@@ -16,7 +16,6 @@ from rendezvous.core.messages import Dismiss, Effect, Effects, Level, Log, Termi
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,
-    Loss,
     Outcome,
     blame_host,
     fail_to_join,
@@ -73,10 +72,7 @@ def unheard_hosts(state: State) -> tuple[str, ...]:
 
 
 def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
-    """A host is lost with its workers, and closed, unless it was not offered any more.
-
-    It is no failure if they had ended, or were leaving a host that was not offered any more.
-    """
+    """A host is lost. This is no failure if its workers had ended, or were leaving a host that is no longer offered."""
     if host not in state.hosts:
         return state, ()
     is_offered, former = host in state.slots, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
@@ -94,17 +90,14 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):
         return state, (Dismiss(host, outcome.reason),)
-    state, log = log_loss(state, outcome.reason, host=host)
+    state, log = log_loss(state, outcome)
     return state, (log, Dismiss(host, outcome.reason, is_lost=True))
 
 
-def log_loss(
-    state: State, sentence: str, *, worker: Worker | None = None, host: str | None = None
-) -> tuple[State, Log]:
-    """Log the loss of a worker or a host, and keep it for the page about a job that cannot recover."""
-    sentence = sentence.rstrip(".")
-    losses = (*state.losses, Loss(sentence, worker, host))[-KEPT_LOSSES:]
-    return replace(state, losses=losses), Log(sentence, Level.WARNING, host)
+def log_loss(state: State, loss: Outcome) -> tuple[State, Log]:
+    """Log a loss, and keep it for the page about a job that cannot recover."""
+    log = Log(loss.reason.rstrip("."), Level.WARNING, loss.host)
+    return replace(state, losses=(*state.losses, loss)[-KEPT_LOSSES:]), log
 
 
 def evict(
@@ -116,12 +109,12 @@ def evict(
 
 
 def give_up_workers(
-    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome], *, weight: int = 1
+    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome], *, is_final: bool = False
 ) -> tuple[State, Effects, Outcome | None]:
     """Kill workers that are alive. Also returns the outcome of a job that does not survive it; None without workers.
 
     explain: makes the outcome of a worker and its rank.
-    weight: as how many failures of its slot each counts; 1: as if it had failed itself.
+    is_final: their slots are closed.
     """
     effects: list[Effect] = []
     first: Outcome | None = None
@@ -130,8 +123,8 @@ def give_up_workers(
         first = first or outcome
         leaving = replace(each, state=WorkerState.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
         state = replace(state.with_records([leaving]), failures=state.failures + 1)
-        state = count_failure(state, each) if weight == 1 else count_slot_failure(state, each.worker.slot, weight)
-        state, log = log_loss(state, outcome.reason, worker=each.worker)
+        state = count_failure(state, each, is_final=is_final)
+        state, log = log_loss(state, outcome)
         effects += [log, Terminate(each.worker, 0.0, outcome.reason)]
     return state, tuple(effects), first
 
@@ -144,21 +137,22 @@ def settle_suspicions(state: State, *, has_committed: bool) -> State:
         members = (each for each in state.survivors() if not each.has_committed)
         return state.with_records([replace(each, has_committed=True) for each in members])
     for slot in suspects:
-        state = count_slot_failure(state, slot)
+        state = _count_slot_failure(state, slot)
     return state
 
 
-def count_failure(state: State, former: WorkerRecord) -> State:
-    """Count a worker's failure against its slot, unless the worker had committed steps."""
+def count_failure(state: State, former: WorkerRecord, *, is_final: bool = False) -> State:
+    """Count a worker's failure against its slot, unless the worker had committed steps; a final one closes the slot."""
+    if is_final:
+        return _count_slot_failure(state, former.worker.slot, state.policy.recovery.failures_per_slot)
     if former.has_committed:
         return state
     if state.number and state.is_member(former):
         return replace(state, blacklist=state.blacklist.suspect_slot(former.worker.slot))
-    return count_slot_failure(state, former.worker.slot)
+    return _count_slot_failure(state, former.worker.slot)
 
 
-def count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
-    """Count failures of a slot, which may close it."""
+def _count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
     blacklist = state.blacklist.count_failure(
         slot, state.find_offered(slot.host), state.clock, state.policy.recovery, weight
     )
@@ -247,11 +241,22 @@ def limit_start(state: State) -> tuple[State, Effects]:
         return state, ()  # those that have joined start without the others
     if state.policy.is_elastic and not start_is_overdue(state, state.waiting_since):
         return state, ()
-    reason = _explain_overdue_start(state)
-    if reason is None:
+    limit_seconds, unheard = state.policy.start_timeout_seconds, unheard_hosts(state)
+    limit = f"{limit_seconds:g} s (--start-timeout)"
+    if unheard and state.clock - state.on(unheard[0])[0].since > limit_seconds:
+        outcome = time_out(f"no agent reported from {', '.join(unheard)} within {limit}")
+        return replace(state, outcome=outcome), ()
+    if not start_is_overdue(state, state.waiting_since):
         return state, ()
-    stuck = () if unheard_hosts(state) else find_missing(state)  # else the missing host explains the others
-    return replace(state, outcome=time_out(reason), stuck=stuck), ()
+    late = state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER)
+    missing = ", rank ".join(f"{each.assignment.rank} ({each.worker})" for each in late)
+    stacks = "its Python stack is" if len(late) == 1 else "their Python stacks are"
+    outcome = time_out(
+        f"{state.waiting} of {state.waiting + len(late)} workers called hvd.init(), but within {limit} "
+        f"rank {missing} did not; {stacks} shown above"
+    )
+    stuck = () if unheard else tuple(each.worker for each in late)  # else the missing host explains the others
+    return replace(state, outcome=outcome, stuck=stuck), ()
 
 
 def waits_for_init(state: State) -> bool:
@@ -265,29 +270,6 @@ def waits_for_init(state: State) -> bool:
 def start_is_overdue(state: State, since: float | None) -> bool:
     """The start timeout has passed since then."""
     return since is not None and state.now - since > state.policy.start_timeout_seconds
-
-
-def find_missing(state: State) -> tuple[Worker, ...]:
-    """The workers that have not joined, while others wait in `init()`."""
-    if state.waiting_since is None:
-        return ()
-    return tuple(record.worker for record in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER))
-
-
-def _explain_overdue_start(state: State) -> str | None:
-    """One sentence with what is missing, if the start timeout has passed; None if it has not."""
-    limit_seconds = state.policy.start_timeout_seconds
-    limit = f"{limit_seconds:g} s"
-    if (silent := unheard_hosts(state)) and state.clock - state.on(silent[0])[0].since > limit_seconds:
-        return f"no agent reported from {', '.join(silent)} within {limit} (--start-timeout)"
-    if start_is_overdue(state, state.waiting_since):
-        missing = [f"{state.rank_of(worker)} ({worker})" for worker in find_missing(state)]
-        stacks = "its Python stack is" if len(missing) == 1 else "their Python stacks are"
-        return (
-            f"{state.waiting} of {state.waiting + len(missing)} workers called hvd.init(), but within {limit} "
-            f"(--start-timeout) rank {', rank '.join(missing)} did not; {stacks} shown above"
-        )
-    return None
 
 
 def limit_shortage(state: State) -> tuple[State, Effects]:

@@ -10,40 +10,7 @@ that changes something, and starts over, until none does. So what follows from a
 has led to it. The time limits (LIMITS) are checked when the clock ticks. Once the outcome is decided, END_RULES replace
 RULES.
 
-The phases of a job:
-
-    forming   -> running    all workers have joined
-              -> reforming  a member is lost, or cannot continue
-              -> draining   the outcome is decided
-    running   -> forming    a member joins again: after `shutdown()`, or at a resize
-              -> reforming  a member is lost, or cannot continue
-              -> draining   the outcome is decided
-    reforming -> running    all survivors have reported, and there is a verdict
-              -> draining   the outcome is decided
-    draining  -> finished   all workers have ended, or have had time for it
-
-The states of the worker in a slot:
-
-    intended -> waiting   it joins before the first generation
-             -> ready     it joins while a generation trains
-             -> refused   a member has exited with 0, so that no generation follows
-             -> leaving   it is late, or its slot is no longer offered
-             -> ended     its process ends, or its host is lost
-    waiting  -> member    its generation is published
-             -> refused   a member has exited with 0, so that no generation follows
-             -> leaving   it is late, or its slot is no longer offered
-             -> ended     its process ends, or its host is lost
-    ready    -> member    it is added to the next generation
-             -> leaving   it is late, or its slot is no longer offered
-             -> ended     its process ends, or its host is lost
-    member   -> waiting   it joins again
-             -> refused   a member has exited with 0, so that no generation follows
-             -> leaving   it is late, or its slot is no longer offered
-             -> ended     its process ends, or its host is lost
-    refused  -> leaving   it is late, or its slot is no longer offered
-             -> ended     its process ends, or its host is lost
-    leaving  -> ended     its process ends, or its host is lost
-    ended    -> intended  the next worker is started in its slot
+The phases of a job and the states of a worker are tables in lifecycle.py, drawn in docs/contributing/architecture.md.
 
 - Forming: the workers are started; those that call `init()` wait until all have. Workers that run a plain program never
   join: their job stays in this phase until it ends.

@@ -64,19 +64,6 @@ class Outcome:
         return SIGINT if self.is_interrupt else SIGTERM
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A worker or a host was lost: one sentence without a full stop, and which one it is."""
-
-    sentence: str
-    worker: Worker | None = None
-    host: str | None = None
-
-    def explains(self, outcome: Outcome) -> bool:
-        """It is the loss that has decided this outcome, whose reason says so."""
-        return (self.worker, self.host) == (outcome.worker, outcome.host)
-
-
 def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
     """The outcome of a job whose workers have all ended.
 

@@ -164,7 +164,8 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
         return Finish(outcome, Explanation.WORKER_PAGE, stopped=state.stopped, notes=notes)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if is_elastic and (may_continue or outcome.cause in _REPEATED):
-        notes = tuple(f"Lost before: {loss.sentence}." for loss in state.losses if not loss.explains(outcome))
+        before = [each for each in state.losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
+        notes = tuple(f"Lost before: {each.reason.rstrip('.')}." for each in before)
         if may_continue:
             notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
         return Finish(outcome, Explanation.RECOVERY_PAGE, reason, state.stopped, notes)
@@ -264,9 +265,8 @@ def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: s
             record.report and record.report.reason is JoinReason.RESTORE and record.report.error for record in survivors
         )
         return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
-    weight = state.policy.recovery.failures_per_slot
     state, effects, outcome = give_up_workers(
-        state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), weight=weight
+        state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), is_final=True
     )
     return (state if state.policy.allows(state.failures) else replace(state, outcome=outcome)), effects
 

@@ -8,7 +8,7 @@ from typing import Self
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Loss, Outcome
+from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
@@ -68,7 +68,7 @@ class State:
     gathering_since: since when there is a resize to offer; on the job's clock.
     interruption: why the newest generation cannot continue, in one sentence without a full stop; None while it can.
     start_errors: the errors of commands that cannot be started, as far as they were logged.
-    losses: the last ones, for the page about a job that cannot recover.
+    losses: the last ones, each with the sentence that was logged, for the page about a job that cannot recover.
     stuck: workers that had not joined when the start timeout ended the job.
     stopped: the ranks of the members that were running when the outcome was decided.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
@@ -106,7 +106,7 @@ class State:
     resets: int = 0
     interruption: str | None = None
     start_errors: frozenset[str] = frozenset()
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[Outcome, ...] = ()
     stuck: tuple[Worker, ...] = ()
     stopped: tuple[int, ...] = ()
     settled_until: float = 0.0

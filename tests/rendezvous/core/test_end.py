@@ -7,11 +7,11 @@ import pytest
 from rendezvous.core.messages import Explanation
 from rendezvous.core.outcome import (
     Cause,
-    Loss,
     Outcome,
     blame_host,
     blame_worker,
     fail_again,
+    fail_to_report,
     lose_state,
     stop,
     succeed,
@@ -24,10 +24,8 @@ ONE, TWO = parse_worker("a:0"), parse_worker("b:0")
 ELASTIC = play("policy min=1 max=2 failures=any", "hosts a:1 b:1", "join all")
 STATIC = play("policy size=2", "hosts a:1 b:1", "join all")
 
-GIVEN_UP = Loss("rank 1 (b:0) did not join the others again within 60 s", TWO)
-KILLED, FAILED = Loss("rank 1 (b:0) was lost: killed", TWO), Loss("rank 0 (a:0) was lost: exit code 3", ONE)
-GONE = Loss("host b was lost: gone", host="b")
-FIRST = blame_worker(ONE, 0, 3)
+GIVEN_UP = fail_to_report(TWO, 1, 60)
+KILLED, GONE, FIRST = blame_worker(TWO, 1, -9), blame_host("b", "gone."), blame_worker(ONE, 0, 3)
 TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there")
 MAY_CONTINUE = "Exit code 75: the job may continue when you start it again."
 
@@ -36,15 +34,15 @@ MAY_CONTINUE = "Exit code 75: the job may continue when you start it again."
     ("losses", "outcome", "notes"),
     [
         ((GONE,), TOO_FEW, ("Lost before: host b was lost: gone.", MAY_CONTINUE)),
-        ((GIVEN_UP,), TOO_FEW, (f"Lost before: {GIVEN_UP.sentence}.", MAY_CONTINUE)),
-        ((KILLED, FAILED), lose_state("nobody is left", FIRST), (f"Lost before: {KILLED.sentence}.",)),
+        ((GIVEN_UP,), TOO_FEW, (f"Lost before: {GIVEN_UP.reason}.", MAY_CONTINUE)),
+        ((KILLED, FIRST), lose_state("nobody is left", FIRST), (f"Lost before: {KILLED.reason}.",)),
         ((), fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
-        ((KILLED, GONE), blame_host("b", "gone"), (f"Lost before: {KILLED.sentence}.", MAY_CONTINUE)),
+        ((KILLED, GONE), blame_host("b", "gone"), (f"Lost before: {KILLED.reason}.", MAY_CONTINUE)),
     ],
     ids=["too few", "given up", "state lost", "fails again", "host lost"],
 )
 def test_the_page_of_a_job_that_cannot_continue_names_what_was_lost_once(
-    losses: tuple[Loss, ...], outcome: Outcome, notes: tuple[str, ...]
+    losses: tuple[Outcome, ...], outcome: Outcome, notes: tuple[str, ...]
 ) -> None:
     end = explain_end(replace(ELASTIC, losses=losses), outcome)
     assert (end.explanation, end.sentence, end.notes) == (Explanation.RECOVERY_PAGE, outcome.reason, notes)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.core import membership
-from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerState, draw
+from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.messages import (
     CoreError,
     Event,
@@ -190,11 +190,6 @@ def test_a_late_exit_costs_no_more_than_an_early_one() -> None:
 
     small, large = (count_work(Policy.static(8 * hosts), refused(hosts)) for hosts in (8, 64))
     assert large < 1.5 * (64 / 8) * small
-
-
-def test_the_diagrams_in_the_docstring_are_those_of_the_tables() -> None:
-    for diagram in (draw(PHASES), draw(WORKER_STATES)):
-        assert f"\n\n{diagram}\n\n" in (membership.__doc__ or "")
 
 
 def test_a_rule_cannot_leave_the_table() -> None:
