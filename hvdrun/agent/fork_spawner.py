@@ -86,7 +86,7 @@ class ForkSpawner:
             executable=self._executable,
             arguments=(self._interpreter, "-m", module, *arguments),
             directory="/",
-            environment={os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+            environment=_decode(environment),
             threads=1,
         )
         try:
@@ -117,8 +117,7 @@ class ForkSpawner:
             return "--no-prefork"
         if command is None:
             return "not a plain Python command"
-        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in begin.environment.items()}
-        if (variable := python_command.find_thread_variable(environment)) is not None:
+        if (variable := python_command.find_thread_variable(_decode(begin.environment))) is not None:
             return f"{variable} is set"
         source = _read_source(begin.directory, command)
         if source is not None and (variable := python_command.find_early_variable(source)) is not None:
@@ -139,7 +138,7 @@ class ForkSpawner:
 
     async def _fork(self, forkserver: Forkserver, launch: Launch) -> Spawned:
         begin = self._begin
-        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in self._environment.of(launch).items()}
+        environment = _decode(self._environment.of(launch))
         request = ForkRequest(
             number=forkserver.next_number(),
             executable=self._executable,
@@ -166,6 +165,10 @@ class ForkSpawner:
             self._forkserver = None
             self._objection = reason
             await forkserver.close()
+
+
+def _decode(environment: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
 
 
 def _read_source(directory: str, command: PythonCommand) -> bytes | None:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
-_MODULE_FLAG = "-m"
-_MODULE_WORDS = 3  # python -m module
 
 # Variables that a library reads when it is loaded: a forked script would set them too late.
 _EARLY_PREFIXES = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "LD_", "TORCH_", "PYTORCH_", "ATEN_")
@@ -27,21 +25,21 @@ class PythonCommand:
     module: str | None
 
 
-def parse(command: tuple[str, ...]) -> PythonCommand | None:
-    """Parse a plain Python command; None for any other command."""
-    if len(command) < 2 or not _INTERPRETER.fullmatch(command[0].rpartition("/")[2]):  # noqa: PLR2004 - program and script
-        return None
-    if command[1] == _MODULE_FLAG:
-        has_module = len(command) >= _MODULE_WORDS and not command[2].startswith("-")
-        return PythonCommand(command[0], script=None, module=command[2]) if has_module else None
-    if command[1].startswith("-") or not command[1]:
-        return None
-    return PythonCommand(command[0], script=command[1], module=None)
-
-
 def find_interpreter(command: tuple[str, ...]) -> str | None:
     """The Python that the command starts; None when it starts another program."""
     return command[0] if _INTERPRETER.fullmatch(command[0].rpartition("/")[2]) else None
+
+
+def parse(command: tuple[str, ...]) -> PythonCommand | None:
+    """Parse a plain Python command; None for any other command."""
+    interpreter = find_interpreter(command)
+    match command[1:]:
+        case ("-m", module, *_) if interpreter is not None and not module.startswith("-"):
+            return PythonCommand(interpreter, script=None, module=module)
+        case (script, *_) if interpreter is not None and script and not script.startswith("-"):
+            return PythonCommand(interpreter, script=script, module=None)
+        case _:
+            return None
 
 
 def list_sources(command: PythonCommand) -> tuple[str, ...]:
