@@ -1642,10 +1642,7 @@ class Addresses(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ADDRESSES_FIELD_NUMBER: _builtins.int
-    CORES_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
-    cores: _builtins.int
-    """that the agent, and so its workers, may use"""
     token: _builtins.bytes
     """of the connectivity check that this answers"""
     @_builtins.property
@@ -1654,12 +1651,11 @@ class Addresses(_message.Message):
         self,
         *,
         addresses: _abc.Iterable[Global___Listening] | None = ...,
-        cores: _builtins.int = ...,
         token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cores", b"cores", "token", b"token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,15 +23,11 @@ class ProbeResponder:
     Args:
         tell: sends an answer.
         listen_seconds: how long to listen after the last question.
-        loopback: loopback addresses count as well; for tests.
     """
 
-    def __init__(
-        self, tell: Callable[[AgentMessage], None], *, listen_seconds: float = LISTEN_SECONDS, loopback: bool = False
-    ) -> None:
+    def __init__(self, tell: Callable[[AgentMessage], None], *, listen_seconds: float = LISTEN_SECONDS) -> None:
         self._tell = tell
         self._listen_seconds = listen_seconds
-        self._loopback = loopback
         self._participant: Participant | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,7 +57,7 @@ class ProbeResponder:
     def _join(self, question: ListAddresses) -> "Participant":
         from hvdrun.network.connectivity import Participant  # noqa: PLC0415 - a job on one host needs no check
 
-        self._participant = Participant(question.token, question.host, loopback=self._loopback)
+        self._participant = Participant(question.token, question.host)
         return self._participant
 
     async def _list_addresses(self, participant: "Participant") -> None:

@@ -61,7 +61,6 @@ class NetworkPlan:
     verbose: prints a sentence with -v.
     is_whole: no host comes later, and the job needs each host.
     coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
-    loopback: check loopback addresses too; for tests.
     """
 
     def __init__(
@@ -71,14 +70,12 @@ class NetworkPlan:
         *,
         is_whole: bool = False,
         coming: Callable[[], Collection[str]] = tuple,
-        loopback: bool = False,
     ) -> None:
         self._pool = pool
         self._server: Server
         self._verbose = verbose
         self._is_whole = is_whole
         self._coming = coming
-        self._loopback = loopback
         self._listeners: dict[str, Endpoint] = {}  # of the rendezvous, by address
         self._settled: dict[str, str] = {}  # by host in use, the address at which the others reach it
         self._is_inside = False  # all hosts are this machine, on the loopback interface
@@ -124,9 +121,7 @@ class NetworkPlan:
         while waiting:
             settled = dict(self._settled)
             try:
-                return await check_connectivity(
-                    [*settled, *waiting], self._pool.send, self._pool.hear, settled=settled, loopback=self._loopback
-                )
+                return await check_connectivity([*settled, *waiting], self._pool.send, self._pool.hear, settled=settled)
             except (ConnectivityTimeoutError, HostLostError, HostLostEarlyError) as error:
                 missing = error.hosts if isinstance(error, ConnectivityTimeoutError) else (error.host,)
                 have_left = any(host in settled and host not in self._settled for host in missing)

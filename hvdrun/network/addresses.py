@@ -31,7 +31,7 @@ def list_addresses(*, loopback: bool = False) -> tuple[InterfaceAddress, ...]:
     """All addresses of the interfaces that are up, in the kernel's order.
 
     Link-local addresses are left out, because a client needs the name of an interface for them. So are loopback
-    addresses, unless `loopback` is set.
+    addresses, unless `loopback` is set (for tests).
     """
     import psutil  # noqa: PLC0415 - a job on localhost need not wait for it
 

@@ -5,7 +5,6 @@ because the agents must reach the rendezvous.
 """
 
 import asyncio
-import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,17 +93,16 @@ def _list_neighbours(hosts: Sequence[str], index: int) -> list[str]:
 
 
 class Participant:
-    """The part of one machine in a check, under the name `host`; loopback addresses only in tests."""
+    """The part of one machine in a check, under the name `host`."""
 
-    def __init__(self, token: bytes, host: str, *, loopback: bool = False) -> None:
+    def __init__(self, token: bytes, host: str) -> None:
         self._token = token
-        self._loopback = loopback
         self._listener = Listener(token, host)
 
     async def list_addresses(self) -> Addresses:
         """Listen on all addresses, and return them; called once."""
-        listening = await self._listener.open(list_addresses(loopback=self._loopback))
-        return Addresses(listening, len(os.sched_getaffinity(0)), self._token)
+        listening = await self._listener.open(list_addresses())
+        return Addresses(listening, self._token)
 
     async def probe(self, targets: Sequence[ProbeTarget]) -> ProbeResults:
         """Return a proof for each target that this machine reaches."""
@@ -122,7 +120,6 @@ async def check_connectivity(
     *,
     settled: Mapping[str, str] | None = None,
     limit_seconds: float = ANSWER_SECONDS,
-    loopback: bool = False,
 ) -> Connectivity:
     """Find out which addresses of these hosts and of this machine the others reach.
 
@@ -133,7 +130,6 @@ async def check_connectivity(
         settled: by host that is in use already, the address that the others use. Only pairs with a new host are
             probed; a host in no such pair is not asked.
         limit_seconds: for an answer, in addition to the time for the probes.
-        loopback: check loopback addresses too; for tests.
 
     Raises:
         ConnectivityTimeoutError: some hosts did not answer in time; the error names all of them.
@@ -143,7 +139,7 @@ async def check_connectivity(
     concerned = {host for pair in pairs for host in pair}
     hosts = [host for host in hosts if host in concerned]
     token = secrets.token_bytes(_TOKEN_BYTES)
-    launcher = Participant(token, LAUNCHER, loopback=loopback)
+    launcher = Participant(token, LAUNCHER)
     try:
         for host in hosts:
             send(host, ListAddresses(token, host))

@@ -260,12 +260,10 @@ class Listening:
 class Addresses:
     """The addresses of a host, in answer to ListAddresses.
 
-    cores: how many the agent and its workers may use.
     token: of the connectivity check that this answers.
     """
 
     addresses: tuple[Listening, ...]
-    cores: int
     token: bytes = field(default=b"", repr=False)
 
 

@@ -140,7 +140,7 @@ class Machine(PlayedAgent):
             case ListAddresses(token):
                 self._token = token
                 listening = (Listening("eth7", Endpoint(address, 1), 24) for address in self._addresses)
-                self.told.put_nowait(Addresses(tuple(listening), 1, token))
+                self.told.put_nowait(Addresses(tuple(listening), token))
             case ProbePeers(targets):
                 proofs = (
                     Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,9 +19,16 @@ from rendezvous.wire.orders import (
     ProbeResults,
     ProbeTarget,
 )
+from tests.hvdrun.network.loopback import loopback_listed
 from tests.waiting import happen, in_loop
 
 TOKEN = b"t" * 32
+
+
+@pytest.fixture(autouse=True)
+def _on_loopback() -> Iterator[None]:
+    with loopback_listed():
+        yield
 
 
 async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
@@ -39,8 +47,8 @@ def listens(listening: Listening) -> bool:
 @in_loop
 async def test_hosts_in_use_probe_each_other() -> None:
     told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, loopback=True)
-    other = ProbeResponder(others.put_nowait, loopback=True)
+    responder = ProbeResponder(told.put_nowait)
+    other = ProbeResponder(others.put_nowait)
     responder.answer(ListAddresses(TOKEN, "a"))
     other.answer(ListAddresses(TOKEN, "b"))
     here, there = await find(told), await find(others)
@@ -57,7 +65,7 @@ async def test_hosts_in_use_probe_each_other() -> None:
 @in_loop
 async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
     told = asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, loopback=True)
+    responder = ProbeResponder(told.put_nowait)
     responder.answer(ListAddresses(TOKEN, "a"))
     first = await find(told)
     responder.answer(ListAddresses(b"u" * 32, "a"))
@@ -70,7 +78,7 @@ async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
 @in_loop
 async def test_a_check_without_further_questions_is_over() -> None:
     told = asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, listen_seconds=0.2, loopback=True)
+    responder = ProbeResponder(told.put_nowait, listen_seconds=0.2)
     responder.answer(ListAddresses(TOKEN, "a"))
     addresses = await find(told)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
@@ -83,7 +91,7 @@ async def test_a_check_without_further_questions_is_over() -> None:
 @in_loop
 async def test_a_closed_responder_sends_no_answer(question: ListAddresses | ProbePeers) -> None:
     said: list[AgentMessage] = []
-    responder = ProbeResponder(said.append, loopback=True)
+    responder = ProbeResponder(said.append)
     responder.answer(question)
     await responder.close()
     await asyncio.sleep(0)

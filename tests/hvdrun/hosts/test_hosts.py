@@ -341,7 +341,7 @@ async def test_an_agent_of_a_static_job_that_ends_before_the_rendezvous_is_there
 async def test_an_agent_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts_module, "HELLO_SECONDS", 0.05)
     spec = with_fields(make_static(), remote=Remote(frozenset({"localhost"}), ("true",), sys.executable))
-    silent = Machine(hello=Addresses((), 1))
+    silent = Machine(hello=Addresses(()))
     monkeypatch.setattr(Office, "_reach", lambda _, host, _spec: silent if host == "localhost" else Machine())
     with pytest.raises(LaunchError, match=r"^the agent on the host 'localhost' said nothing within 0\.05 s\.$"):
         async with opened(spec) as office:

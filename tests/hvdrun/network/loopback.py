@@ -1,6 +1,14 @@
 """The addresses of this machine on which the network between hosts is tested without any."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from hvdrun.network import connectivity
+from hvdrun.network.addresses import list_addresses
 
 
 def has_ipv6() -> bool:
@@ -13,3 +21,11 @@ def has_ipv6() -> bool:
 
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", *(("::1",) if has_ipv6() else ()))
+
+
+@contextmanager
+def loopback_listed() -> Iterator[None]:
+    """Participants of a check list loopback addresses as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connectivity, "list_addresses", partial(list_addresses, loopback=True))
+        yield

@@ -70,7 +70,7 @@ def read(text: str) -> Listening:
 
 
 def make_findings(*entries: str, source: str, own: str = "eth0 10.0.0.250 0") -> Connectivity:
-    found = {"a": Addresses(tuple(map(read, entries)), 4), LAUNCHER: Addresses((read(own),), 4)}
+    found = {"a": Addresses(tuple(map(read, entries))), LAUNCHER: Addresses((read(own),))}
     proof = Proof(LAUNCHER, read(own).endpoint.address, source, 0.2)
     return Connectivity(found, plan_pairs(["a"]), {"a": [proof]})
 
@@ -93,7 +93,7 @@ def test_the_user_s_networks_come_before_that() -> None:
 
 
 def test_a_machine_without_a_network_stays_by_itself() -> None:
-    connectivity = Connectivity({"a": Addresses((), 4), LAUNCHER: Addresses((), 4)}, plan_pairs(["a"]), {})
+    connectivity = Connectivity({"a": Addresses(()), LAUNCHER: Addresses(())}, plan_pairs(["a"]), {})
     assert choose_alone(connectivity, None).address == "127.0.0.1"
 
 

@@ -23,9 +23,7 @@ def read_listening(text: str) -> Listening:
 def read_machines(text: str) -> dict[str, Addresses]:
     """The machines a, b and c; "interface address/prefix speed, another one | those of b"."""
     machines = [[entry for entry in machine.split(",") if entry.strip()] for machine in text.split("|")]
-    return {
-        host: Addresses(tuple(map(read_listening, listed)), 4) for host, listed in zip("abc", machines, strict=False)
-    }
+    return {host: Addresses(tuple(map(read_listening, listed))) for host, listed in zip("abc", machines, strict=False)}
 
 
 def make_findings(machines: str | dict[str, Addresses], *unreached: str, slow: tuple[str, ...] = ()) -> Connectivity:
@@ -171,7 +169,7 @@ addresses = st.builds("{} 10.{}.0.{}/{}".format, interfaces, st.integers(0, 2), 
 hosts = st.lists(addresses, min_size=1, max_size=4, unique_by=lambda text: text.split()[1])
 networks = st.lists(hosts, min_size=2, max_size=5).map(
     lambda machines: {
-        f"host{index}": Addresses(tuple(map(read_listening, listed)), 4) for index, listed in enumerate(machines)
+        f"host{index}": Addresses(tuple(map(read_listening, listed))) for index, listed in enumerate(machines)
     }
 )
 
@@ -234,7 +232,7 @@ def test_the_order_of_proofs_is_of_no_importance(connectivity: Connectivity, ran
 @given(drawn_connectivity(), addresses)
 def test_an_address_that_nobody_has_reached_changes_nothing(connectivity: Connectivity, decoy: str) -> None:
     entry = read_listening(decoy.replace("10.", "172.", 1))
-    found = {host: Addresses((entry, *there.addresses), there.cores) for host, there in connectivity.found.items()}
+    found = {host: Addresses((entry, *there.addresses)) for host, there in connectivity.found.items()}
     try:
         expected = choose(connectivity)
     except NoCommonAddressError:
