@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hvdrun.processes.background import raise_error
+from hvdrun.processes.background import start_task
 from hvdrun.processes.child import OutputFile, StandardStreams, kill_child, start_child
 from rendezvous.errors import WireError
 from rendezvous.wire.codec import FrameReader
@@ -91,8 +91,7 @@ class Forkserver:
         except OSError:
             self._release()
             raise
-        self._reading = asyncio.create_task(self._read(self._socket), name="read the forkserver's answers")
-        self._reading.add_done_callback(raise_error)
+        self._reading = start_task(self._read(self._socket), "read the forkserver's answers")
 
     async def wait_ready(self) -> str:
         """Wait until it can fork; returns the reason where it cannot, else ""."""
@@ -147,7 +146,7 @@ class Forkserver:
         """Close its socket, with which it ends; a caller that waits for it gets an error."""
         if self._reading is not None:
             self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)  # `raise_error` reports its error
+            await asyncio.gather(self._reading, return_exceptions=True)  # `start_task` reports its error
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it has ended already
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from hvdrun.processes.background import cancel_and_wait, raise_error
+from hvdrun.processes.background import cancel_and_wait, start_task
 from rendezvous.wire.orders import AgentMessage, ListAddresses, ProbePeers
 
 if TYPE_CHECKING:
@@ -43,11 +43,7 @@ class ProbeResponder:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._stop_listening)
-        task = asyncio.create_task(answering, name="answer a connectivity check")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(raise_error)
-        return task
+        return start_task(answering, "answer a connectivity check", self._tasks)
 
     async def close(self) -> None:
         """Stop answering."""

@@ -19,7 +19,7 @@ from functools import partial
 
 from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerNotRespondingError, SequencerProcess
 from hvdrun.agent.spawn import ModuleForker, make_service_environment
-from hvdrun.processes.background import raise_error
+from hvdrun.processes.background import raise_error, start_task
 from hvdrun.processes.child import Children, StandardStreams, Start, start_child
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
@@ -99,10 +99,7 @@ class Sequencing:
             return
         self._generation = published.generation
         activation = Activation(published.generation, sizes[0], published.key)
-        task = asyncio.create_task(self._activate(activation, post), name="activate the sequencer")
-        self._activating.add(task)
-        task.add_done_callback(self._activating.discard)
-        task.add_done_callback(raise_error)
+        start_task(self._activate(activation, post), "activate the sequencer", self._activating)
 
     def stop(self) -> None:
         """Report a stop notice for the job to the members of this generation, and of later ones."""
@@ -133,7 +130,7 @@ class Sequencing:
         tasks = [*self._activating, *([] if self._opening is None else [self._opening])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # `raise_error` reports those of generations
+        await asyncio.gather(*tasks, return_exceptions=True)  # `start_task` reports those of generations
 
     @property
     def _name(self) -> str:

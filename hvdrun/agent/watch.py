@@ -29,7 +29,7 @@ from hvdrun.agent.resource_limits import ResourceLimits
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
-from hvdrun.processes.background import raise_error, report_callback_errors
+from hvdrun.processes.background import report_callback_errors, start_task
 from hvdrun.processes.child import Children
 from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
@@ -96,8 +96,7 @@ class Watch:
         """Reap from now on; to be called before the first launch."""
         report_callback_errors(self.fail)
         self._children.open()
-        self._preparing = asyncio.create_task(self._prepare(), name="prepare the workers")
-        self._preparing.add_done_callback(raise_error)
+        self._preparing = start_task(self._prepare(), "prepare the workers")
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end was not reported yet."""
@@ -186,7 +185,7 @@ class Watch:
         starts = [*self._starting.values(), *filter(None, [self._preparing])]
         for start in starts:
             start.cancel()
-        await asyncio.gather(*starts, return_exceptions=True)  # `raise_error` reports their errors
+        await asyncio.gather(*starts, return_exceptions=True)  # `start_task` reports their errors
         for live in tuple(self._live.values()):
             live.terminate(0.0)
         await self._spawner.close()
@@ -217,9 +216,7 @@ class Watch:
             worker = next((worker for worker in self._queue if worker.slot not in self._ending), None)
             if worker is None:
                 return
-            starting = asyncio.create_task(self._start(self._queue.pop(worker)), name="start a worker")
-            starting.add_done_callback(raise_error)
-            self._starting[worker] = starting
+            self._starting[worker] = start_task(self._start(self._queue.pop(worker)), "start a worker")
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker

@@ -80,6 +80,16 @@ def raise_error(task: asyncio.Task[Any]) -> None:
         raise error
 
 
+def start_task(work: Coroutine[Any, Any, T], name: str, among: set[asyncio.Task[T]] | None = None) -> asyncio.Task[T]:
+    """Start a task whose error `report_callback_errors` reports; until its end it is `among` the caller's."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(raise_error)
+    if among is not None:
+        among.add(task)
+        task.add_done_callback(among.discard)
+    return task
+
+
 async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel these tasks, and return when all have stopped.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from hvdrun.processes import processes
-from hvdrun.processes.background import raise_error
+from hvdrun.processes.background import start_task
 from hvdrun.processes.processes import KillLoop, Process
 from rendezvous.core.model import Worker
 
@@ -80,8 +80,7 @@ class Reaper:
 
     def _begin(self) -> None:
         if self._work is None or self._work.done():
-            self._work = asyncio.create_task(self._run(), name="kill what workers leave")
-            self._work.add_done_callback(raise_error)
+            self._work = start_task(self._run(), "kill what workers leave")
 
     async def _run(self) -> None:
         while self._to_kill or self._ended:

@@ -21,7 +21,7 @@ async def test_a_failing_answer_is_raised() -> None:
         """Nobody is there."""
 
     with pytest.raises(ZeroDivisionError, match="a"):
-        await check_connectivity(["a"], send, receive, loopback=True)
+        await check_connectivity(["a"], send, receive)
 
 
 @in_loop
