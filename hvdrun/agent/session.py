@@ -31,7 +31,7 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
         ListenError: the socket cannot be created.
     """
     client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds)
-    relay = Relay(begin.host, client, sequencing, watch.note_failure, watch.note_outcome)
+    relay = Relay(begin.host, client, sequencing, watch.note_failure, watch.note_outcome, fail=watch.fail)
     parts: set[asyncio.Task[None]] = set()
     try:
         await relay.open(socket)

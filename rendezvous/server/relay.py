@@ -50,6 +50,7 @@ class Relay(pb_grpc.RendezvousServicer):
     note_failure: is called with each worker that reports its failure, and its exit code.
     note_outcome: is called with each worker that delivers an outcome, and the task's number, before the outcome is
         forwarded.
+    fail: takes an unexpected error of a call.
     """
 
     def __init__(
@@ -59,10 +60,13 @@ class Relay(pb_grpc.RendezvousServicer):
         sequencing: SequencerProvider,
         note_failure: Callable[[Worker, int], None] = lambda _worker, _returncode: None,
         note_outcome: Callable[[Worker, int], None] = lambda _worker, _number: None,
+        *,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._host = host
         self._client = client
         self._sequencing = sequencing
+        self._fail = fail
         self._note_failure = note_failure
         self._note_outcome = note_outcome
         self._topic = Topic()
@@ -111,23 +115,27 @@ class Relay(pb_grpc.RendezvousServicer):
         await serving.stop([self._server], _GRACE_SECONDS)
 
     async def Join(self, request: pb.JoinRequest, context: serving.Context) -> pb.Ack:
-        self._sequencing.prepare(os.fsdecode(request.interpreter))
-        if len(request.joined) != 1:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a worker joins for itself alone")
-        async with _answer_errors(context):
+        async with serving.answer_errors(context, self._fail):
+            self._sequencing.prepare(os.fsdecode(request.interpreter))
+            if len(request.joined) != 1:
+                raise WireError("a worker joins for itself alone")
             return await self._client.join(request.joined[0])
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
-        async with _answer_errors(context):
+        async with serving.answer_errors(context, self._fail):
             return await self._client.declare(request)
 
     async def Fail(self, request: pb.FailRequest, context: serving.Context) -> pb.Ack:
-        self._note_failure(await self._decode_own(request.worker, context), request.returncode)
+        async with serving.answer_errors(context, self._fail):
+            self._note_failure(await self._decode_own(request.worker, context), request.returncode)
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
-        worker = await self._decode_own(request.worker, context)
-        async with contextlib.aclosing(self._topic.subscribe()) as notifications:
+        async with (
+            serving.answer_errors(context, self._fail),
+            contextlib.aclosing(self._topic.subscribe()) as notifications,
+        ):
+            worker = await self._decode_own(request.worker, context)
             async for notification in notifications:
                 if not (isinstance(notification, Refuse) and notification.worker != worker):
                     yield codec.encode_notification(notification)
@@ -139,22 +147,24 @@ class Relay(pb_grpc.RendezvousServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, at the server")
 
     async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
-        await self._decode_own(request.worker, context)
-        async with _answer_errors(context), contextlib.aclosing(self._client.fetch_task(request)) as parts:
+        async with (
+            serving.answer_errors(context, self._fail),
+            contextlib.aclosing(self._client.fetch_task(request)) as parts,
+        ):
+            await self._decode_own(request.worker, context)
             async for part in parts:
                 yield part
 
     async def DeliverOutcome(self, request_iterator: AsyncIterator[pb.OutcomePart], context: serving.Context) -> pb.Ack:
-        first = await anext(request_iterator, pb.OutcomePart())
-        worker = await self._decode_own(first.head.worker, context)
-        self._note_outcome(worker, first.head.number)
-        async with _answer_errors(context):
+        async with serving.answer_errors(context, self._fail):
+            first = await anext(request_iterator, pb.OutcomePart())
+            worker = await self._decode_own(first.head.worker, context)
+            self._note_outcome(worker, first.head.number)
             return await self._client.deliver_outcome(_chain(first, request_iterator))
 
     async def _decode_own(self, message: pb.WorkerId, context: serving.Context) -> Worker:
         """The worker that a call names; any other than this host's is refused."""
-        async with _answer_errors(context):
-            worker = codec.decode_worker(message)
+        worker = codec.decode_worker(message)
         if worker.slot.host != self._host:
             reason = f"worker {worker} is not on host {self._host}"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
@@ -165,14 +175,3 @@ async def _chain(first: pb.OutcomePart, others: AsyncIterator[pb.OutcomePart]) -
     yield first
     async for part in others:
         yield part
-
-
-@contextlib.asynccontextmanager
-async def _answer_errors(context: serving.Context) -> AsyncIterator[None]:
-    """Pass the server's errors on to the worker, and answer a malformed call with what is wrong with it."""
-    try:
-        yield
-    except WireError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-    except grpc.aio.AioRpcError as error:
-        await context.abort(error.code(), error.details() or "")

@@ -242,7 +242,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def Join(self, request: pb.JoinRequest, context: serving.Context) -> pb.Ack:
         for host in {joined.worker.host for joined in request.joined}:
             await self._authorize(context, host)
-        async with self._answer_errors(context):
+        async with serving.answer_errors(context, self._server.fail):
             if not request.joined:
                 raise WireError("JoinRequest without joined")
             for joined in [codec.decode(Joined, each) for each in request.joined]:
@@ -251,13 +251,13 @@ class _Servicer(pb_grpc.RendezvousServicer):
 
     async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
         await self._authorize(context, request.host)
-        async with self._answer_errors(context):
+        async with serving.answer_errors(context, self._server.fail):
             self._server.submit(codec.decode(SequencerOpened, request))
         return pb.Ack()
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
         await self._authorize(context, request.worker.host)
-        async with self._answer_errors(context):
+        async with serving.answer_errors(context, self._server.fail):
             self._server.submit(codec.decode(Declared, request))
         return pb.Ack()
 
@@ -266,30 +266,34 @@ class _Servicer(pb_grpc.RendezvousServicer):
 
     async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
         await self._authorize(context, request.host)
-        async with self._answer_errors(context):
+        async with serving.answer_errors(context, self._server.fail):
             self._server.receive(request)
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
         await self._authorize(context, request.host)
-        async with contextlib.aclosing(self._server.topic(request.host).subscribe()) as notifications:
+        async with (
+            serving.answer_errors(context, self._server.fail),
+            contextlib.aclosing(self._server.topic(request.host).subscribe()) as notifications,
+        ):
             async for notification in notifications:
                 yield codec.encode_notification(notification)
 
     async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
         await self._authorize(context, request.worker.host)
-        desk = await self._find_tasks(context)
-        task = await desk.next(request.after)
-        if task is not None:
-            yield pb.TaskPart(number=task.number)
-            for piece in task.pieces():
-                yield pb.TaskPart(data=piece)
+        async with serving.answer_errors(context, self._server.fail):
+            desk = await self._find_tasks(context)
+            task = await desk.next(request.after)
+            if task is not None:
+                yield pb.TaskPart(number=task.number)
+                for piece in task.pieces():
+                    yield pb.TaskPart(data=piece)
 
     async def DeliverOutcome(self, request_iterator: AsyncIterator[pb.OutcomePart], context: serving.Context) -> pb.Ack:
         first = await anext(request_iterator, pb.OutcomePart())
         await self._authorize(context, first.head.worker.host)
         desk = await self._find_tasks(context)
-        async with self._answer_errors(context):
+        async with serving.answer_errors(context, self._server.fail):
             await desk.take(codec.decode(OutcomeHead, first.head), _read_data(request_iterator))
         return pb.Ack()
 
@@ -307,19 +311,6 @@ class _Servicer(pb_grpc.RendezvousServicer):
             reason = f"host {host!r} was lost, and another agent has replaced this one"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate is not that of host {host!r}")
-
-    @contextlib.asynccontextmanager
-    async def _answer_errors(self, context: serving.Context) -> AsyncIterator[None]:
-        """Answer a faulty call with one sentence about the fault; any other error ends the job."""
-        try:
-            yield
-        except IllegalEventError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        except WireError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except Exception as error:  # noqa: BLE001 - `fail` raises it in the server's owner
-            self._server.fail(error)
-            await context.abort(grpc.StatusCode.INTERNAL, "the launcher has failed")
 
 
 async def _read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[bytes]:

@@ -7,15 +7,14 @@ this: gRPC may belong to the script there.
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    import grpc
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # of a call
+from rendezvous.core.messages import IllegalEventError
+from rendezvous.errors import WireError
 
 _VERBOSITY = "GRPC_VERBOSITY"
 LIMIT_SECONDS = 10.0  # to start takes one turn of the loop; to stop takes as long as the calls
@@ -34,8 +33,33 @@ def _import_quietly() -> None:
 
 _import_quietly()
 
+import grpc  # noqa: E402 - see above
 
-async def start(server: "grpc.aio.Server") -> None:
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]  # of a call
+
+
+@contextlib.asynccontextmanager
+async def answer_errors(context: Context, fail: Callable[[BaseException], None]) -> AsyncIterator[None]:
+    """Answer a faulty call with one sentence about the fault, or with the error of the server that was asked.
+
+    fail: takes any other error, which gRPC would only log.
+    """
+    try:
+        yield
+    except IllegalEventError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+    except WireError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except grpc.aio.AioRpcError as error:
+        await context.abort(error.code(), error.details() or "")
+    except grpc.aio.BaseError:  # the call has been answered, or a connection is closed
+        raise
+    except Exception as error:  # noqa: BLE001 - `fail` raises it in the owner
+        fail(error)
+        await context.abort(grpc.StatusCode.INTERNAL, f"a bug in hvdrun, {type(error).__name__}, ends this service")
+
+
+async def start(server: grpc.aio.Server) -> None:
     """Start a server, and complete the start if the caller is cancelled: gRPC logs an error about half a start.
 
     Raises:
@@ -52,7 +76,7 @@ async def start(server: "grpc.aio.Server") -> None:
         await asyncio.wait({starting}, timeout=LIMIT_SECONDS)
 
 
-async def stop(servers: Iterable["grpc.aio.Server"], grace_seconds: float | None = None) -> None:
+async def stop(servers: Iterable[grpc.aio.Server], grace_seconds: float | None = None) -> None:
     """Stop servers, whose calls may take this long to complete; a server that does not stop in time is abandoned."""
     stopping = {asyncio.create_task(server.stop(grace_seconds), name="stop a server of gRPC") for server in servers}
     if not stopping:

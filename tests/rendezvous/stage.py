@@ -165,10 +165,12 @@ class Stage:
         *,
         address: str = "",
         note_outcome: Callable[[Worker, int], None] = lambda *_: None,
+        bugs: Sequence[type[Exception]] = (),
     ) -> AsyncIterator[None]:
-        """A host's relay at work."""
+        """A host's relay at work; `bugs`: the unexpected errors that it reports."""
+        errors: list[BaseException] = []
         async with self.agent(host, address=address) as client:
-            relay = Relay(host, client, self.sequencing, note_failure, note_outcome)
+            relay = Relay(host, client, self.sequencing, note_failure, note_outcome, fail=errors.append)
             await relay.open(socket)
             following = asyncio.create_task(relay.follow_server())
             try:
@@ -178,6 +180,7 @@ class Stage:
                 with suppress(asyncio.CancelledError):
                     await following
                 await relay.close()
+        assert [type(error) for error in errors] == [*bugs]
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -70,7 +71,7 @@ async def meet(first: WorkerClient, *others: WorkerClient) -> list[Membership]:
 async def test_a_relay_that_was_never_opened_can_be_closed() -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
         async with asyncio.timeout(LIMIT_SECONDS):
-            await Relay("a", client, stage.sequencing).close()
+            await Relay("a", client, stage.sequencing, fail=Mock()).close()
 
 
 @in_clean_loop
@@ -178,7 +179,7 @@ async def test_a_relay_refuses_the_calls_of_agents(path: Path) -> None:
 async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_path: Path) -> None:
     async with open_stage([Host("a", 1)]) as stage:
         client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
-        relay = Relay("b", client, stage.sequencing)
+        relay = Relay("b", client, stage.sequencing, fail=Mock())
         await relay.open(tmp_path / "b")
         with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             async with asyncio.timeout(LIMIT_SECONDS):
@@ -190,7 +191,7 @@ async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_pa
 def test_a_relay_that_closes_ends_its_workers_subscriptions_without_a_line_of_grpc(path: Path) -> None:
     async def story() -> tuple[bytes, bytes]:
         async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-            relay = Relay("a", client, stage.sequencing)
+            relay = Relay("a", client, stage.sequencing, fail=Mock())
             await relay.open(path)
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-c", FOLLOWER, name_socket(path)),
@@ -216,7 +217,7 @@ def test_a_relay_that_closes_ends_its_workers_subscriptions_without_a_line_of_gr
 @in_clean_loop
 async def test_a_relay_whose_opening_is_cancelled_at_any_step_closes_silently(tmp_path: Path, steps: int) -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-        relay = Relay("a", client, stage.sequencing)
+        relay = Relay("a", client, stage.sequencing, fail=Mock())
         opening = asyncio.create_task(relay.open(tmp_path / "a"))
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -229,7 +230,7 @@ async def test_a_relay_whose_opening_is_cancelled_at_any_step_closes_silently(tm
 async def test_a_folder_that_cannot_hold_a_socket_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 40)
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-        relay = Relay("a", client, stage.sequencing)
+        relay = Relay("a", client, stage.sequencing, fail=Mock())
         with pytest.raises(ListenError, match="cannot listen at"):
             await relay.open(path)
         await relay.close()

@@ -338,6 +338,18 @@ async def test_an_error_of_the_launcher_in_an_agents_call_is_raised_in_the_launc
 
 
 @in_clean_loop
+async def test_an_unexpected_error_of_a_subscription_is_raised_in_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise LauncherError
+
+    monkeypatch.setattr(Server, "topic", fail)
+    with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
+        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+            with pytest.raises((CallRefusedError, UnreachableError)):
+                await read(a, 1)
+
+
+@in_clean_loop
 async def test_publishing_costs_as_much_as_there_are_workers() -> None:
     async def count(hosts: int) -> int:
         """The work of the last join."""

@@ -4,12 +4,19 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import grpc
 import pytest
 
+from rendezvous.client import WorkerClient
+from rendezvous.core.model import Host
+from rendezvous.errors import CallRefusedError
 from rendezvous.server import serving
+from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_stage, open_worker
 from tests.waiting import in_loop
 
 
@@ -75,3 +82,16 @@ def test_a_users_grpc_verbosity_is_kept() -> None:
     output, errors = start_stranger("rendezvous.server.serving", GRPC_VERBOSITY="INFO")
     assert output == "INFO"
     assert "handshake failed" in errors.lower()
+
+
+@pytest.mark.parametrize("call", [lambda worker: worker.join(0), lambda worker: worker.fail(1)], ids=["join", "fail"])
+@in_clean_loop
+async def test_an_unexpected_error_of_a_call_is_reported(path: Path, call: Callable[[WorkerClient], object]) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    async with open_stage([Host("a", 1)]) as stage:
+        stage.sequencing.prepare = fail  # type: ignore[assignment]  # it takes any argument
+        async with stage.relay("a", path, fail, bugs=[ZeroDivisionError]), open_worker(path, A0) as worker:
+            with pytest.raises(CallRefusedError, match="a bug in hvdrun, ZeroDivisionError"):
+                await in_thread(partial(call, worker))
