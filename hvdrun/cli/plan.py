@@ -198,14 +198,15 @@ def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
     if elasticity is None:
         return ()
     most = "all slots" if elasticity.max_size is None else str(elasticity.max_size)
-    resets = "without a limit" if elasticity.reset_limit is None else f"at most {elasticity.reset_limit} times"
-    least_seconds, most_seconds = elasticity.cooldown_seconds
+    recovery = elasticity.recovery
+    resets = "without a limit" if recovery.reset_limit is None else f"at most {recovery.reset_limit} times"
+    least_seconds, most_seconds = recovery.cooldown_seconds
     return (
         ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"),
         ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it prints them now"),
         ("resets", resets),
         ("lease", f"{spec.limits.lease_seconds:g} s"),
-        ("timeout", f"{elasticity.timeout_seconds:g} s without enough slots"),
+        ("timeout", f"{recovery.elastic_timeout_seconds:g} s without enough slots"),
         ("cooldown", f"{least_seconds:g} to {most_seconds:g} s for a host that failed"),
     )
 

@@ -71,7 +71,7 @@ class Discovery:
                 self._notice(f"{change}.")
         elif (offered := sum(host.slots for host in hosts)) < self._spec.workers.size:
             limits = self._spec.limits.elasticity
-            limit_seconds = 0.0 if limits is None else limits.timeout_seconds
+            limit_seconds = 0.0 if limits is None else limits.recovery.elastic_timeout_seconds
             self._notice(
                 f"the hosts offer {offered} of the {count_slots(self._spec.workers.size)} that the job starts with: it "
                 f"waits for more, up to {limit_seconds:g} s (--elastic-timeout)."

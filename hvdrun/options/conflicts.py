@@ -10,12 +10,13 @@ from hvdrun.options.values import fill
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining
+from rendezvous.core.model import Recovery
 
 # By dest, in the order in which they are refused.
 _SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
 _NAMED_HOSTS = ("hosts", "hostfile", "script", *_SSH, "prefix", "rsh", "agent_prefix")
 _JOINING = ("bind", "token_file")
-ELASTIC = tuple(each.name for each in fields(Elasticity) if each.name not in {"min_size", "script"})
+ELASTIC = ("max_size", "slots_per_host", *(each.name for each in fields(Recovery)))
 
 
 def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
@@ -57,7 +58,10 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
             "{} adds slots to hosts that stay the same; with --host-discovery-script let the script name more slots, "
             "or give --slots-per-host.",
         )
-    return fill(Elasticity, values, min_size=values["min_size"] or values["size"])
+    least, most = values["cooldown_seconds"]
+    if least > most:
+        raise UsageError(f"--blacklist-cooldown-range {least:g} {most:g} is impossible: the shorter time comes first.")
+    return fill(Elasticity, values, min_size=values["min_size"] or values["size"], recovery=fill(Recovery, values))
 
 
 def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:

@@ -12,7 +12,6 @@ from hvdrun.errors import BadValueError, IdentityFileError
 from hvdrun.options.option import Kind
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
-from hvdrun.spec.limits import COOLDOWN_BOUNDS_SECONDS
 from rendezvous.core.model import Endpoint
 
 
@@ -27,6 +26,7 @@ class Shell(StrEnum):
 MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, or take minutes to refuse
 MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
 MAX_PORT = 65_535
+COOLDOWN_BOUNDS_SECONDS = (1.0, 3600.0)
 
 _DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<unit>ms|s|m|h)?", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}

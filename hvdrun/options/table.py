@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hvdrun.options.kinds import (
+    COOLDOWN_BOUNDS_SECONDS,
     COUNT,
     FILE,
     FOLDER,
@@ -35,22 +36,19 @@ from hvdrun.options.option import Kind, Option
 from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import ShimMode
 from hvdrun.spec.limits import (
-    COOLDOWN_BOUNDS_SECONDS,
-    DEFAULT_COOLDOWN_SECONDS,
     DEFAULT_GRACE_SECONDS,
     DEFAULT_LAUNCHER_TIMEOUT_SECONDS,
     DEFAULT_LEASE_SECONDS,
-    DEFAULT_SLOT_COOLDOWN_SECONDS,
-    DEFAULT_SLOT_FAILURES,
     DEFAULT_START_TIMEOUT_SECONDS,
-    DEFAULT_TIMEOUT_SECONDS,
     ELASTIC_LEASE_SECONDS,
 )
 from hvdrun.spec.mapping import MapBy
 from rendezvous.bootstrap import BACKEND, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
+from rendezvous.core.model import Recovery
 
 COMPLETION_VARIABLE = "_HVDRUN_COMPLETE"  # the script of --completion sets it to ask for the words that may follow
+_RECOVERY = Recovery()  # has the defaults
 
 TABLE: Mapping[str, tuple[Option, ...]] = {
     "Workers": (
@@ -184,10 +182,10 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
         ),
         Option(
             "--elastic-timeout",
-            "timeout_seconds",
+            "elastic_timeout_seconds",
             "How long the job waits for hosts with enough slots, at the start and after losses.",
             TIME,
-            default=f"{DEFAULT_TIMEOUT_SECONDS:g}s",
+            default=f"{_RECOVERY.elastic_timeout_seconds:g}s",
             environment="HOROVOD_ELASTIC_TIMEOUT",
         ),
         Option(
@@ -209,22 +207,22 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
                 "10 100",
             ),
             words=2,
-            default=" ".join(f"{seconds:g}" for seconds in DEFAULT_COOLDOWN_SECONDS),
+            default=" ".join(f"{seconds:g}" for seconds in _RECOVERY.cooldown_seconds),
         ),
         Option(
             "--slot-failures",
-            "slot_failures",
+            "failures_per_slot",
             "After how many failures of its workers a slot is not used; failures after some steps of training do "
             "not count. A host with half of its slots out of use is not used either.",
             Kind(parse_integer, "N", f"a number from 1 to {MAX_WORKERS}", "10"),
-            default=f"{DEFAULT_SLOT_FAILURES}",
+            default=f"{_RECOVERY.failures_per_slot}",
         ),
         Option(
             "--slot-cooldown",
-            "slot_cooldown_seconds",
+            "forgiveness_seconds",
             "How long such a slot is not used. A failure also stops counting after this time without another one.",
             TIME,
-            default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
+            default=f"{_RECOVERY.forgiveness_seconds:g}s",
         ),
     ),
     "Hosts other than this one": (

@@ -166,5 +166,5 @@ class JobSpec:
         if elasticity is None:
             return Policy.static(self.workers.size, **seconds)
         return Policy.elastic(
-            elasticity.min_size, elasticity.max_size, self.workers.size, recovery=elasticity.recovery(), **seconds
+            elasticity.min_size, elasticity.max_size, self.workers.size, recovery=elasticity.recovery, **seconds
         )

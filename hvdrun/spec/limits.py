@@ -1,7 +1,7 @@
 """The limits of a job: how long its parts may take, and the bounds of its size."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hvdrun.errors import UsageError
 from rendezvous.core.model import Recovery
@@ -12,11 +12,6 @@ DEFAULT_LEASE_SECONDS = 30.0
 ELASTIC_LEASE_SECONDS = 5.0  # of an elastic job; shorter, because a loss does not end the job
 DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a stopped or suspended launcher may continue
 DEFAULT_GRACE_SECONDS = 5.0
-DEFAULT_TIMEOUT_SECONDS = 600.0
-DEFAULT_COOLDOWN_SECONDS = (10.0, 100.0)
-COOLDOWN_BOUNDS_SECONDS = (1.0, 3600.0)
-DEFAULT_SLOT_FAILURES = 3
-DEFAULT_SLOT_COOLDOWN_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,31 +22,14 @@ class Elasticity:
     max_size: the job never has more workers; None: as many as the hosts have slots.
     script: the shell command that prints the hosts; None for fixed hosts.
     slots_per_host: the slots of a host that the script prints without slots.
-    timeout_seconds: how long the job waits for hosts with enough slots, at the start and after losses.
-    reset_limit: how often the membership may change; None: without a limit.
-    cooldown_seconds: the shortest and the longest time for which a host is not used after it failed.
-    slot_failures: after so many failures without progress a slot is not used, for slot_cooldown_seconds.
+    recovery: its limits of time and of failures.
     """
 
     min_size: int
     max_size: int | None = None
     script: str | None = None
     slots_per_host: int = 1
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    reset_limit: int | None = None
-    cooldown_seconds: tuple[float, float] = DEFAULT_COOLDOWN_SECONDS
-    slot_failures: int = DEFAULT_SLOT_FAILURES
-    slot_cooldown_seconds: float = DEFAULT_SLOT_COOLDOWN_SECONDS
-
-    def recovery(self) -> Recovery:
-        """The same for the rendezvous."""
-        return Recovery(
-            reset_limit=self.reset_limit,
-            elastic_timeout_seconds=self.timeout_seconds,
-            cooldown_seconds=self.cooldown_seconds,
-            failures_per_slot=self.slot_failures,
-            forgiveness_seconds=self.slot_cooldown_seconds,
-        )
+    recovery: Recovery = field(default_factory=Recovery)
 
     def check(self, size: int, lease_seconds: float) -> None:
         """Check that these bounds do not contradict each other, or a job of `size` workers.
@@ -69,16 +47,11 @@ class Elasticity:
                 f"--max-np {self.max_size} does not fit -np {size}: the job starts with -np workers, and grows to "
                 "--max-np."
             )
-        if not (math.isfinite(self.timeout_seconds) and self.timeout_seconds >= lease_seconds):
+        timeout_seconds = self.recovery.elastic_timeout_seconds
+        if not (math.isfinite(timeout_seconds) and timeout_seconds >= lease_seconds):
             raise UsageError(
-                f"--elastic-timeout {self.timeout_seconds:g}s is shorter than the lease of {lease_seconds:g} s "
+                f"--elastic-timeout {timeout_seconds:g}s is shorter than the lease of {lease_seconds:g} s "
                 "(--lease): a lost host would not be noticed before the job gives up."
-            )
-        least, most = self.cooldown_seconds
-        if not COOLDOWN_BOUNDS_SECONDS[0] <= least <= most <= COOLDOWN_BOUNDS_SECONDS[1]:
-            raise UsageError(
-                f"--blacklist-cooldown-range {least:g} {most:g} is impossible: the shorter time comes first, and both "
-                f"are from {COOLDOWN_BOUNDS_SECONDS[0]:g} to {COOLDOWN_BOUNDS_SECONDS[1]:g} s."
             )
 
 

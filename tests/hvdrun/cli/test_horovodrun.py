@@ -35,7 +35,7 @@ def test_limits_of_elastic_jobs_are_remarked_on_where_a_job_is_none() -> None:
     assert [remark.split()[0] for remark in spec.display.remarks] == ["--cache-capacity", "--reset-limit"]
     elastic = read_job(["-np", "2", "--min-np", "1", "--reset-limit", "3", "--slots-per-host", "2", "true"])
     assert elastic.limits.elasticity is not None
-    assert elastic.limits.elasticity.reset_limit == 3
+    assert elastic.limits.elasticity.recovery.reset_limit == 3
     assert [remark.split()[0] for remark in elastic.display.remarks] == ["--slots-per-host"]
 
 

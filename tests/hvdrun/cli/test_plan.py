@@ -15,7 +15,7 @@ from hvdrun.shim.path import FOLDER
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
-from rendezvous.core.model import Host
+from rendezvous.core.model import Host, Recovery
 from tests.hvdrun.specs import build_spec, with_fields
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
@@ -180,7 +180,9 @@ def test_every_word_can_be_given_to_a_shell_again(spec: JobSpec, word: str) -> N
 
 
 def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobSpec) -> None:
-    elastic = with_fields(spec, size=2, elasticity=Elasticity(1, max_size=3, reset_limit=7), lease_seconds=5.0)
+    elastic = with_fields(
+        spec, size=2, elasticity=Elasticity(1, max_size=3, recovery=Recovery(reset_limit=7)), lease_seconds=5.0
+    )
     plan = make_plan(elastic, PATH)
     assert sum(len(host.workers) for host in plan.hosts) == 3
     first = plan.hosts[0]

@@ -24,7 +24,7 @@ def test_so_does_a_script() -> None:
         "--reset-limit 0 --blacklist-cooldown-range 2 3m --slot-failures 9 --slot-cooldown 5m --lease 7s true"
     )
     spec = read_spec(shlex.split(line))
-    assert spec.limits.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, 60.0, 0, (2.0, 180.0), 9, 300.0)
+    assert spec.limits.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, Recovery(0, 60.0, (2.0, 180.0), 9, 300.0))
     assert (spec.workers.hosts, spec.limits.lease_seconds, spec.discovers) == ((), 7.0, True)
 
 
@@ -40,7 +40,7 @@ def test_the_timeout_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "90")
     elasticity = read_spec(["-np", "2", "--min-np", "1", "true"]).limits.elasticity
     assert elasticity is not None
-    assert elasticity.timeout_seconds == 90.0
+    assert elasticity.recovery.elastic_timeout_seconds == 90.0
     assert not read_spec(["-np", "2", "true"]).is_elastic
 
 

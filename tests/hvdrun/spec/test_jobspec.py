@@ -22,11 +22,6 @@ def test_the_policy_is_static_and_has_the_limits() -> None:
     )
 
 
-def test_the_recovery_policy_has_the_limits_of_the_job() -> None:
-    elasticity = Elasticity(1, None, None, 1, 7.0, 0, (2.0, 3.0), slot_failures=9, slot_cooldown_seconds=8.0)
-    assert elasticity.recovery() == Recovery(0, 7.0, (2.0, 3.0), failures_per_slot=9, forgiveness_seconds=8.0)
-
-
 def test_more_workers_than_slots_are_refused_with_all_remedies() -> None:
     with pytest.raises(
         NotEnoughSlotsError, match=r"5 workers .* 3 slots .*a 2, b 1.*: offer more slots.* -np 3.* --oversubscribe"
@@ -75,9 +70,7 @@ def test_a_backend_and_a_folder_of_checkpoints_reach_all_workers_whatever_else_w
         ({"grace_seconds": float("nan")}, "--grace"),
         # others that an elastic job can have are in test_conflicts.py
         ({"elasticity": Elasticity(0)}, "--min-np 0"),
-        ({"elasticity": Elasticity(1, timeout_seconds=float("inf"))}, "--elastic-timeout"),
-        ({"elasticity": Elasticity(1, cooldown_seconds=(0.5, 9.0))}, "--blacklist-cooldown-range 0.5 9"),
-        ({"elasticity": Elasticity(1, cooldown_seconds=(1.0, 3601.0))}, "--blacklist-cooldown-range 1 3601"),
+        ({"elasticity": Elasticity(1, recovery=Recovery(elastic_timeout_seconds=float("inf")))}, "--elastic-timeout"),
     ],
 )
 def test_an_impossible_job_cannot_be_made(change: dict[str, object], sentence: str) -> None:
