@@ -1,4 +1,4 @@
-"""Connects to a host, directly, through jump hosts or through a command, and tries again if the server was busy.
+"""Connects to a host, directly, through jump hosts or through a command, and logs in.
 
 sshd drops connections at random, without a message, while too many logins are in progress (MaxStartups, 10 by default).
 hvdrun tries these again until the limit, after a pause that grows and has a random part.
@@ -7,14 +7,18 @@ hvdrun tries these again until the limit, after a pause that grows and has a ran
 import asyncio
 import errno
 import functools
+import logging
 import random
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import paramiko
+from paramiko.packet import Packetizer
+from paramiko.ssh_exception import IncompatiblePeer
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
@@ -23,18 +27,21 @@ from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - see there
     JumpFailedError,
+    NotSshError,
     TimedOutError,
     UnknownHostError,
     UnreachableError,
 )
-from hvdrun.transport.ssh.handshake import DroppedError, shake_hands
-from hvdrun.transport.ssh.host_keys import list_names
+from hvdrun.transport.ssh.host_keys import HostKey, list_names
+from hvdrun.transport.ssh.login import Login
 from hvdrun.transport.ssh.target import Target
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 3.0
 _UNACKNOWLEDGED_SECONDS = 20  # a peer that acknowledges nothing for so long is lost
 _LIKENESS = 0.75
+_KEEPALIVE_SECONDS = 10  # with the limit for acknowledgements, a dead peer is noticed within half a minute
+_ALMOST = 0.9  # of a limit: paramiko checks its clock now and then, and does not report that a limit was the reason
 
 Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
@@ -55,6 +62,10 @@ class Connection:
             self.proxy.close()
         if self.via is not None:
             self.via.close()
+
+
+class DroppedError(Exception):
+    """The server ended the connection before the login, as sshd does beyond its MaxStartups; try again."""
 
 
 async def dial(target: Target, limit_seconds: float) -> Connection:
@@ -121,7 +132,7 @@ async def _try(target: Target, via: Connection | None, deadline: float, limit_se
     else:
         connected = await _connect(target, deadline, limit_seconds)
     try:
-        work = functools.partial(shake_hands, connected, target, deadline, limit_seconds)
+        work = functools.partial(_shake_hands, connected, target, deadline, limit_seconds)
         client = await in_thread(work, abort=connected.close)
     except BaseException as error:
         connected.close()
@@ -209,3 +220,76 @@ async def _connect_through(target: Target, via: Connection, deadline: float) -> 
     except (paramiko.SSHException, OSError, EOFError) as error:
         reason = f"the connection to it ended, or it did not answer in time ({error})"
         raise JumpFailedError(target.host, jump, reason) from error
+
+
+class _Packetizer(Packetizer):
+    """paramiko's, without a thread that limits the handshake: `_negotiate` limits it."""
+
+    def start_handshake(self, timeout: float) -> None:
+        """See paramiko."""
+
+
+class _Client(paramiko.Transport):
+    """paramiko's connection, with another order of host keys: paramiko asks for certificates after all plain keys.
+
+    host_key_kinds: the kinds of host keys to ask for, the best first.
+    """
+
+    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, or a channel of paramiko
+        super().__init__(connected, packetizer_class=_Packetizer)
+        self.host_key_kinds: tuple[str, ...] = tuple(self.get_security_options().key_types)
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """See paramiko."""
+        return self.host_key_kinds
+
+
+def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:  # noqa: ANN401 - a socket, or a channel of paramiko
+    """Verify the host, and log in. Blocks; closing the socket in another thread ends it.
+
+    deadline: on the monotonic clock. limit_seconds: the whole limit, for a message.
+
+    Raises:
+        DroppedError: the server ended the connection before the login.
+        SshError: one of the classes in `failures`.
+    """
+    logger = logging.getLogger("paramiko")
+    if not logger.handlers:  # else logging writes tracebacks to standard error; hvdrun raises what matters
+        logger.addHandler(logging.NullHandler())
+    try:
+        client = _Client(connected)
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        raise DroppedError(str(error)) from error
+    try:
+        host_key = HostKey(target)
+        client.host_key_kinds = host_key.order_kinds(client.host_key_kinds)
+        _negotiate(client, target, deadline, limit_seconds)
+        host_key.verify(client.get_remote_server_key())
+        client.auth_timeout = max(deadline - time.monotonic(), 1.0)
+        Login(client, target).run()
+    except BaseException:
+        client.close()
+        raise
+    client.set_keepalive(_KEEPALIVE_SECONDS)
+    return client
+
+
+def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limit_seconds: float) -> None:
+    started = time.monotonic()
+    remaining = max(deadline - started, 0.1)
+    client.banner_timeout = remaining
+    failure: Exception | None = None
+    try:
+        client.start_client(timeout=remaining)
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        failure = error
+    if failure is None and client.is_active() and client.initial_kex_done:
+        return
+    if time.monotonic() - started >= remaining * _ALMOST:
+        stage = "it accepted the connection, but is silent" if not client.remote_version else "agreeing on keys"
+        raise TimedOutError(*target.where, limit_seconds, stage) from failure
+    if isinstance(failure, IncompatiblePeer) or "ndecipherable" in str(failure):
+        raise NotSshError(*target.where, str(failure).rstrip(".")) from failure
+    when = "during the handshake" if client.remote_version else "immediately"
+    raise DroppedError(f"it closed the connection {when}") from failure

@@ -1,7 +1,6 @@
-"""Host keys: known_hosts files and host certificates.
+"""Verifies the key of a host with the known_hosts files.
 
 paramiko.HostKeys is not used: it supports neither wildcards nor markers, and does not report the line of a key.
-paramiko checks no host certificates.
 """
 
 import base64
@@ -11,115 +10,20 @@ import hashlib
 import hmac
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, SSHCertPublicKeyTypes
-from cryptography.hazmat.primitives.serialization.ssh import (
-    SSHCertificate,
-    SSHCertificateType,
-    load_ssh_public_identity,
-)
+import paramiko
 
-from hvdrun.transport.ssh.config import DEFAULT_PORT
+from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, HostCertificate
 from hvdrun.transport.ssh.config_file import fits_any
+from hvdrun.transport.ssh.failures import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError, SshError
+from hvdrun.transport.ssh.target import Target
 
-SUFFIX = "-cert-v01@openssh.com"
-_SHA1 = b"\0\0\0\x07ssh-rsa"  # how a signature begins that an RSA key has made with SHA-1
-_LENGTH_BYTES = 4
-
-
-class BadCertificateError(Exception):
-    """A certificate is not accepted; half a sentence."""
-
-
-class HostCertificate:
-    """A certificate of a host.
-
-    authority: the key that has signed it, in the encoding of the protocol.
-    """
-
-    def __init__(self, kind: str, blob: bytes) -> None:
-        """Read it.
-
-        Raises:
-            BadCertificateError: it cannot be read.
-        """
-        self._blob = blob
-        self._certificate = _read_certificate(kind, blob)
-        try:
-            self._signer = self._certificate.signature_key()
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise BadCertificateError(f"the key that signed it cannot be read ({error})") from error
-        self.authority = _encode(self._signer)
-
-    def check(self, name: str, now: float) -> None:
-        """Check that it certifies the host of this name.
-
-        Raises:
-            BadCertificateError: it does not.
-        """
-        if self._is_signed_with_sha1():
-            raise BadCertificateError("it is signed with SHA-1")
-        try:
-            self._certificate.verify_cert_signature()
-        except (InvalidSignature, ValueError) as error:
-            raise BadCertificateError("its signature is wrong") from error
-        if self._certificate.type is not SSHCertificateType.HOST:
-            raise BadCertificateError("it is for a user, not for a host")
-        if now < self._certificate.valid_after:
-            raise BadCertificateError(f"it is not valid before {_show_time(self._certificate.valid_after)}")
-        if now >= self._certificate.valid_before:
-            raise BadCertificateError(f"it has expired at {_show_time(self._certificate.valid_before)}")
-        if self._certificate.critical_options:
-            raise BadCertificateError("it has critical options, and none is defined for hosts")
-        principals = [principal.decode(errors="replace") for principal in self._certificate.valid_principals]
-        if principals and name not in principals:
-            raise BadCertificateError(f"it is for {', '.join(principals)}, not for {name}")
-
-    def _is_signed_with_sha1(self) -> bool:
-        """Look at the end of the certificate: the kind and length of the signature, and the signature."""
-        if not isinstance(self._signer, RSAPublicKey):
-            return False
-        size = _LENGTH_BYTES + (self._signer.key_size + 7) // 8
-        return self._blob[:-size].endswith(_SHA1)
-
-
-def read_subject(kind: str, blob: bytes) -> bytes:
-    """The key that a certificate is for, in the encoding of the protocol.
-
-    Raises:
-        BadCertificateError: it cannot be read.
-    """
-    return _encode(_read_certificate(kind, blob).public_key())
-
-
-def _read_certificate(kind: str, blob: bytes) -> SSHCertificate:
-    try:
-        read = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise BadCertificateError(f"it cannot be read ({error})") from error
-    if not isinstance(read, SSHCertificate):
-        raise BadCertificateError("it is a plain key")
-    return read
-
-
-def _encode(key: SSHCertPublicKeyTypes) -> bytes:
-    return base64.b64decode(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1])
-
-
-def _show_time(seconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, OSError, ValueError):  # beyond the range of datetime
-        return f"{seconds} s after 1970"
-
-
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of kind ssh-rsa may sign
 _FIELDS = 3  # names, kind of key, key
 _HASHED_FIELDS = 4  # an empty one, 1, salt, hash
 _REVOCATION_LIST = b"SSHKRL\n\0"
@@ -163,11 +67,6 @@ class KnownHost:
     revoked: tuple[KnownKey, ...]
 
 
-def name_host(address: str, port: int) -> str:
-    """The name under which known_hosts files have a host."""
-    return address.lower() if port == DEFAULT_PORT else f"[{address.lower()}]:{port}"
-
-
 def find_known(files: Iterable[Path], name: str) -> KnownHost:
     """The lines of these files for a host; a missing file has none."""
     lines = [key for file in files for key in _read(file) if key.is_for(name)]
@@ -176,21 +75,6 @@ def find_known(files: Iterable[Path], name: str) -> KnownHost:
         return tuple(key for key in lines if key.marker is marker)
 
     return KnownHost(name, choose(None), choose(Marker.AUTHORITY), choose(Marker.REVOKED))
-
-
-def read_revoked(file: Path) -> tuple[KnownKey, ...]:
-    """The keys of a file of revoked keys, one a line.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it has another format.
-    """
-    data = file.read_bytes()
-    if data.startswith(_REVOCATION_LIST):
-        raise ValueError("it is a key revocation list in binary form")
-    lines = (line.split("#")[0].strip() for line in data.decode(errors="replace").split("\n"))
-    keys = [_parse(file, f"{Marker.REVOKED} * {line}", number) for number, line in enumerate(lines, start=1) if line]
-    return tuple(key for found in keys for key in found)
 
 
 def list_names(files: Iterable[Path]) -> set[str]:
@@ -264,3 +148,121 @@ def _matches_hash(hashed: str, name: str) -> bool:
 def _hash(name: str, salt: bytes) -> str:
     digest = hmac.digest(salt, name.encode(), "sha1")
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+class HostKey:
+    """Verifies the key of one host, known under the host's name with its port or without."""
+
+    def __init__(self, target: Target) -> None:
+        """Read the known_hosts files and the file of revoked keys.
+
+        Raises:
+            SshError: a file of revoked keys cannot be read.
+        """
+        self._target = target
+        self._known = [find_known(target.known_hosts, name) for name in target.known_names]
+        self._revoked = [entry for known in self._known for entry in known.revoked]
+        if target.revoked_keys is not None:
+            self._revoked += _read_revoked(target, target.revoked_keys)
+
+    def order_kinds(self, kinds: Iterable[str]) -> tuple[str, ...]:
+        """The kinds to ask for: certificates if an authority is known, then the kinds of known keys, then the others.
+
+        A server has several keys, and only a known one proves its identity.
+        """
+        kinds = tuple(kinds)
+        noted = [key.kind for known in self._known for key in known.keys]
+        first = [kind for key in noted for kind in (_RSA if key == "ssh-rsa" else (key,)) if kind in kinds]
+        plain = tuple(dict.fromkeys((*first, *kinds)))
+        certified = any(known.authorities for known in self._known)
+        return (*(f"{kind}{SUFFIX}" for kind in kinds), *plain) if certified else plain
+
+    def verify(self, key: paramiko.PKey) -> None:
+        """Accept the host's key, or refuse it.
+
+        Raises:
+            SshError: the key is refused, or a new key cannot be added to the known_hosts file.
+        """
+        target, kind, blob = self._target, key.get_name(), key.asbytes()
+        shown = fingerprint(blob)
+        certificate, refusal = _read_certificate(key)
+        self._refuse_revoked(kind, blob, certificate)
+        for known in self._known:
+            if certificate is not None:
+                try:
+                    self._check(known, certificate)
+                except BadCertificateError as error:
+                    refusal = refusal or str(error)
+                else:
+                    return
+            if any(entry.blob == blob for entry in known.keys):
+                return
+            if known.keys and known.name == target.known_as:
+                same_kind = [entry for entry in known.keys if entry.kind == kind] or known.keys
+                file, line = same_kind[0].file, same_kind[0].line
+                raise HostKeyChangedError(target.host, target.known_as, kind, shown, file=file, line=line)
+        if not target.accept_new:
+            raise HostKeyUnknownError(target.host, target.known_as, kind, shown, refusal)
+        if target.known_hosts:
+            _remember(target, kind, blob)
+
+    def _check(self, known: KnownHost, certificate: HostCertificate) -> None:
+        """Accept a certificate by an authority that is known for the host.
+
+        Raises:
+            BadCertificateError: it is refused.
+        """
+        if all(entry.blob != certificate.authority for entry in known.authorities):
+            shown = fingerprint(certificate.authority)
+            raise BadCertificateError(f"no @cert-authority line for this host has the key that signed it, {shown}")
+        certificate.check(self._target.principal, time.time())
+
+    def _refuse_revoked(self, kind: str, blob: bytes, certificate: HostCertificate | None) -> None:
+        blobs = {blob, certificate.authority} if certificate is not None else {blob}
+        for entry in self._revoked:
+            if entry.blob in blobs:
+                raise HostKeyRevokedError(self._target.host, kind, fingerprint(entry.blob), entry.file, entry.line)
+
+
+def _read_certificate(key: paramiko.PKey) -> tuple[HostCertificate | None, str | None]:
+    """The certificate of the key, or why it cannot be read; neither if the key has none."""
+    if key.public_blob is None:
+        return None, None
+    try:
+        return HostCertificate(key.public_blob.key_type, key.public_blob.key_blob), None
+    except BadCertificateError as error:
+        return None, str(error)
+
+
+def _read_revoked(target: Target, file: Path) -> Iterator[KnownKey]:
+    """The keys of a file of revoked keys, one a line.
+
+    Raises:
+        SshError: it cannot be read.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+    else:
+        reason = "it is a key revocation list in binary form" if data.startswith(_REVOCATION_LIST) else ""
+    if reason:
+        raise SshError(
+            target.host,
+            f"the key of the host {target.host!r} cannot be verified, since its RevokedHostKeys {file} cannot be read "
+            f"({reason}): name a file with one public key a line.",
+        )
+    for number, line in enumerate(data.decode(errors="replace").split("\n"), start=1):
+        yield from _parse(file, f"{Marker.REVOKED} * {line.split('#')[0]}", number)
+
+
+def _remember(target: Target, kind: str, blob: bytes) -> None:
+    file = target.known_hosts[0]
+    try:
+        add_known(file, target.known_as, kind, blob, hashed=target.hash_known_hosts)
+    except OSError as error:
+        raise SshError(
+            target.host,
+            f"the key of the host {target.host!r} cannot be added to {file}: {error.strerror or error}; log in once "
+            "with ssh, or let UserKnownHostsFile name a file that can be written.",
+        ) from error

@@ -13,8 +13,8 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import PublicBlob
 
+from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.failures import AuthenticationFailedError
-from hvdrun.transport.ssh.host_keys import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.target import Target
 
 _AGENT_SECONDS = 10.0  # an ssh agent may ask its user to confirm a key

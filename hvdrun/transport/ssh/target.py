@@ -11,7 +11,6 @@ from hvdrun.transport.account import name_user
 from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig, first
 from hvdrun.transport.ssh.config_file import expand_path, expand_tokens, make_tokens
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
-from hvdrun.transport.ssh.host_keys import name_host
 
 _MAX_JUMPS = 8  # ends the chain of a jump host that is reached through itself
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -71,6 +70,11 @@ class Target:
     def known_names(self) -> tuple[str, ...]:
         """The host's possible names in known_hosts files: with its port, then without."""
         return tuple(dict.fromkeys((self.known_as, self.principal)))
+
+
+def name_host(address: str, port: int) -> str:
+    """The name under which known_hosts files have a host."""
+    return address.lower() if port == DEFAULT_PORT else f"[{address.lower()}]:{port}"
 
 
 def resolve_target(

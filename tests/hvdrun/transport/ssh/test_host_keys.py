@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.ssh.host_keys import add_known, find_known, fingerprint, list_names, name_host
+from hvdrun.transport.ssh.host_keys import add_known, find_known, fingerprint, list_names
+from hvdrun.transport.ssh.target import name_host
 from tests.hvdrun.transport.ssh.servers import make_key, read_public
 
 KEY = base64.b64encode(b"key").decode()
