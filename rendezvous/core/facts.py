@@ -236,7 +236,7 @@ def _notice(state: State, host: str | None) -> tuple[State, Effects]:
         return _stop(state, f"a stop notice came to host {host}")
     drained = state.with_drained({**state.drained, host: state.clock + state.policy.grace_seconds})
     is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
-    if not (is_left if state.number else drained.offered):
+    if not (is_left if state.number else drained.slots):
         return _stop(state, f"a stop notice came to host {host}, and without it no worker is left")
     return drained, (Notify(host, f"host {host} got a stop notice: the job continues without it"),)
 
@@ -246,7 +246,7 @@ def _record_notice_of(state: State, host: str) -> tuple[State, Effects]:
 
     If the job does not train yet, and cannot start without that worker, there is nothing to save: it ends.
     """
-    others = any(offered.name != host for offered in state.offered)
+    others = any(other != host for other in state.slots)
     may_begin = state.policy.is_elastic and others and state.stops_at is None and not state.refusal
     if state.number or may_begin:
         return _notice(state, host)

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from rendezvous.core.model import Host, Recovery, Slot, Worker
+from rendezvous.core.model import Recovery, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 
 _MOST_DOUBLINGS = 32  # of a cooldown; keeps 2.0 ** n finite
@@ -71,21 +71,19 @@ class Blacklist:
         """Record a member's failure until it is known whether it counts."""
         return replace(self, suspects=(*self.suspects, slot))
 
-    def count_failure(self, slot: Slot, offered: Host | None, now: float, recovery: Recovery, weight: int = 1) -> Self:
+    def count_failure(self, slot: Slot, offered: int, now: float, recovery: Recovery, weight: int = 1) -> Self:
         """Count a failure of a slot, which may close it, and its host.
 
-        offered: the slot's host as it is offered now; None if it is not.
+        offered: how many slots the host offers now; 0 for none.
         weight: as how many failures it counts.
         """
         failures = self.count(slot, now, recovery) + weight
         counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now)})
-        if offered is None:
-            return counted
         closed = sum(
             counted.count(Slot(slot.host, index), now, recovery) >= recovery.failures_per_slot
-            for index in range(offered.slots)
+            for index in range(offered)
         )
-        return counted.close_host(slot.host, now, recovery) if 2 * closed >= offered.slots else counted
+        return counted.close_host(slot.host, now, recovery) if 2 * closed >= offered > 0 else counted
 
     def close_host(self, host: str, now: float, recovery: Recovery, *, is_lost: bool = False) -> Self:
         """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures."""

@@ -57,35 +57,26 @@ PHASES: Transitions[Phase] = {
 }
 
 _REFUSAL = "a member has exited with 0, so that no generation follows"
-_RETIREMENT = "it is late, or its slot is no longer offered"
-_END = "its process ends, or its host is lost"
+_END: Mapping[WorkerState, str] = {
+    WorkerState.LEAVING: "it is late, or its slot is no longer offered",
+    WorkerState.ENDED: "its process ends, or its host is lost",
+}
 WORKER_STATES: Transitions[WorkerState] = {
     WorkerState.INTENDED: {
         WorkerState.WAITING: "it joins before the first generation",
         WorkerState.READY: "it joins while a generation trains",
         WorkerState.REFUSED: _REFUSAL,
-        WorkerState.LEAVING: _RETIREMENT,
-        WorkerState.ENDED: _END,
+        **_END,
     },
     WorkerState.WAITING: {
         WorkerState.MEMBER: "its generation is published",
         WorkerState.REFUSED: _REFUSAL,
-        WorkerState.LEAVING: _RETIREMENT,
-        WorkerState.ENDED: _END,
+        **_END,
     },
-    WorkerState.READY: {
-        WorkerState.MEMBER: "it is added to the next generation",
-        WorkerState.LEAVING: _RETIREMENT,
-        WorkerState.ENDED: _END,
-    },
-    WorkerState.MEMBER: {
-        WorkerState.WAITING: "it joins again",
-        WorkerState.REFUSED: _REFUSAL,
-        WorkerState.LEAVING: _RETIREMENT,
-        WorkerState.ENDED: _END,
-    },
-    WorkerState.REFUSED: {WorkerState.LEAVING: _RETIREMENT, WorkerState.ENDED: _END},
-    WorkerState.LEAVING: {WorkerState.ENDED: _END},
+    WorkerState.READY: {WorkerState.MEMBER: "it is added to the next generation", **_END},
+    WorkerState.MEMBER: {WorkerState.WAITING: "it joins again", WorkerState.REFUSED: _REFUSAL, **_END},
+    WorkerState.REFUSED: _END,
+    WorkerState.LEAVING: {WorkerState.ENDED: _END[WorkerState.ENDED]},
     WorkerState.ENDED: {WorkerState.INTENDED: "the next worker is started in its slot"},
 }
 

@@ -153,10 +153,8 @@ def count_failure(state: State, former: WorkerRecord, *, is_final: bool = False)
 
 
 def _count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
-    blacklist = state.blacklist.count_failure(
-        slot, state.find_offered(slot.host), state.clock, state.policy.recovery, weight
-    )
-    return replace(state, blacklist=blacklist)
+    offered, recovery = state.slots.get(slot.host, 0), state.policy.recovery
+    return replace(state, blacklist=state.blacklist.count_failure(slot, offered, state.clock, recovery, weight))
 
 
 def survives(state: State) -> bool:

@@ -158,10 +158,8 @@ def _leave_out_cause(state: State, effects: Effects) -> Effects:
 
 def _awaits_joins(state: State) -> bool:
     """Nothing follows from a join before others have joined."""
-    if state.outcome is not None or (state.interruption is not None and state.phase is not Phase.REFORMING):
-        return False
-    newcomers = state.phase is Phase.RUNNING or not state.number
-    return state.count(WorkerState.INTENDED if newcomers else WorkerState.MEMBER) > 0
+    is_interrupting = state.interruption is not None and state.phase is not Phase.REFORMING
+    return state.outcome is None and not is_interrupting and state.awaited > 0
 
 
 def advance(state: State, now: float) -> State:

@@ -129,8 +129,7 @@ def offer_resize(state: State) -> tuple[State, Effects]:
         return (replace(state, gathering_since=None) if is_over else state), ()
     if not offer.is_empty:
         since = state.clock if state.gathering_since is None else state.gathering_since
-        is_gathered = not state.count(WorkerState.INTENDED)
-        if not is_gathered and state.clock - since < state.policy.recovery.gathering_seconds:
+        if state.awaited and state.clock - since < state.policy.recovery.gathering_seconds:
             return (state if state.gathering_since == since else replace(state, gathering_since=since)), ()
         state = replace(state, gathering_since=since)
     effect = OfferResize(generation.number, offer.number, bool(added), bool(removed))
@@ -195,7 +194,7 @@ def publish(state: State) -> tuple[State, Effects]:
     if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
         return state, ()
     if state.number:
-        judged, effects = (state, ()) if state.count(WorkerState.MEMBER) else _judge(state)
+        judged, effects = (state, ()) if state.awaited else _judge(state)
         return (state if judged == state else judged), effects
     return _publish_first(state) if _may_start(state) else (state, ())
 
@@ -211,17 +210,18 @@ def _may_start(state: State) -> bool:
         return False
     if state.policy.is_elastic and start_is_overdue(state, since):
         return True
-    missing = state.list_workers(WorkerState.INTENDED)
-    if not missing or not policy.is_elastic or state.waiting < policy.slots_to_start:
-        return not missing
-    has_waited = state.now - since > policy.recovery.gathering_seconds
+    if not state.awaited or not policy.is_elastic or state.waiting < policy.slots_to_start:
+        return not state.awaited
+    has_waited, missing = (
+        state.now - since > policy.recovery.gathering_seconds,
+        state.list_workers(WorkerState.INTENDED),
+    )
     return has_waited and all(state.last_heard[each.worker.slot.host] is None for each in missing)
 
 
 def _publish_first(state: State) -> tuple[State, Effects]:
     """Publish the workers that have joined as the first generation."""
-    hosts = [host.name for host in state.offered]
-    members = arrange((), state.list_workers(WorkerState.WAITING), hosts)
+    members = arrange((), state.list_workers(WorkerState.WAITING), state.slots)
     started = len(members) + state.count(WorkerState.INTENDED)
     reason = _describe_all(started) if len(members) == started else f"{len(members)} of {started} workers have joined"
     return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
@@ -385,16 +385,15 @@ def _describe_closings(state: State) -> Iterator[Log]:
 
 def log_reset_limit(state: State) -> tuple[State, Effects]:
     """Hosts have come or gone when the reset limit allows no further generation: what happens to them."""
-    known = state.offered, state.number
+    known = state.slots, state.number
     is_limited = state.policy.is_elastic and state.phase is Phase.RUNNING and not state.may_reset
     if not is_limited or state.logged_limit == known:
         return state, ()
     used = dict.fromkeys(record.worker.slot.host for record in state.survivors())
-    listed = dict.fromkeys(host.name for host in state.offered)
     parts = []
-    if kept := [host for host in used if host not in listed]:
+    if kept := [host for host in used if host not in state.slots]:
         parts.append(f"the workers on {', '.join(kept)} stay until they end")
-    unused = [host for host in listed if host not in used]
+    unused = [host for host in state.slots if host not in used]
     if unused and len(state.survivors()) < state.policy.max_size:
         parts.append(f"no worker is started on {', '.join(unused)}")
     logs = (Log(f"{describe_reset_limit(state.resets)}: {', and '.join(parts)}"),) if parts else ()

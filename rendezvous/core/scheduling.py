@@ -37,15 +37,10 @@ def place(hosts: Sequence[Host], min_size: int, max_size: int) -> tuple[Slot, ..
     Raises:
         TooFewSlotsError: the hosts offer fewer than `min_size` slots.
     """
-    slots = tuple(islice(list_slots(hosts), max_size))
+    slots = tuple(islice((Slot(host.name, index) for host in hosts for index in range(host.slots)), max_size))
     if len(slots) < min_size:
         raise TooFewSlotsError(hosts, min_size)
     return slots
-
-
-def list_slots(hosts: Iterable[Host]) -> Iterator[Slot]:
-    """All slots of these hosts, in the order in which they are used."""
-    return (Slot(host.name, index) for host in hosts for index in range(host.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +61,8 @@ def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord])
     At a RESIZE or RESTORE, survivors on slots that are no longer offered are removed. Some stay for one more generation
     if the job had too few workers without them, or no worker with the state.
     """
-    hosts = [host.name for host in state.offered]
     if decision is Decision.RETRY:
-        return Composition(arrange(survivors, (), hosts))
+        return Composition(arrange(survivors, (), state.slots))
     staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
     ready = [record for record in state.list_workers(WorkerState.READY) if state.offers(record.worker.slot)]
     leaving = [record for record in survivors if record.worker not in staying]
@@ -80,10 +74,10 @@ def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord])
             break
         staying[record.worker] = record
     kept = [record for record in survivors if record.worker in staying]
-    by_offer = arrange((), ready, hosts)
+    by_offer = arrange((), ready, state.slots)
     added = by_offer[: max(0, state.policy.max_size - len(kept))]
     removed = tuple(record for record in survivors if record.worker not in staying)
-    return Composition(arrange(kept, added, hosts), added, removed)
+    return Composition(arrange(kept, added, state.slots), added, removed)
 
 
 def arrange(
@@ -102,8 +96,7 @@ def arrange(
 
 def estimate_assignments(state: State, newcomers: Iterable[WorkerRecord]) -> dict[Slot, Assignment]:
     """The assignments if all new workers were added now: an estimate for their environment."""
-    hosts = [host.name for host in state.offered]
-    members = [record.worker.slot for record in arrange(state.survivors(), tuple(newcomers), hosts)]
+    members = [record.worker.slot for record in arrange(state.survivors(), tuple(newcomers), state.slots)]
     return dict(zip(members, rank(members), strict=True))
 
 
@@ -281,5 +274,6 @@ def _list_vacant(state: State) -> Iterator[Slot]:
         return record is None or (record.state is WorkerState.ENDED and not record.is_done)
 
     blacklist, now, recovery = state.blacklist, state.clock, state.policy.recovery
-    open_hosts = (host for host in state.offered if blacklist.is_host_open(host.name, now))
-    return (slot for slot in list_slots(open_hosts) if is_vacant(slot) and blacklist.is_open(slot, now, recovery))
+    open_hosts = ((host, count) for host, count in state.slots.items() if blacklist.is_host_open(host, now))
+    slots = (Slot(host, index) for host, count in open_hosts for index in range(count))
+    return (slot for slot in slots if is_vacant(slot) and blacklist.is_open(slot, now, recovery))

@@ -49,8 +49,8 @@ class StartProgress:
 class State:
     """One job's membership.
 
-    listed: the hosts that the job was given; offered: those of them without a stop notice.
-    slots: how many slots each offered host has.
+    listed: the hosts that the job was given.
+    slots: how many slots each offered host has: each listed one without a stop notice.
     drained: by host, when its stop notice runs out, on the job's clock.
     stops_at: when the stop notice of the whole job runs out, on the job's clock; None without one.
     hosts: the hosts in use, each with all slots that have ever had a worker.
@@ -81,7 +81,6 @@ class State:
     now: float = 0.0
     has_ticked: bool = False
     listed: tuple[Host, ...] = ()
-    offered: tuple[Host, ...] = ()
     drained: Mapping[str, float] = field(default_factory=dict)
     stops_at: float | None = None
     slots: Mapping[str, int] = field(default_factory=dict)
@@ -111,7 +110,7 @@ class State:
     stopped: tuple[int, ...] = ()
     settled_until: float = 0.0
     logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
-    logged_limit: tuple[tuple[Host, ...], int] = ((), 0)
+    logged_limit: tuple[Mapping[str, int], int] = ({}, 0)
 
     @property
     def number(self) -> int:
@@ -133,6 +132,12 @@ class State:
     def waiting(self) -> int:
         """How many workers wait for the generation that is being formed."""
         return self.count(WorkerState.WAITING)
+
+    @property
+    def awaited(self) -> int:
+        """How many workers must join before a generation, or a resize, can follow from joins."""
+        is_new = self.phase is Phase.RUNNING or not self.number
+        return self.count(WorkerState.INTENDED if is_new else WorkerState.MEMBER)
 
     @property
     def ended(self) -> int:
@@ -211,10 +216,6 @@ class State:
         """A stop notice (SIGUSR2) has killed this worker, which has not joined and so could not handle it."""
         return returncode == -SIGUSR2 and self.workers[worker.slot].state is WorkerState.INTENDED
 
-    def find_offered(self, host: str) -> Host | None:
-        """The host as it is offered; None if it is not."""
-        return Host(host, self.slots[host]) if host in self.slots else None
-
     def enter(self, phase: Phase) -> Self:
         """The state in another phase.
 
@@ -237,9 +238,8 @@ class State:
 
     def with_drained(self, drained: Mapping[str, float]) -> Self:
         """The state in which these hosts have a stop notice, and the other listed ones are offered."""
-        offered = tuple(host for host in self.listed if host.name not in drained)
-        slots = {host.name: host.slots for host in offered}
-        return replace(self, drained=drained, offered=offered, slots=slots, settled_until=0.0)
+        slots = {host.name: host.slots for host in self.listed if host.name not in drained}
+        return replace(self, drained=drained, slots=slots, settled_until=0.0)
 
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records in their slots, and the counts that follow."""

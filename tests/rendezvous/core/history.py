@@ -176,8 +176,8 @@ class ElasticChance:
 
     def _happen(self) -> None:
         world, chance, state = self.world, self.random, self.witness.state
-        if not state.offered or chance.random() < 0.03:
-            count = chance.randint(min(1, len(state.offered)), len(self.hosts))
+        if not state.slots or chance.random() < 0.03:
+            count = chance.randint(min(1, len(state.slots)), len(self.hosts))
             return world.tell(HostsChanged(tuple(chance.sample(self.hosts, count))))
         if chance.random() < self.trouble / 3:
             return self._fail()

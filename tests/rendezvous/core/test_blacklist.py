@@ -3,26 +3,25 @@
 import pytest
 
 from rendezvous.core.failures import Blacklist
-from rendezvous.core.model import Host, Recovery, Slot
+from rendezvous.core.model import Recovery, Slot
 from tests.rendezvous.core.lines import find_closed
 
 RECOVERY = Recovery(cooldown_seconds=(10.0, 100.0), failures_per_slot=3, forgiveness_seconds=600.0)
 A0, A1, A2 = (Slot("a", index) for index in range(3))
 
 
-def fail(blacklist: Blacklist, *slots: Slot, at: float = 0.0, host: Host | None = None) -> Blacklist:
+def fail(blacklist: Blacklist, *slots: Slot, at: float = 0.0, offered: int = 0) -> Blacklist:
     for slot in slots:
-        blacklist = blacklist.count_failure(slot, host, at, RECOVERY)
+        blacklist = blacklist.count_failure(slot, offered, at, RECOVERY)
     return blacklist
 
 
 @pytest.mark.parametrize(("slots", "closed"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
 def test_half_of_its_slots_rounded_up_close_a_host(slots: int, closed: int) -> None:
-    host = Host("a", slots)
     blacklist = Blacklist()
     for index in range(closed):
         assert find_closed(blacklist, 0) == {}
-        blacklist = fail(blacklist, *[Slot("a", index)] * 3, host=host)
+        blacklist = fail(blacklist, *[Slot("a", index)] * 3, offered=slots)
     assert find_closed(blacklist, 0) == {"a": 10.0}
 
 

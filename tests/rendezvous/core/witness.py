@@ -160,8 +160,7 @@ class Witness:
             assert assignment == number_members(tuple(self.state.workers))[assignment.rank]
         elif worker not in self._launched:
             assert self.state.stops_at is None, "nobody is launched after a stop notice for the job"
-            host = next(host for host in self.state.offered if host.name == worker.slot.host)
-            assert worker.slot.index < host.slots, "nobody is launched in a slot that is not offered"
+            assert self.state.offers(worker.slot), "nobody is launched in a slot that is not offered"
             former = Worker(worker.slot, worker.incarnation - 1)
             is_gone = former in self._exited or former in self._gone or self._has_ended(former)
             assert worker.incarnation == 1 or is_gone, "a slot holds one worker at a time"
@@ -173,7 +172,7 @@ class Witness:
         return record is not None and record.worker == worker and record.state is WorkerState.ENDED
 
     def _check_room(self) -> None:
-        offered = {Slot(host.name, index) for host in self.state.offered for index in range(host.slots)}
+        offered = {Slot(host, index) for host, count in self.state.slots.items() for index in range(count)}
         alive = [r for r in self.state.alive() if r.state is not WorkerState.LEAVING and r.worker.slot in offered]
         assert len(alive) <= self.policy.max_size, "more workers than the job may have"
 
