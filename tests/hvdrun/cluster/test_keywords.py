@@ -9,8 +9,9 @@ import pytest
 from hvdrun.cli.program import read_spec
 from hvdrun.cluster import keywords
 from hvdrun.cluster.errors import UnknownKeywordError
-from hvdrun.cluster.keywords import Request, make_words
+from hvdrun.cluster.keywords import Request, list_keywords, make_words
 from hvdrun.errors import HvdrunError
+from hvdrun.options.table import OPTIONS
 
 COMMAND = [sys.executable, "-m", "worker_runtime.tasks"]
 
@@ -36,6 +37,11 @@ def test_the_environment_goes_by_its_names_since_a_command_line_is_everybodys_to
     request = Request({"num_proc": 1}, {"API_TOKEN": "hush"})
     assert request.words == ["-np", "1", "-x", "API_TOKEN", *COMMAND]
     assert {**request.environment, "API_TOKEN": "hush"} == request.environment
+
+
+def test_all_options_but_those_of_no_use_for_a_function_are_keywords() -> None:
+    without = {option.flags[0] for option in OPTIONS if option not in list_keywords().values()}
+    assert without - {"-x"} == {"--stdin", "--dry-run", "--write-config", "--completion", "--version", "-h"}
 
 
 @pytest.mark.parametrize(
