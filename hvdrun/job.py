@@ -48,7 +48,7 @@ from rendezvous.wire.orders import AgentFailed, AgentMessage, Alert, Output, Rem
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
-    from hvdrun.tasks.desk import Desk
+    from hvdrun.tasks.dispatcher import Dispatcher
     from rendezvous.server.authority import Authority
     from rendezvous.server.server import Server
 
@@ -58,10 +58,10 @@ _HURRIED_CLOSE_SECONDS = 1.0  # even then: to close what answers quickly
 _AGENT_START_SECONDS = 0.05  # a local agent is started in less; then it boots while hvdrun continues
 
 
-def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
+def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None) -> int:
     """Run the job to its end, and return its exit code.
 
-    desk: gives functions to the workers, if they run any.
+    dispatcher: gives functions to the workers, if they run any.
 
     Raises:
         LaunchError: the job could not be started, or another job uses its checkpoints.
@@ -70,11 +70,11 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
 
     async def run() -> Outcome:
         if spec.remote.joining is None:
-            return await Job(spec, console, desk).run()
+            return await Job(spec, console, dispatcher).run()
         from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
         return await run_with_agents(
-            spec, spec.remote.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run()
+            spec, spec.remote.joining, console, lambda spec, roster: Job(spec, console, dispatcher, roster).run()
         )
 
     with hold_checkpoints(spec.workers.checkpoint):
@@ -92,14 +92,14 @@ class Job:
     """One job, from the start of its agents to its last line of output."""
 
     def __init__(
-        self, spec: JobSpec, console: Console, desk: "Desk | None" = None, roster: "Roster | None" = None
+        self, spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None, roster: "Roster | None" = None
     ) -> None:
         origin = name_origin(os.environ)
         token = secrets.token_hex(8)
         self._id = f"{origin}/{token}" if origin else token  # what a worker starts carries its origin too
         self._spec = spec
         self._console = console
-        self._desk = desk
+        self._dispatcher = dispatcher
         patience_seconds = spec.limits.patience_seconds if spec.remote.hosts or spec.discovers else None
         self._tasks = BackgroundTasks()
         self._transports = Transports(roster)
@@ -140,17 +140,19 @@ class Job:
                     await _cancel(bringing)
                     await self._finish(end)
         outcome = end.outcome
-        if self._desk is not None:
-            await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
+        if self._dispatcher is not None:
+            await self._dispatcher.close(
+                outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker)
+            )
         lost = self._console.report_lost_output()
         return replace(outcome, exit_code=outcome.exit_code or lost)
 
     def _open_streams(self, stack: AsyncExitStack, started: float) -> None:
         self._console.watch(self._stop, self._fail)
-        if self._desk is not None:
-            self._desk.open(self._ranks.rank_of, self._stop)
+        if self._dispatcher is not None:
+            self._dispatcher.open(self._ranks.rank_of, self._stop)
         self._stdin = self._open_stdin()
-        if self._desk is None:  # a program that calls hvdrun.run() prints while its workers start
+        if self._dispatcher is None:  # a program that calls hvdrun.run() prints while its workers start
             self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
 
@@ -159,7 +161,7 @@ class Job:
         releasing = self._pool.release(lambda host: is_lost(self._server.state, host), end.outcome.exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
-        if self._desk is None:
+        if self._dispatcher is None:
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
@@ -185,7 +187,7 @@ class Job:
         from rendezvous.server.server import Server  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
-        server = Server(self._spec.policy(), self._carry_out, authority.issue_server(), self._desk)
+        server = Server(self._spec.policy(), self._carry_out, authority.issue_server(), self._dispatcher)
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
@@ -236,9 +238,9 @@ class Job:
                 bug = AgentBugError(text)
                 bug.add_note(trace)
                 raise bug
-            case Written(worker, number) if self._desk is not None:
+            case Written(worker, number) if self._dispatcher is not None:
                 await self._console.output.finish_task(worker)
-                self._desk.note_written(worker, number)
+                self._dispatcher.note_written(worker, number)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
             case Reserved(master):

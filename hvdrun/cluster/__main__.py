@@ -31,15 +31,15 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     from hvdrun.cli import program as cli  # noqa: PLC0415 - the same
     from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - the same
     from hvdrun.job import launch  # noqa: PLC0415 - the same
-    from hvdrun.tasks.desk import Desk  # noqa: PLC0415 - the same
+    from hvdrun.tasks.dispatcher import Dispatcher  # noqa: PLC0415 - the same
     from hvdrun.tasks.messages import Refused  # noqa: PLC0415 - the same
     from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - the same
 
-    desk = Desk(connection, watch(program))
+    dispatcher = Dispatcher(connection, watch(program))
     if os.getppid() != program:  # it has ended
         return SIGNAL_OFFSET + signal.SIGTERM
     try:
-        return cli.run(cli.read_spec(words), partial(launch, desk=desk))
+        return cli.run(cli.read_spec(words), partial(launch, dispatcher=dispatcher))
     except HvdrunError as error:
         send_refusal(connection, Refused(error.lines, error.exit_code))
         return error.exit_code

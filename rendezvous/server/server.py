@@ -46,7 +46,7 @@ from rendezvous.server.file_limit import count_connections
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Topic, Topics
 from rendezvous.wire.orders import Credential, agent_identity
-from rendezvous.wire.tasks import OutcomeHead, TaskDesk
+from rendezvous.wire.tasks import OutcomeHead, TaskDispatcher
 
 TICK_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0  # for a caller to show its certificate: a busy host on a slow line needs one or two
@@ -82,7 +82,7 @@ class Server:
         policy: Policy,
         carry_out: Callable[[Effect], None],
         credential: Credential,
-        tasks: TaskDesk | None = None,
+        tasks: TaskDispatcher | None = None,
     ) -> None:
         self.tasks = tasks
         self.state: State = membership.begin(policy)
@@ -282,8 +282,8 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
         await self._authorize(context, request.worker.host)
         async with serving.answer_errors(context, self._server.fail):
-            desk = await self._find_tasks(context)
-            task = await desk.next(request.after)
+            dispatcher = await self._find_tasks(context)
+            task = await dispatcher.next(request.after)
             if task is not None:
                 yield pb.TaskPart(number=task.number)
                 for piece in task.pieces():
@@ -292,12 +292,12 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def DeliverOutcome(self, request_iterator: AsyncIterator[pb.OutcomePart], context: serving.Context) -> pb.Ack:
         first = await anext(request_iterator, pb.OutcomePart())
         await self._authorize(context, first.head.worker.host)
-        desk = await self._find_tasks(context)
+        dispatcher = await self._find_tasks(context)
         async with serving.answer_errors(context, self._server.fail):
-            await desk.take(codec.decode(OutcomeHead, first.head), _read_data(request_iterator))
+            await dispatcher.take(codec.decode(OutcomeHead, first.head), _read_data(request_iterator))
         return pb.Ack()
 
-    async def _find_tasks(self, context: serving.Context) -> TaskDesk:
+    async def _find_tasks(self, context: serving.Context) -> TaskDispatcher:
         if self._server.tasks is None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this job runs a program, and has no tasks")
         return self._server.tasks

@@ -45,7 +45,7 @@ class Task(Protocol):
         """Its bytes, in pieces of at most PIECE_BYTES; each call starts from the first."""
 
 
-class TaskDesk(Protocol):
+class TaskDispatcher(Protocol):
     """Gives tasks to the workers, and takes the outcomes."""
 
     async def next(self, after: int) -> Task | None:

@@ -35,8 +35,8 @@ class Task:
 
 
 @dataclass
-class Desk:
-    """A `TaskDesk` with one task, or none."""
+class Dispatcher:
+    """A `TaskDispatcher` with one task, or none."""
 
     task: Task | None = None
     asked: int = 0
@@ -44,17 +44,17 @@ class Desk:
     taken: list[tuple[OutcomeHead, bytes]] = field(default_factory=list)
 
     async def next(self, after: int) -> Task | None:
-        """See `TaskDesk`."""
+        """See `TaskDispatcher`."""
         self.asked += 1
         await self.ready.wait()
         return self.task if self.task is not None and self.task.number > after else None
 
     async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
-        """See `TaskDesk`."""
+        """See `TaskDispatcher`."""
         self.taken.append((head, b"".join([piece async for piece in pieces])))
 
     def is_done(self, worker: Worker) -> bool:
-        """See `TaskDesk`."""
+        """See `TaskDispatcher`."""
         return any(head.worker == worker for head, _ in self.taken)
 
 
@@ -65,13 +65,13 @@ def connect(path: Path, worker: Worker = A0) -> closing[TaskClient]:
 
 @in_clean_loop
 async def test_a_task_is_fetched_and_its_outcome_passes_its_agent(path: Path) -> None:
-    desk, noted, file = Desk(Task(3)), [], io.BytesIO(b"left from a former try")
+    dispatcher, noted, file = Dispatcher(Task(3)), [], io.BytesIO(b"left from a former try")
     async with open_stage() as stage, stage.relay("a", path, note_outcome=lambda *outcome: noted.append(outcome)):
-        stage.server.tasks = desk
+        stage.server.tasks = dispatcher
         with connect(path) as client:
             fetching = asyncio.create_task(in_thread(lambda: client.fetch(2, file)))
             await asyncio.sleep(0)
-            desk.ready.set()
+            dispatcher.ready.set()
             assert await fetching == 3
             assert file.getvalue() == b"".join(PIECES)
             assert await in_thread(lambda: client.fetch(3, file)) is None
@@ -79,7 +79,7 @@ async def test_a_task_is_fetched_and_its_outcome_passes_its_agent(path: Path) ->
                 answer.write(b"c" * 2_500_000)
                 await in_thread(lambda: client.deliver(3, answer, failed=True, follows_another=True))
     assert noted == [(A0, 3)]
-    assert desk.taken == [(OutcomeHead(A0, 3, 2_500_000, failed=True, follows_another=True), b"c" * 2_500_000)]
+    assert dispatcher.taken == [(OutcomeHead(A0, 3, 2_500_000, failed=True, follows_another=True), b"c" * 2_500_000)]
 
 
 def test_two_readers_of_one_outcome_do_not_disturb_each_other() -> None:
@@ -94,18 +94,18 @@ def test_two_readers_of_one_outcome_do_not_disturb_each_other() -> None:
 
 @in_clean_loop
 async def test_a_waiting_worker_does_not_notice_a_broken_connection_to_the_server(path: Path) -> None:
-    desk, file = Desk(Task(1)), io.BytesIO()
+    dispatcher, file = Dispatcher(Task(1)), io.BytesIO()
     async with (
         open_stage() as stage,
         open_network(stage.port) as network,
         stage.relay("a", path, address=network.address),
     ):
-        stage.server.tasks = desk
+        stage.server.tasks = dispatcher
         with connect(path) as client:
             fetching = asyncio.create_task(in_thread(lambda: client.fetch(0, file)))
-            await happen(lambda: desk.asked == 1)
+            await happen(lambda: dispatcher.asked == 1)
             await network.cut()
-            desk.ready.set()
+            dispatcher.ready.set()
             await network.mend()
             assert await fetching == 1
 
@@ -118,7 +118,7 @@ async def test_a_job_without_tasks_and_a_worker_of_another_host_are_refused(path
             pytest.raises(CallRefusedError, match="this job runs a program, and has no tasks"),
         ):
             await in_thread(lambda: client.fetch(0, io.BytesIO()))
-        stage.server.tasks = Desk()
+        stage.server.tasks = Dispatcher()
         with connect(path, B0) as liar:
             with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
                 await in_thread(lambda: liar.fetch(0, io.BytesIO()))
@@ -133,6 +133,6 @@ async def test_one_outcome_holds_no_other() -> None:
             yield pb.OutcomePart(head=codec.encode(OutcomeHead(A0, 1, 5)))
 
     async with open_stage() as stage, stage.agent("a") as agent:
-        stage.server.tasks = Desk()
+        stage.server.tasks = Dispatcher()
         with pytest.raises(grpc.aio.AioRpcError, match="a second head in the stream"):
             await agent.deliver_outcome(list_parts())

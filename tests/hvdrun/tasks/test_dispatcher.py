@@ -11,7 +11,7 @@ import pytest
 
 from hvdrun.errors import LaunchError
 from hvdrun.tasks import messages
-from hvdrun.tasks.desk import Desk
+from hvdrun.tasks.dispatcher import Dispatcher
 from hvdrun.tasks.messages import (
     INLINE_BYTES,
     Body,
@@ -35,22 +35,22 @@ WORKERS = [Worker(Slot("a", slot), 1) for slot in range(2)]
 
 
 class Story:
-    """A desk, and the program's end of its connection."""
+    """A dispatcher, and the program's end of its connection."""
 
     def __init__(self, program: int | None = None) -> None:
         self.program, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.theirs = theirs
-        self.desk = Desk(theirs, program)
+        self.dispatcher = Dispatcher(theirs, program)
         self.stopped = asyncio.Event()
-        self.desk.open(lambda worker: worker.slot.index, lambda *_: self.stopped.set())
+        self.dispatcher.open(lambda worker: worker.slot.index, lambda *_: self.stopped.set())
 
     async def begin(self, number: int = 1) -> None:
-        """Send a task, which the desk has then."""
+        """Send a task, which the dispatcher has then."""
         send(self.program, RunTask(number, Body(b"task")))
-        await self.desk.next(number - 1)
+        await self.dispatcher.next(number - 1)
 
     async def hear(self) -> Message | None:
-        """The next that the desk says."""
+        """The next that the dispatcher says."""
         return await asyncio.to_thread(receive, self.program)
 
     def close(self) -> None:
@@ -69,13 +69,13 @@ async def stream(data: bytes) -> AsyncIterator[bytes]:
 @in_loop
 async def test_whoever_waits_gets_each_task_once_and_then_their_end() -> None:
     story = Story()
-    waiting = [asyncio.create_task(story.desk.next(0)) for _ in WORKERS]
+    waiting = [asyncio.create_task(story.dispatcher.next(0)) for _ in WORKERS]
     send(story.program, RunTask(1, Body(b"first")))
     tasks = await asyncio.gather(*waiting)
     assert [(task.number, *task.pieces()) for task in tasks if task] == [(1, b"first")] * 2
     send(story.program, EndTasks())
-    assert await story.desk.next(1) is None
-    late = await story.desk.next(0)  # one that was started in place of another
+    assert await story.dispatcher.next(1) is None
+    late = await story.dispatcher.next(0)  # one that was started in place of another
     assert late is not None
     story.close()
 
@@ -86,22 +86,22 @@ async def test_an_outcome_is_sent_once_and_after_its_output(size: int) -> None:
     story = Story()
     await story.begin()
     head = OutcomeHead(WORKERS[1], 1, size, failed=True)
-    await story.desk.take(head, stream(b"x" * size))
-    await story.desk.take(OutcomeHead(WORKERS[1], 7, size), stream(b"x" * size))  # of no task that was sent
-    await story.desk.take(head, stream(b"x" * size))  # its acknowledgement was lost
-    story.desk.note_written(WORKERS[0], 1)
+    await story.dispatcher.take(head, stream(b"x" * size))
+    await story.dispatcher.take(OutcomeHead(WORKERS[1], 7, size), stream(b"x" * size))  # of no task that was sent
+    await story.dispatcher.take(head, stream(b"x" * size))  # its acknowledgement was lost
+    story.dispatcher.note_written(WORKERS[0], 1)
     story.program.setblocking(False)  # noqa: FBT003 - socket's signature
     with pytest.raises(BlockingIOError):
         receive(story.program)
     story.program.setblocking(True)  # noqa: FBT003 - the same
-    story.desk.note_written(WORKERS[1], 1)
+    story.dispatcher.note_written(WORKERS[1], 1)
     said = await story.hear()
     assert isinstance(said, Delivered)
     assert (said.rank, said.number, said.failed) == (1, 1, True)
     with said.body.open() as file:
         assert file.read() == b"x" * size
     said.body.close()
-    await story.desk.close(succeed(), ())
+    await story.dispatcher.close(succeed(), ())
     assert isinstance(await story.hear(), Ended)
     story.close()
 
@@ -110,10 +110,10 @@ async def test_an_outcome_is_sent_once_and_after_its_output(size: int) -> None:
 async def test_an_outcome_that_breaks_off_is_not_taken_and_may_come_again() -> None:
     story = Story()
     await story.begin()
-    story.desk.note_written(WORKERS[0], 1)
+    story.dispatcher.note_written(WORKERS[0], 1)
     for size in (3, 2 * INLINE_BYTES):
-        await story.desk.take(OutcomeHead(WORKERS[0], 1, size + 1), stream(b"x" * size))
-    await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
+        await story.dispatcher.take(OutcomeHead(WORKERS[0], 1, size + 1), stream(b"x" * size))
+    await story.dispatcher.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
     said = await story.hear()
     assert isinstance(said, Delivered)
     assert said.body.data == b"xyz"
@@ -127,9 +127,9 @@ async def test_a_full_disk_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hvdrun.tasks.desk.collect", fail)
+    monkeypatch.setattr("hvdrun.tasks.dispatcher.collect", fail)
     with pytest.raises(LaunchError, match=r"no room for what the functions return: .*No space left"):
-        await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
+        await story.dispatcher.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
     story.close()
 
 
@@ -139,8 +139,8 @@ async def test_a_program_that_reads_late_misses_nothing() -> None:
     count = 200  # more than a socket holds
     for number in range(1, count + 1):
         await story.begin(number)
-        story.desk.note_written(WORKERS[0], number)
-        await story.desk.take(OutcomeHead(WORKERS[0], number, 3000), stream(b"x" * 3000))
+        story.dispatcher.note_written(WORKERS[0], number)
+        await story.dispatcher.take(OutcomeHead(WORKERS[0], number, 3000), stream(b"x" * 3000))
     heard = [await story.hear() for _ in range(count)]
     assert [said.number for said in heard if isinstance(said, Delivered)] == list(range(1, count + 1))
     story.close()
@@ -150,8 +150,8 @@ async def test_a_program_that_reads_late_misses_nothing() -> None:
 async def test_outcomes_of_a_host_that_is_lost_come_before_the_end_with_the_last_lines_that_fit() -> None:
     story = Story()
     await story.begin()
-    await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
-    await story.desk.close(blame_host("a", "gone"), (*repeat("x" * 1000, 50), "last"))
+    await story.dispatcher.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
+    await story.dispatcher.close(blame_host("a", "gone"), (*repeat("x" * 1000, 50), "last"))
     assert isinstance(await story.hear(), Delivered)
     end = await story.hear()
     assert isinstance(end, Ended)
@@ -209,7 +209,7 @@ def test_a_message_for_whose_file_no_descriptor_is_free_is_an_error_and_no_other
 
 
 @in_loop
-async def test_a_desk_that_cannot_receive_a_function_ends_the_job() -> None:
+async def test_a_dispatcher_that_cannot_receive_a_function_ends_the_job() -> None:
     story = Story()
     with TemporaryFile() as file:
         file.write(bytes(INLINE_BYTES + 1))

@@ -18,10 +18,10 @@ _MOST_TAIL_CHARACTERS = 16_000
 _END_SECONDS = 5.0  # for the program to read the last messages
 
 
-class Desk:
-    """The tasks of one job; belongs to one event loop, from `open` on. A `rendezvous.wire.tasks.TaskDesk`.
+class Dispatcher:
+    """The tasks of one job; belongs to one event loop, from `open` on. A `rendezvous.wire.tasks.TaskDispatcher`.
 
-    connection: to the program; the desk owns it.
+    connection: to the program; the dispatcher owns it.
     program: a pidfd of the program, None if there is none. It becomes readable when the program ends. The connection
         may not, as forked children of the program keep it open.
     """
@@ -55,7 +55,7 @@ class Desk:
             asyncio.get_running_loop().add_reader(self._program, self._end_job, _PROGRAM_ENDED)
 
     async def next(self, after: int) -> RunTask | None:
-        """See `TaskDesk`."""
+        """See `TaskDispatcher`."""
         while True:
             if self._task is not None and self._task.number > after:
                 return self._task
@@ -64,7 +64,7 @@ class Desk:
             await self._changed.wait()
 
     async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
-        """See `TaskDesk`.
+        """See `TaskDispatcher`.
 
         Raises:
             LaunchError: this machine has no room for it.
@@ -84,7 +84,7 @@ class Desk:
         self._deliver(head.worker, head.number)
 
     def is_done(self, worker: Worker) -> bool:
-        """See `TaskDesk`."""
+        """See `TaskDispatcher`."""
         return self._is_over and (self._task is None or (worker, self._task.number) in self._delivered)
 
     def note_written(self, worker: Worker, number: int) -> None:
