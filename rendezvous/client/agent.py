@@ -5,7 +5,7 @@ before the lease runs out.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import grpc
 
@@ -27,7 +27,10 @@ _CONNECT_LIMITS_SECONDS = (1.0, 5.0)  # at least, since a busy launcher may take
 
 
 class AgentClient:
-    """An agent's connection to the server, over mutual TLS; asynchronous."""
+    """An agent's connection to the server, over mutual TLS; asynchronous.
+
+    stub: the service, for calls of workers that the agent forwards as they are.
+    """
 
     def __init__(self, server: str, host: str, credential: Credential, lease_seconds: float = _LEASE_SECONDS) -> None:
         self._server = server
@@ -35,7 +38,7 @@ class AgentClient:
         credentials = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)
         options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
-        self._stub = pb_grpc.RendezvousStub(self._channel)
+        self.stub = pb_grpc.RendezvousStub(self._channel)
         self._joining: list[pb.Joined] = []  # joins that have not been sent
         self._sending = asyncio.Lock()
 
@@ -62,7 +65,7 @@ class AgentClient:
             noticed=is_noticed,
         )
         try:
-            await self._stub.Report(report, timeout=limit_seconds)
+            await self.stub.Report(report, timeout=limit_seconds)
         except grpc.aio.AioRpcError as error:
             raise_final(error, self._server)
             raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
@@ -85,12 +88,12 @@ class AgentClient:
     async def _send_joins(self, joined: pb.Joined) -> None:
         sent = tuple(self._joining)
         try:
-            await self._stub.Join(pb.JoinRequest(joined=sent), timeout=CALL_SECONDS)
+            await self.stub.Join(pb.JoinRequest(joined=sent), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
             if len(sent) == 1 or may_be_retried(error):
                 raise
             # The refusal may be due to another worker's join.
-            await self._stub.Join(pb.JoinRequest(joined=[joined]), timeout=CALL_SECONDS)
+            await self.stub.Join(pb.JoinRequest(joined=[joined]), timeout=CALL_SECONDS)
         else:
             self._joining = [each for each in self._joining if not any(each is one for one in sent)]
 
@@ -103,31 +106,18 @@ class AgentClient:
         request = codec.encode(SequencerOpened(self._host, generation, endpoint))
         while True:
             try:
-                await self._stub.OpenSequencer(request, timeout=CALL_SECONDS)
+                await self.stub.OpenSequencer(request, timeout=CALL_SECONDS)
             except grpc.aio.AioRpcError as error:
                 raise_final(error, self._server)
             else:
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def declare(self, request: pb.Declared) -> pb.Ack:
-        """Forward a worker's declaration that it has state."""
-        return await self._stub.Declare(request, timeout=CALL_SECONDS)
-
-    async def fetch_task(self, request: pb.FetchTaskRequest) -> AsyncGenerator[pb.TaskPart, None]:
-        """Forward a worker's wait for a task, and the parts of the task; without a time limit."""
-        async for part in self._stub.FetchTask(request):
-            yield part
-
-    async def deliver_outcome(self, parts: AsyncIterator[pb.OutcomePart]) -> pb.Ack:
-        """Forward the outcome of a task, part by part."""
-        return await self._stub.DeliverOutcome(parts)
-
     async def watch(self) -> AsyncGenerator[Notification, None]:
         """The notifications of the server for this host; retries through broken connections until cancelled."""
         while True:
             try:
-                async for message in self._stub.Watch(pb.WatchRequest(host=self._host)):
+                async for message in self.stub.Watch(pb.WatchRequest(host=self._host)):
                     yield codec.decode_notification(message)
             except grpc.aio.AioRpcError as error:
                 raise_final(error, self._server)

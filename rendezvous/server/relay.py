@@ -18,6 +18,7 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client import AgentClient, name_socket
+from rendezvous.client.calls import CALL_SECONDS
 from rendezvous.core.messages import Announce, Refuse
 from rendezvous.core.model import Worker
 from rendezvous.errors import ListenError, WireError
@@ -123,7 +124,7 @@ class Relay(pb_grpc.RendezvousServicer):
 
     async def Declare(self, request: pb.Declared, context: serving.Context) -> pb.Ack:
         async with serving.answer_errors(context, self._fail):
-            return await self._client.declare(request)
+            return await self._client.stub.Declare(request, timeout=CALL_SECONDS)
 
     async def Fail(self, request: pb.FailRequest, context: serving.Context) -> pb.Ack:
         async with serving.answer_errors(context, self._fail):
@@ -147,12 +148,9 @@ class Relay(pb_grpc.RendezvousServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, at the server")
 
     async def FetchTask(self, request: pb.FetchTaskRequest, context: serving.Context) -> AsyncIterator[pb.TaskPart]:
-        async with (
-            serving.answer_errors(context, self._fail),
-            contextlib.aclosing(self._client.fetch_task(request)) as parts,
-        ):
+        async with serving.answer_errors(context, self._fail):
             await self._decode_own(request.worker, context)
-            async for part in parts:
+            async for part in self._client.stub.FetchTask(request):
                 yield part
 
     async def DeliverOutcome(self, request_iterator: AsyncIterator[pb.OutcomePart], context: serving.Context) -> pb.Ack:
@@ -160,7 +158,7 @@ class Relay(pb_grpc.RendezvousServicer):
             first = await anext(request_iterator, pb.OutcomePart())
             worker = await self._decode_own(first.head.worker, context)
             self._note_outcome(worker, first.head.number)
-            return await self._client.deliver_outcome(_chain(first, request_iterator))
+            return await self._client.stub.DeliverOutcome(_chain(first, request_iterator))
 
     async def _decode_own(self, message: pb.WorkerId, context: serving.Context) -> Worker:
         """The worker that a call names; any other than this host's is refused."""

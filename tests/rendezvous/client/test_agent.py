@@ -39,7 +39,7 @@ def _refuse() -> NoReturn:
 
 
 def start_joining(client: AgentClient, stub: Stub, slots: int) -> list[asyncio.Task[Any]]:
-    client._stub = stub  # type: ignore[assignment]  # what goes over the network is counted
+    client.stub = stub  # type: ignore[assignment]  # what goes over the network is counted
     joined = (codec.encode(Joined(Worker(Slot("a", slot), 1))) for slot in range(slots))
     return [asyncio.create_task(client.join(each)) for each in joined]
 

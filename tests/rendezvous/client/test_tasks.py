@@ -135,4 +135,4 @@ async def test_one_outcome_holds_no_other() -> None:
     async with open_stage() as stage, stage.agent("a") as agent:
         stage.server.tasks = Dispatcher()
         with pytest.raises(grpc.aio.AioRpcError, match="a second head in the stream"):
-            await agent.deliver_outcome(list_parts())
+            await agent.stub.DeliverOutcome(list_parts())

@@ -42,7 +42,7 @@ async def test_a_hosts_certificate_is_not_valid_for_another_host() -> None:
         named = codec.encode_worker(B0)
         for call in (
             agent.join(pb.Joined(worker=named)),
-            agent.declare(pb.Declared(worker=named)),
+            agent.stub.Declare(pb.Declared(worker=named)),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call

@@ -113,9 +113,9 @@ async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> Non
         await join(b, B1, B0)
         first, second, foreign = (codec.encode(Joined(worker)) for worker in (A0, A1, B0))
         with pytest.raises(grpc.aio.AioRpcError, match="is not that of host 'b'"):
-            await a._stub.Join(pb.JoinRequest(joined=[first, foreign]))
+            await a.stub.Join(pb.JoinRequest(joined=[first, foreign]))
         assert stage.server.state.count(WorkerState.WAITING) == 2
-        await a._stub.Join(pb.JoinRequest(joined=[first, second]))
+        await a.stub.Join(pb.JoinRequest(joined=[first, second]))
         assert await read(b, 1) == [ON_B]
 
 
