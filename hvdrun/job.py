@@ -74,7 +74,7 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
         from hvdrun.joining.launcher import run_with_agents  # noqa: PLC0415 - other jobs go to their hosts
 
         return await run_with_agents(
-            spec, spec.remote.joining, console, lambda spec, roster: Job(spec, console, dispatcher, roster).run()
+            spec, spec.remote.joining, console, lambda roster: Job(spec, console, dispatcher, roster).run()
         )
 
     with hold_checkpoints(spec.workers.checkpoint):
@@ -108,6 +108,7 @@ class Job:
         self._reporter = JobReporter(console)
         self._hosts = Hosts(spec, self._pool, console, reach=self._transports.make, roster=roster)
         self._server: Server
+        self._config: AgentConfig
         self._end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._writers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
         self._stops = 0
@@ -134,8 +135,8 @@ class Job:
                     signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
                     self._open_streams(stack, started)
                     self._console.verbose(f"job {self._id}")
-                    config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
-                    self._hosts.serve(self._server, config)
+                    self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
+                    self._hosts.serve(self._server, self._config)
                     end = await self._end
                     await _cancel(bringing)
                     await self._finish(end)
@@ -151,8 +152,7 @@ class Job:
         self._console.watch(self._stop, self._fail)
         if self._dispatcher is not None:
             self._dispatcher.open(self._ranks.rank_of, self._stop)
-        self._stdin = self._open_stdin()
-        if self._dispatcher is None:  # a program that calls hvdrun.run() prints while its workers start
+        else:  # a program that calls hvdrun.run() prints while its workers start
             self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
 
@@ -166,11 +166,8 @@ class Job:
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
 
-    def _open_stdin(self) -> StdinReader | None:
-        rank = self._spec.workers.stdin_rank
-        if rank is None:
-            return None
-        host = self._spec.place()[rank].host
+    def _open_stdin(self, host: str) -> StdinReader:
+        """Read standard input for the worker on this host that gets it."""
         is_typed = os.isatty(0)
 
         def feed(data: bytes) -> None:
@@ -196,6 +193,8 @@ class Job:
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
+                if self._stdin is None and effect.assignment.rank == self._spec.workers.stdin_rank:
+                    self._stdin = self._open_stdin(worker.slot.host)
                 self._hosts.want(worker.slot.host)
                 self._pool.order(effect)
             case Terminate():
@@ -232,19 +231,17 @@ class Job:
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
-            case AgentFailed(text, trace) if self._spec.is_elastic:  # the job continues without this host
-                self._console.verbose(f"{text}\n{trace}")
             case AgentFailed(text, trace):
                 bug = AgentBugError(text)
                 bug.add_note(trace)
-                raise bug
+                self._hosts.tolerate(bug, f"{text}\n{trace}")
             case Written(worker, number) if self._dispatcher is not None:
                 await self._console.output.finish_task(worker)
                 self._dispatcher.note_written(worker, number)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
             case Reserved(master):
-                self._hosts.note_reserved(master)
+                self._config.note_reserved(master)
 
     def _note_writer(self, worker: Worker) -> None:
         """When the next worker of a slot writes, the output of the former one is complete."""

@@ -17,7 +17,7 @@ from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import choose_environment, find_added, find_removed
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command, redact_value
-from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
+from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Slot, Worker, rank
 
@@ -187,7 +187,7 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
     )
     environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
     if not spec.is_elastic:
-        environment |= torch_host_environment(dict.fromkeys(each.host for each in spec.place()), slot.host)
+        environment |= spec.variables_on(slot.host)
         environment |= torch_environment(assignment, Endpoint(address, 0), LATER) | {_MASTER_PORT: LATER}
     return environment | dict.fromkeys((JOB, SOCKET), LATER)
 

@@ -1,15 +1,14 @@
 """The configuration of the agents of a job."""
 
+import asyncio
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from hvdrun.hosts.network_plan import Route
 from hvdrun.spec.environment import THREADS, choose_environment
 from hvdrun.spec.jobspec import JobSpec
-from rendezvous.bootstrap import torch_host_environment
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 
@@ -38,16 +37,27 @@ class AgentConfig:
         self._authority = authority
         self._verbose = verbose
         self._own = own
-        self._workers: Mapping[str, int]
-        self.update(spec)
+        self._master: asyncio.Future[Endpoint] | None = None  # where rank 0 may open a store
 
     def update(self, spec: JobSpec) -> None:
         """The hosts of the job have changed."""
         self._spec = spec
-        if spec.is_elastic:
-            self._workers = {host.name: host.slots for host in spec.workers.hosts}
-        else:
-            self._workers = Counter(slot.host for slot in spec.place())
+
+    def note_reserved(self, master: Endpoint) -> None:
+        """The first host of a static job has reserved this port; the other hosts wait for it."""
+        if self._master is not None and not self._master.done():
+            self._master.set_result(master)
+
+    async def find_master(self) -> Endpoint | None:
+        """Where rank 0 may open a store; None in an elastic job, and for the first host of a static one.
+
+        That host reserves a port for it. The others wait until it has.
+        """
+        if self._master is not None:
+            return await self._master
+        if not self._spec.is_elastic:
+            self._master = asyncio.get_running_loop().create_future()
+        return None
 
     def write(self, host: str, route: Route, master: Endpoint | None, number: int = 1) -> Begin:
         """The configuration of the agent of this host.
@@ -55,7 +65,7 @@ class AgentConfig:
         Args:
             host: its name in the job.
             route: its addresses.
-            master: where rank 0 may open a store; with None the host of a static job reserves a port for it.
+            master: see `find_master`.
             number: which agent of this host it is, from 1. Each has its own identity, so that an agent that was cut off
                 and comes back is not taken for its successor.
         """
@@ -80,7 +90,8 @@ class AgentConfig:
         )
 
     def _choose_environment(self, host: str) -> dict[bytes, bytes]:
-        spec, workers = self._spec, self._workers.get(host, 1)
+        spec = self._spec
+        workers = next((each.slots for each in spec.workers.hosts if each.name == host), 1)
         environment = choose_environment(
             self._own,
             workers,
@@ -90,7 +101,5 @@ class AgentConfig:
         )
         if workers > 1 and THREADS not in self._own and THREADS not in spec.workers.forwarded:
             self._verbose(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
-        if not spec.is_elastic:
-            named = torch_host_environment(self._workers, host)
-            environment |= {os.fsencode(name): os.fsencode(value) for name, value in named.items()}
-        return environment
+        named = spec.variables_on(host)
+        return environment | {os.fsencode(name): os.fsencode(value) for name, value in named.items()}

@@ -4,13 +4,18 @@ Hosts whose names no server knows do not delay the others.
 """
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from hvdrun.errors import HvdrunError
 from hvdrun.hosts import reach
 from hvdrun.hosts.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError, open_script
+from hvdrun.hosts.preparation import add_hosts
 from hvdrun.processes.background import BackgroundTasks, in_thread
+from hvdrun.spec.command import LookupContext
 from hvdrun.spec.hosts import HostList, count_slots
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.model import Host
@@ -20,11 +25,9 @@ PATIENCE_SECONDS = 5.0  # before hvdrun prints that it waits for an answer
 LOOKUPS_AT_ONCE = 32  # a name that no server knows takes seconds
 LOOKUP_SECONDS = 1.0  # to wait for the names of one list
 
-AddHosts = Callable[[HostList, Callable[[str], bool], HostList | None], bool]
-
 
 class Discovery:
-    """Polls the script of one job, for one event loop.
+    """Polls the script of one job; see `hvdrun.hosts.sources.Source`.
 
     notice: prints a sentence.
     """
@@ -38,31 +41,41 @@ class Discovery:
         self._announced = spec.workers.hosts
 
     @property
-    def pending(self) -> tuple[str, ...]:
-        """The names that are being looked up."""
+    def coming(self) -> tuple[str, ...]:
+        """See `Source`."""
         return self._lookups.pending
 
-    async def run(self, add_hosts: AddHosts) -> None:
-        """Poll until cancelled.
-
-        Args:
-            add_hosts: takes the hosts whose names have been looked up, a function that tells whether a host is this
-                machine, and the answer of the script, if it is new; returns whether the job can use the hosts.
+    async def run(self, use: Callable[[JobSpec], None]) -> None:
+        """Poll until cancelled; see `Source`.
 
         Raises:
-            HvdrunError: the script cannot be run, or `add_hosts` has refused its first answer.
+            HvdrunError: the script cannot be run, or the job cannot use its first answer.
         """
         with open_script(self._spec) as script:
             async with self._tasks:
                 poller = DiscoveryPoller(script, self._found.put_nowait, self._notice)
                 self._tasks.create_task(poller.run(), name="poll the discovery script")
                 while True:
-                    found = await self._found.get()
-                    news: HostList | None = found
-                    while news is not None or (self._lookups.pending and self._found.empty()):
-                        if not add_hosts(await self._lookups.find_known(found), self._lookups.is_local, news):
-                            break
-                        news = None
+                    await self._take(await self._found.get(), use)
+
+    async def _take(self, found: HostList, use: Callable[[JobSpec], None]) -> None:
+        """Pass on the hosts of one answer, and again when more of their names have been looked up."""
+        is_new = True
+        while is_new or (self._lookups.pending and self._found.empty()):
+            former, known = self._spec, await self._lookups.find_known(found)
+            context = LookupContext(former.workers.directory, os.environ.get("PATH"), sys.executable)
+            try:
+                self._spec = add_hosts(former, known, context, self._lookups.is_local)
+            except HvdrunError as error:
+                if not self._announced:
+                    raise
+                self._notice(f"what the script names now is not taken: {error}")
+                return
+            if is_new:
+                self.announce(found.hosts)
+            if is_new or self._spec.workers.hosts != former.workers.hosts:
+                use(self._spec)
+            is_new = False
 
     def announce(self, hosts: tuple[Host, ...]) -> None:
         """Print what has changed since the last call, or that the first hosts are too few."""
@@ -97,7 +110,7 @@ def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[st
         yield f"the script names other numbers of slots: {', '.join(others)}"
 
 
-class Source(Protocol):
+class Answering(Protocol):
     """Answers which hosts there are, as `hvdrun.hosts.discovery_script.DiscoveryScript` does."""
 
     async def ask(self) -> HostList:
@@ -120,7 +133,7 @@ class DiscoveryPoller:
 
     def __init__(
         self,
-        source: Source,
+        source: Answering,
         found: Callable[[HostList], None],
         complain: Callable[[str], None],
         *,

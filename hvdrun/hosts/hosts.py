@@ -3,21 +3,17 @@
 The agent of a host is started when its first worker is launched. Agents are started at the same time, and those that
 are ready are configured together. A failure is the loss of that host, and the job continues with the others.
 
-The hosts of a static job are fixed. Their agents are started first, and all of them are configured together: a failure
-ends the job.
-
-Long because everything that can happen to a host is handled here.
+The first list of a static job is whole: the job needs each of these hosts, and gets no others. If they are known, their
+agents are started before the rendezvous. All of them are configured together, and a failure ends the job.
 """
 
 import asyncio
 import contextlib
 import math
-import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdrun.console import Console
@@ -26,16 +22,13 @@ from hvdrun.errors import (
     HostLostEarlyError,
     HostsFailedError,
     HostsOverdueError,
-    HvdrunError,
     LaunchError,
 )
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.network_plan import NetworkPlan, Route
-from hvdrun.hosts.preparation import add_hosts
+from hvdrun.hosts.sources import choose_source
 from hvdrun.processes.background import BackgroundTasks
-from hvdrun.spec.command import LookupContext
-from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.transport import Transport
 from hvdrun.version import __version__
@@ -44,7 +37,6 @@ from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Hello
 
 if TYPE_CHECKING:
-    from hvdrun.hosts.discovery import Discovery
     from hvdrun.joining.roster import Roster
     from rendezvous.server.server import Server
 
@@ -73,21 +65,20 @@ class Hosts:
         self._pool = pool
         self._console = console
         self._reach = reach
-        self._roster = roster
-        self._needed = () if spec.is_elastic else tuple(dict.fromkeys(slot.host for slot in spec.place()))
+        self._is_whole = not spec.is_elastic  # the job needs each of its first hosts, and gets no others
+        self._early = tuple(host.name for host in spec.workers.hosts if self._is_whole)
+        self._source = choose_source(spec, console.notice, roster, is_whole=self._is_whole)
         self._tasks = BackgroundTasks()
-        self._have_started = asyncio.Event()  # all agents of a static job
+        self._have_started = asyncio.Event()  # the agents that are started before the rendezvous
         self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()
-        self._master: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._server: Server
         self._config: AgentConfig
-        self._discovery: Discovery | None = None
-        self._plan = NetworkPlan(pool, console.verbose, is_whole=bool(self._needed), coming=self._list_coming)
+        self._plan = NetworkPlan(pool, console.verbose, is_whole=self._is_whole, coming=lambda: self._source.coming)
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
         self._failures: dict[str, LaunchError] = {}
         self._changed = asyncio.Event()
-        self._patience_seconds = math.inf if self._needed else FIRST_SECONDS
+        self._patience_seconds = math.inf if self._is_whole else FIRST_SECONDS
         self._has_begun = False  # an agent has its configuration
 
     async def run(self) -> None:
@@ -98,18 +89,11 @@ class Hosts:
                 script cannot be run.
         """
         async with self._tasks:
-            for host in self._needed:
+            for host in self._early:
                 self.want(host)
             self._server, self._config = await self._serving
-            self._server.submit(HostsChanged(self._spec.workers.hosts))
+            self._tasks.create_task(self._source.run(self._use), name="find hosts")
             await self._plan.open(self._server)
-            if self._roster is not None and not self._needed:
-                self._tasks.create_task(self._add_agents(self._roster), name="add agents that join")
-            elif self._spec.discovers and not self._needed:
-                from hvdrun.hosts.discovery import Discovery  # noqa: PLC0415 - few jobs have a script
-
-                self._discovery = Discovery(self._spec, self._console.notice)
-                self._tasks.create_task(self._discovery.run(self._add_found), name="add hosts of the script")
             while True:
                 await self._changed.wait()
                 self._changed.clear()
@@ -122,8 +106,8 @@ class Hosts:
         self._serving.set_result((server, config))
 
     async def wait_started(self, limit_seconds: float) -> None:
-        """Wait until the agents of a static job have been started, at most so long."""
-        if self._needed:
+        """Wait until the agents that need no rendezvous have been started, at most so long."""
+        if self._early:
             with contextlib.suppress(TimeoutError):  # the job continues, and the agents start meanwhile
                 await asyncio.wait_for(self._have_started.wait(), limit_seconds)
 
@@ -145,7 +129,7 @@ class Hosts:
     def dismiss(self, effect: Dismiss) -> None:
         """The job has no workers there any more: release the agent, if there is one, or kill what is left of it."""
         host = effect.host
-        if host not in self._pool.hosts or self._needed:
+        if host not in self._pool.hosts:
             return
         self._cancel(host)
         if effect.is_lost:
@@ -153,27 +137,33 @@ class Hosts:
         else:
             self._pool.retire(host)
 
-    def note_reserved(self, master: Endpoint) -> None:
-        """The first host of a static job has reserved this port."""
-        self._master.set_result(master)
+    def tolerate(self, error: Exception, trace: str) -> None:
+        """Raise an unexpected error of one host, or print it with -v if the job continues without that host."""
+        if self._is_whole:
+            raise error
+        self._console.verbose(trace)
+
+    def _use(self, spec: JobSpec) -> None:
+        """The job has these hosts from now on."""
+        self._spec = spec
+        self._config.update(spec)
+        self._server.submit(HostsChanged(spec.workers.hosts))
 
     async def _open(self, host: str) -> None:
         limit_seconds = self._spec.limits.start_timeout_seconds
         try:
             async with asyncio.timeout(limit_seconds):
                 await self._pool.open(host)
-            if all(map(self._pool.is_open, self._needed)):
+            if all(map(self._pool.is_open, self._early)):
                 self._have_started.set()
             await self._check_version(host)
         except TimeoutError:
             self._fail(host, HostsOverdueError((host,), limit_seconds))
         except LaunchError as error:
             self._fail(host, error)
-        except Exception as error:
-            if self._needed:
-                raise
-            self._console.verbose("".join(traceback.format_exception(error)))
-            self._fail(host, HostFaultError(host, error))  # the job continues without this host
+        except Exception as error:  # noqa: BLE001 - raised in a static job
+            self.tolerate(error, "".join(traceback.format_exception(error)))
+            self._fail(host, HostFaultError(host, error))
         else:
             del self._opening[host]
             self._ready.add(host)
@@ -201,9 +191,9 @@ class Hosts:
             raise VersionMismatchError(host, interpreter, hello.version, __version__)
 
     async def _gather(self) -> None:
-        """Wait for agents that are being started: for all of a static job, else not for long."""
+        """Wait for agents that are being started, so that they are configured with those that are ready."""
         began = time.monotonic()
-        while self._opening and (self._ready or self._needed):
+        while self._opening and self._ready:
             patience_seconds = min(self._patience_seconds, GATHER_SECONDS if self._is_enough() else math.inf)
             if (left := began + patience_seconds - time.monotonic()) <= 0:
                 break
@@ -223,21 +213,19 @@ class Hosts:
             if isinstance(answer, LaunchError) and self._waits(host):
                 self._fail(host, answer)
         self._raise_if_impossible()
-        master: Endpoint | None = None
         for host, answer in answers.items():
-            if isinstance(answer, Route) and self._waits(host):
-                self._patience_seconds = GATHER_SECONDS
-                self._begin(host, answer, master)
-                if self._needed:
-                    master = await self._master
-                    self._raise_if_impossible()
+            if isinstance(answer, Route):
+                master = await self._config.find_master()
+                self._raise_if_impossible()
+                if self._waits(host):
+                    self._begin(host, answer, master)
 
     def _waits(self, host: str) -> bool:
         """The host's agent has started, and has no configuration yet."""
         return host in self._pool.hosts and host not in self._opening and not self._pool.has_begun(host)
 
     def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
-        self._has_begun = True
+        self._has_begun, self._patience_seconds = True, GATHER_SECONDS
         number = self._server.number_agent(host)
         self._pool.begin(host, self._config.write(host, route, master, number))
         if self._spec.is_remote(host):
@@ -253,14 +241,13 @@ class Hosts:
 
     def _is_impossible(self) -> bool:
         """The job cannot start without the hosts that have failed."""
-        if self._needed:
-            return bool(self._failures)
-        return bool(self._failures) and not (self._has_begun or self._spec.discovers or self._pool.hosts)
+        has_others = self._has_begun or self._spec.discovers or bool(self._pool.hosts)
+        return bool(self._failures) and (self._is_whole or not has_others)
 
     def _raise_if_impossible(self) -> None:
         if self._is_impossible() and not self._opening and self._server.state.outcome is None:
-            failures = {host.name: self._failures.get(host.name) for host in self._spec.workers.hosts}
-            raise _collect({host: error for host, error in failures.items() if error}, len(self._needed or failures))
+            hosts = [host.name for host in self._spec.workers.hosts]
+            raise _collect({host: self._failures[host] for host in hosts if host in self._failures}, len(hosts))
 
     def _report_lost(self, host: str, sentence: str) -> None:
         with contextlib.suppress(IllegalEventError):  # the job has left the host meanwhile
@@ -277,44 +264,6 @@ class Hosts:
             opening.cancel()
         self._ready.discard(host)
         self._plan.forget(host)
-
-    def _list_coming(self) -> tuple[str, ...]:
-        """The hosts of the script for which the lookup, whether they are this machine, is not finished."""
-        return () if self._discovery is None else self._discovery.pending
-
-    async def _add_agents(self, roster: "Roster") -> None:
-        """Report the hosts whose agents join by themselves to the rendezvous, as long as each is connected."""
-        hosts = roster.hosts
-        while True:
-            remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
-            self._spec = replace(self._spec, workers=replace(self._spec.workers, hosts=hosts), remote=remote)
-            self._config.update(self._spec)
-            self._server.submit(HostsChanged(hosts))
-            hosts = await roster.other_than(hosts)
-
-    def _add_found(self, known: HostList, is_local: Callable[[str], bool], news: HostList | None) -> bool:
-        """Report hosts that the script names to the rendezvous, and print what has changed in the script's answer.
-
-        Returns False if the job cannot use these hosts; the reason is printed.
-
-        Raises:
-            HvdrunError: the job cannot use these hosts, and has not started anywhere.
-        """
-        context = LookupContext(self._spec.workers.directory, os.environ.get("PATH"), sys.executable)
-        former = self._spec
-        try:
-            self._spec = add_hosts(self._spec, known, context, is_local)
-        except HvdrunError as error:
-            if not self._has_begun:
-                raise
-            self._console.notice(f"what the script names now is not taken: {error}")
-            return False
-        self._config.update(self._spec)
-        if news is not None and self._discovery is not None:
-            self._discovery.announce(news.hosts)
-        if news is not None or self._spec.workers.hosts != former.workers.hosts:
-            self._server.submit(HostsChanged(self._spec.workers.hosts))
-        return True
 
 
 def _collect(failures: dict[str, LaunchError], hosts: int) -> LaunchError:

@@ -6,7 +6,6 @@ If workers run on this machine, what they need is checked here.
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import accumulate
 
 from hvdrun.errors import DirectoryNotFoundError, OtherUserError
 from hvdrun.spec.command import (
@@ -37,7 +36,8 @@ def prepare(spec: JobSpec, context: LookupContext, is_local: IsLocal | None = No
     Raises:
         HvdrunError: on this machine something is missing that its workers need.
     """
-    used = find_used(spec)
+    spec = replace(spec, workers=replace(spec.workers, hosts=spec.usable_hosts))
+    used = tuple(host.name for host in spec.workers.hosts)
     is_local = _knows_here(spec) or is_local
     remote = find_remote(used, is_local)
     here = frozenset(used) - remote if spec.remote.agent_prefix else frozenset[str]()
@@ -108,16 +108,6 @@ def _knows_here(spec: JobSpec) -> IsLocal | None:
     """With a scheduler, its allocation tells which host is this machine: its names need no address."""
     allocation = spec.remote.allocation
     return None if allocation is None or not allocation.steps else lambda host: host == allocation.here
-
-
-def find_used(spec: JobSpec) -> tuple[str, ...]:
-    """The hosts that get workers, or may get some later, in order."""
-    if spec.is_elastic:
-        return tuple(host.name for host in spec.workers.hosts)
-    before = accumulate((host.slots for host in spec.workers.hosts), initial=0)
-    return tuple(
-        host.name for host, count in zip(spec.workers.hosts, before, strict=False) if count < spec.workers.size
-    )
 
 
 def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozenset[str]:

@@ -1,15 +1,12 @@
-"""Listens for agents, gathers the hosts of a static job, and runs the job with the agents that join."""
+"""Listens for agents, and runs a job with those that join."""
 
 import asyncio
-import os
 import re
 import shlex
-import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
@@ -19,16 +16,15 @@ from hvdrun.joining.token import open_keys
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.choice import find_own_outward
 from hvdrun.processes.background import BackgroundTasks
-from hvdrun.processes.signals import answer_signals
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.mapping import map_workers
+from hvdrun.spec.mapping import MapBy, map_workers, take_slots
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import FREE_PORT, Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
-from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
 
-RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
+RunJob = Callable[[Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
 FULL = "the job has all its hosts: this agent is not needed."
 _OVER = "the job has ended: this agent is not needed."
@@ -73,8 +69,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
             console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
             exit_code = TEMPORARY_FAILURE
             try:
-                found = await _find_hosts(spec, joining, console, roster, tasks)
-                outcome = await run(found, roster) if isinstance(found, JobSpec) else found
+                outcome = await run(roster)
                 exit_code = outcome.exit_code
             finally:
                 roster.stop_admitting(_OVER, exit_code)
@@ -82,36 +77,63 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
     return outcome
 
 
-async def _find_hosts(
-    spec: JobSpec, joining: Joining, console: Console, roster: Roster, tasks: BackgroundTasks
-) -> JobSpec | Outcome:
-    """The job with the hosts that it begins with, or its outcome where it was stopped before."""
-    reporting = tasks.create_task(_tell_agents(spec, roster, console.notice), name="report agents")
-    if spec.is_elastic:
-        return spec
-    found = await _unless_stopped(gather(spec, joining, roster), tasks)
-    reporting.cancel()
-    if isinstance(found, JobSpec):
-        console.notice(describe_agents(found.workers.hosts, spec.workers.size))
-    elif not found.is_interrupt:
-        console.notice(f"{found.reason}.")
-    return found
+class JoinedHosts:
+    """The hosts whose agents have joined; see `hvdrun.hosts.sources.Source`.
 
-
-async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
-    """The job with the hosts that have joined, once they have slots for its workers; waits without a limit.
-
-    Ranks follow the hosts' names, not the order of joining: the same hosts get the same ranks each time.
+    notice: prints a sentence.
+    is_whole: the first hosts that together have all slots are those that the job keeps; other agents are refused then.
     """
-    hosts = roster.hosts
-    while (found := choose_hosts(hosts, spec.workers.size)) is None:
-        hosts = await roster.other_than(hosts)
-    names = frozenset(host.name for host in found)
-    roster.stop_admitting(FULL)
-    await roster.release(names)
-    used = map_workers(found, spec.workers.size, joining.map_by, oversubscribe=False)
-    workers, remote = replace(spec.workers, hosts=used), replace(spec.remote, hosts=names)
-    return replace(spec, workers=workers, remote=remote)
+
+    coming = ()
+
+    def __init__(self, spec: JobSpec, roster: Roster, notice: Callable[[str], None], *, is_whole: bool) -> None:
+        self._spec = spec
+        self._size = spec.workers.size
+        self._map_by = MapBy.SLOT if spec.remote.joining is None else spec.remote.joining.map_by
+        self._roster = roster
+        self._notice = notice
+        self._is_whole = is_whole
+
+    async def run(self, use: Callable[[JobSpec], None]) -> None:
+        """See `Source`.
+
+        Ranks follow the hosts' names, not the order of joining: the same hosts get the same ranks each time.
+        """
+        async with BackgroundTasks() as tasks:
+            tasks.create_task(self._report(), name="report agents")
+            hosts = self._roster.hosts
+            while (found := self._choose(hosts)) is None:
+                use(self._name(hosts))
+                hosts = await self._roster.other_than(hosts)
+        self._roster.stop_admitting(FULL)
+        used = map_workers(found, self._size, self._map_by, oversubscribe=False)
+        self._notice(describe_agents(used, self._size))
+        use(self._name(take_slots(used, self._size)))
+        await self._roster.release(frozenset(host.name for host in found))
+
+    async def _report(self) -> None:
+        """Print the agents whenever they have changed, but for what is printed elsewhere.
+
+        Printed elsewhere are the hosts that the job keeps, and those that an elastic job has lost.
+        """
+        known: tuple[Host, ...] = ()
+        while True:
+            former, known = known, await self._roster.other_than(known)
+            has_new = not frozenset(known) <= frozenset(former)
+            if self._choose(known) is None and (has_new or self._is_whole):
+                self._notice(describe_agents(known, self._size))
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _choose(self, hosts: tuple[Host, ...]) -> tuple[Host, ...] | None:
+        """The hosts that the job keeps; None while it takes others."""
+        return choose_hosts(hosts, self._size) if self._is_whole else None
+
+    def _name(self, hosts: tuple[Host, ...]) -> JobSpec:
+        """The job with these hosts; none of them is this machine, nor are those that it had before."""
+        spec = self._spec
+        remote = replace(spec.remote, hosts=spec.remote.hosts.union(host.name for host in hosts))
+        self._spec = replace(spec, workers=replace(spec.workers, hosts=hosts), remote=remote)
+        return self._spec
 
 
 def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
@@ -147,20 +169,6 @@ def write_line(place: Endpoint | str, path: str) -> str:
     return f"hvdrun agent --join {place} --token-file {shlex.quote(path)}"
 
 
-async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], None]) -> None:
-    """Print the agents whenever they have changed, but for what is printed elsewhere.
-
-    Printed elsewhere are a static job's hosts once they are complete, and the hosts that an elastic job has lost.
-    """
-    known: tuple[Host, ...] = ()
-    while True:
-        former, known = known, await roster.other_than(known)
-        is_news = not frozenset(known) <= frozenset(former)
-        if is_news if spec.is_elastic else choose_hosts(known, spec.workers.size) is None:
-            notice(describe_agents(known, spec.workers.size))
-        await asyncio.sleep(_PAUSE_SECONDS)
-
-
 def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     """A line about the agents that have joined, and the slots that are missing."""
     named = [f"{host.name} ({count_slots(host.slots)})" for host in hosts[:_NAMED]]
@@ -168,25 +176,6 @@ def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     slots = sum(host.slots for host in hosts)
     offered = f"{slots} of {count_slots(size)}" if slots < size else count_slots(slots)
     return f"agents: {', '.join([*named, *more]) or 'none'}; {offered}."
-
-
-async def _unless_stopped(gathering: Coroutine[object, object, JobSpec], tasks: BackgroundTasks) -> JobSpec | Outcome:
-    """Wait for the hosts, or for a signal, which gives the outcome."""
-    stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    def end(outcome: Outcome) -> None:
-        if not stopped.done():
-            stopped.set_result(outcome)
-
-    with answer_signals(
-        lambda code, reason: end(stop(code, reason)),
-        lambda: os.kill(os.getpid(), signal.SIGSTOP),
-        lambda: end(end_as_noticed()),
-    ):
-        gathered = tasks.create_task(gathering, name="gather the hosts of a static job")
-        either: set[asyncio.Future[Any]] = {gathered, stopped}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    return stopped.result() if stopped.done() else gathered.result()
 
 
 def _count_digits(host: Host) -> list[tuple[bool, int, str]]:

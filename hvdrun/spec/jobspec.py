@@ -9,8 +9,9 @@ from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
+from hvdrun.spec.mapping import take_slots
 from hvdrun.spec.remote import Remote
-from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend
+from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, torch_host_environment
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.scheduling import place
 from rendezvous.wire.orders import PlainValue
@@ -23,7 +24,7 @@ class Workers:
     command: the program and its arguments, for every worker on this machine.
     size: how many workers; in an elastic job, how many at the start.
     hosts: where they may run, in order of preference; each host once, with the slots that it has after mapping. If a
-        script names the hosts, those that are known.
+        script names the hosts, or they join, those that are known. Once a static job is prepared, all slots are used.
     directory: their working directory, on every host.
     forwarded: variables for the workers of all hosts.
     bind_to: the CPUs to which each worker is bound; a value of `hvdrun.processes.binding.BindTo`.
@@ -127,6 +128,16 @@ class JobSpec:
         """Its hosts are not known at the start: a script names them, or their agents join by themselves."""
         elasticity = self.limits.elasticity
         return self.remote.joining is not None or (elasticity is not None and elasticity.script is not None)
+
+    @property
+    def usable_hosts(self) -> tuple[Host, ...]:
+        """The hosts that get workers, or may get some later, each with the slots for them."""
+        workers = self.workers
+        return workers.hosts if self.is_elastic else take_slots(workers.hosts, workers.size)
+
+    def variables_on(self, host: str) -> dict[str, str]:
+        """The variables that torchrun would set for all workers of this host; none in an elastic job."""
+        return {} if self.is_elastic else torch_host_environment((each.name for each in self.workers.hosts), host)
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.

@@ -42,6 +42,15 @@ def spread(hosts: Sequence[Host], size: int) -> tuple[Host, ...]:
     return tuple(Host(host.name, count) for host, count in zip(hosts, dealt, strict=True) if count)
 
 
+def take_slots(hosts: Sequence[Host], size: int) -> tuple[Host, ...]:
+    """The first hosts that together have `size` slots, with these slots alone; all hosts while they have fewer."""
+    taken: list[Host] = []
+    for host in hosts:
+        if (left := size - sum(each.slots for each in taken)) > 0:
+            taken.append(Host(host.name, min(host.slots, left)))
+    return tuple(taken)
+
+
 def raise_slots(hosts: Sequence[Host], size: int) -> tuple[Host, ...]:
     """Add as many slots as `size` workers lack, evenly, the first hosts first."""
     missing = max(0, size - sum(host.slots for host in hosts))

@@ -73,14 +73,14 @@ LOSES_AGENT = (
     *("sh", "-c", '[ "$HVD_SLOT" = localhost:0 ] || kill -9 $PPID; sleep 600'),
 )
 WAITS = ("--wait-for-agents", "--bind", "127.0.0.1", "--token-file", "job.token")
-STATIC, ELASTIC = (*WAITS, *LONG), (*WAITS, "--min-np", "1", *LONG)
+STATIC = (*WAITS, *LONG)
 JOBS = {
     "abandon an agent": LOSES_AGENT,
     "accept agents": STATIC,
     "bring in the hosts": LONG,
     "close an agent": LOSES_AGENT,
     "close the agents": SHORT,
-    "gather the hosts of a static job": STATIC,
+    "find hosts": LONG,
     "keep waiting agents alive": ("--min-np", "1", "--host-discovery-script", "echo localhost:1", *LONG),
     "listen to an agent": LONG,
     "look up a host": SCRIPT,
@@ -93,8 +93,6 @@ JOBS = {
     "start an agent": LONG,
     "start the discovery script": SCRIPT,
     "sum up losses": LONG,
-    "add agents that join": ELASTIC,
-    "add hosts of the script": SCRIPT,
     "wait for a signal": SHORT,
     "wait for what a signal may cut short": SHORT,
 }

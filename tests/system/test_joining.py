@@ -97,6 +97,30 @@ def test_ctrl_c_ends_an_agent_and_its_workers_with_130_and_a_sentence(hvdrun: La
     assert finished.stderr.endswith("hvdrun: host a was lost: the connection of its agent ended.\n")
 
 
+NOTICED = "the job has ended, as its stop notice asked (exit code 75): start it again to continue."
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "sentences"),
+    [
+        (signal.SIGUSR2, 75, [f"hvdrun: {NOTICED}"]),
+        (signal.SIGTERM, 143, ["hvdrun: received SIGTERM."]),
+        (signal.SIGINT, -signal.SIGINT, []),
+    ],
+)
+def test_a_signal_ends_the_wait_for_agents_with_a_sentence(
+    number: signal.Signals, exit_code: int, sentences: list[str], hvdrun: Launcher
+) -> None:
+    running = hvdrun.start("-np", "3", "--wait-for-agents", *PLACE, "true")
+    agent = start_agent(hvdrun, running.stderr.wait_for(LINE, 60)[1], "a")
+    running.stderr.wait_for(r"^hvdrun: agents: a \(1 slot\); 1 of 3 slots\.$", 60)
+    running.send(number)
+    finished = running.wait()
+    assert finished.returncode == exit_code
+    assert finished.stderr.splitlines()[2:] == sentences
+    assert agent.wait().returncode == (130 if number is signal.SIGINT else exit_code)
+
+
 @pytest.mark.nightly
 def test_an_elastic_job_loses_an_agent_and_takes_it_in_again(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", TRAINS)

@@ -37,7 +37,7 @@ class Office:
         self._server = Mock(open=AsyncMock(return_value=1), submit=self._submit)
         self._server.number_agent = lambda host: self.numbers.get(host, 1)
         self._server.state.outcome = None
-        self._config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})
+        self.config = AgentConfig(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = Hosts(spec, self.pool, console, reach=self._reach)
 
     @property
@@ -52,7 +52,7 @@ class Office:
 
     def serve(self) -> None:
         """The rendezvous is there."""
-        self.hosts.serve(self._server, self._config)
+        self.hosts.serve(self._server, self.config)
 
     def let_start(self, *hosts: str) -> None:
         """Their agents start."""

@@ -29,7 +29,7 @@ def spec() -> JobSpec:
     return build_spec(
         command=("/mine/python", "train.py"),
         size=3,
-        hosts=(Host("localhost", 2), Host("far", 4)),
+        hosts=(Host("localhost", 2), Host("far", 1)),
         directory=Path("/data"),
         remote=Remote(frozenset({"far"}), ("/theirs/python", "train.py"), "/theirs/python"),
         forwarded={b"SHAPE": b"round"},
@@ -85,7 +85,9 @@ def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: Jo
     assert b"OMP_NUM_THREADS" not in write(spec, "far", said.append).environment
     assert (
         b"OMP_NUM_THREADS"
-        not in write(with_fields(spec, size=1, stdin_rank=None), "localhost", said.append).environment
+        not in write(
+            with_fields(spec, size=1, stdin_rank=None, hosts=(Host("localhost", 1),)), "localhost", said.append
+        ).environment
     )
     write(with_fields(spec, forwarded={b"OMP_NUM_THREADS": b"4"}), "localhost", said.append)
     assert said == []
@@ -99,7 +101,7 @@ def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
 
 
 def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
-    elastic = with_fields(spec, elasticity=Elasticity(1), stdin_rank=None, size=1)
+    elastic = with_fields(spec, elasticity=Elasticity(1), stdin_rank=None, size=1, hosts=(Host("far", 4),))
     config = AgentConfig(elastic, "job", Authority("job"), lambda _: None, OWN)
     assert config.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
     assert config.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"

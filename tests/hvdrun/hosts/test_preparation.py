@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, OtherUserError, ScriptNotFoundError
-from hvdrun.hosts.preparation import add_hosts, find_remote, find_used, prepare
+from hvdrun.hosts.preparation import add_hosts, find_remote, prepare
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.hosts import HostList
 from hvdrun.spec.jobspec import JobSpec
@@ -97,16 +97,25 @@ def test_another_user_on_this_machine_is_refused(spec: JobSpec, context: LookupC
     prepare(with_fields(spec, users={"there": "no-such-user"}), context, is_here)
 
 
-@pytest.mark.parametrize(("size", "used"), [(1, "a"), (2, "a"), (3, "ab"), (4, "abc"), (5, "abc")])
+@pytest.mark.parametrize(
+    ("size", "used"),
+    [
+        (1, (Host("a", 1),)),
+        (2, (Host("a", 2),)),
+        (3, (Host("a", 2), Host("b", 1))),
+        (4, (Host("a", 2), Host("b", 1), Host("c", 1))),
+    ],
+)
 def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_up(
-    size: int, used: str, spec: JobSpec, context: LookupContext
+    size: int, used: tuple[Host, ...], spec: JobSpec, context: LookupContext
 ) -> None:
     small = with_fields(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
-    assert find_used(small) == tuple(used)
     look_up = Mock(return_value=True)
-    prepare(small, context, look_up)
-    assert sorted(call.args[0] for call in look_up.call_args_list) == list(used)
-    assert find_used(with_fields(small, elasticity=Elasticity(1))) == ("a", "b", "c")
+    prepared, _ = prepare(small, context, look_up)
+    assert prepared.workers.hosts == used
+    assert sorted(call.args[0] for call in look_up.call_args_list) == [host.name for host in used]
+    elastic, _ = prepare(with_fields(small, elasticity=Elasticity(1)), context, look_up)
+    assert elastic.workers.hosts == small.workers.hosts
 
 
 def test_names_are_looked_up_all_at_once() -> None:

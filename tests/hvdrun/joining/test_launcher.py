@@ -1,8 +1,6 @@
-"""A job that waits for agents, up to its own start: signals, and faults of hvdrun's own."""
+"""A job that waits for agents: which of them it takes, and faults of hvdrun's own."""
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 from typing import cast
 
@@ -10,11 +8,13 @@ import pytest
 
 import hvdrun.console
 from hvdrun.joining import launcher
+from hvdrun.joining.launcher import JoinedHosts
 from hvdrun.joining.roster import Roster
 from hvdrun.options.kinds import parse_endpoint
+from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.remote import Joining
-from rendezvous.core.model import LOOPBACK, Endpoint
+from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import Outcome
 from tests.hvdrun.joining.test_description import read
 from tests.hvdrun.joining.test_listener import started
@@ -37,7 +37,7 @@ class Console:
         return parse_endpoint(self.said[0].split()[10])
 
 
-async def wait(_: JobSpec, roster: Roster) -> Outcome:
+async def wait(roster: Roster) -> Outcome:
     """A job that has begun, and does not end."""
     await asyncio.Event().wait()
     raise AssertionError(roster)
@@ -50,30 +50,6 @@ def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome
     return asyncio.create_task(
         launcher.run_with_agents(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait)
     )
-
-
-@pytest.mark.parametrize(
-    ("number", "exit_code", "sentences"),
-    [
-        (
-            signal.SIGUSR2,
-            75,
-            ["the job has ended, as its stop notice asked (exit code 75): start it again to continue."],
-        ),
-        (signal.SIGTERM, 143, ["received SIGTERM."]),
-        (signal.SIGINT, 130, []),
-    ],
-)
-@in_loop
-async def test_a_signal_ends_the_wait_for_agents_with_a_sentence(
-    number: signal.Signals, exit_code: int, sentences: list[str], tmp_path: Path
-) -> None:
-    console = Console()
-    receiving = receive(console, tmp_path)
-    await happen(lambda: bool(console.said))
-    os.kill(os.getpid(), number)
-    assert (await receiving).exit_code == exit_code
-    assert console.said[1:] == sentences
 
 
 @pytest.mark.parametrize("words", [(), ("--min-np", "1")], ids=["static", "elastic"])
@@ -94,3 +70,85 @@ async def test_a_fault_of_the_listener_ends_the_job(
         with pytest.raises(ZeroDivisionError) as caught:
             await receiving
     assert caught.value is fault
+
+
+class PlayedRoster(Roster):
+    """Agents join and leave as the test says."""
+
+    def __init__(self) -> None:
+        super().__init__(5.0, BackgroundTasks())
+        self.present: tuple[Host, ...] = ()
+        self.refusal = ""
+        self.kept: frozenset[str] = frozenset()
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """See `Roster`."""
+        return self.present
+
+    async def change(self, *present: Host) -> None:
+        """These have an agent from now on; lets the job hear of it."""
+        self.present = present
+        self._note_change()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def stop_admitting(self, reason: str, exit_code: int | None = None) -> None:
+        """See `Roster`."""
+        super().stop_admitting(reason, exit_code)
+        self.refusal = reason
+
+    async def release(self, keep: frozenset[str] = frozenset()) -> None:
+        """See `Roster`."""
+        self.kept = keep
+
+
+N1, N2, N10 = Host("n1", 2), Host("n2", 1), Host("n10", 4)
+
+
+@in_loop
+async def test_a_static_job_keeps_the_first_hosts_that_have_its_slots() -> None:
+    roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
+    spec = read("-np", "3", "--wait-for-agents")
+    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append, is_whole=True).run(used.append))
+    await roster.change()
+    await roster.change(N10)
+    await finding
+    assert [each.workers.hosts for each in used] == [(), (Host("n10", 3),)]
+    assert used[-1].remote.hosts == roster.kept == {"n10"}
+    assert roster.refusal == launcher.FULL
+    assert said == ["agents: n10 (4 slots); 4 slots."]
+
+
+@in_loop
+async def test_the_agents_of_a_static_job_are_reported_until_it_has_its_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_PAUSE_SECONDS", 0)
+    roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
+    spec = read("-np", "3", "--wait-for-agents")
+    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append, is_whole=True).run(used.append))
+    for present in ((), (N2,), (), (N2,), (N2, N1)):
+        await roster.change(*present)
+    await finding
+    assert [each.workers.hosts for each in used] == [(), (N2,), (), (N2,), (N1, N2)]
+    alone = "agents: n2 (1 slot); 1 of 3 slots."
+    assert said == [alone, "agents: none; 0 of 3 slots.", alone, "agents: n1 (2 slots), n2 (1 slot); 3 slots."]
+
+
+@in_loop
+async def test_an_elastic_job_takes_agents_as_long_as_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_PAUSE_SECONDS", 0)
+    roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
+    spec = read("-np", "1", "--min-np", "1", "--wait-for-agents")
+    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append, is_whole=False).run(used.append))
+    for present in ((), (N2,), (N2, N1), (N1,), (N1, N10)):
+        await roster.change(*present)
+    finding.cancel()
+    await asyncio.wait({finding})
+    assert [each.workers.hosts for each in used] == [(), (N2,), (N2, N1), (N1,), (N1, N10)]
+    assert used[-1].remote.hosts == {"n1", "n2", "n10"}
+    assert said == [
+        "agents: n2 (1 slot); 1 slot.",
+        "agents: n2 (1 slot), n1 (2 slots); 3 slots.",
+        "agents: n1 (2 slots), n10 (4 slots); 6 slots.",
+    ]
+    assert (roster.refusal, roster.kept) == ("", frozenset())
