@@ -4,7 +4,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.transport.account import name_user
@@ -46,20 +46,20 @@ class Target:
     user: str
     known_as: str
     principal: str
-    family: socket.AddressFamily = socket.AF_UNSPEC
-    keys: tuple[Path, ...] = ()
-    default_keys: tuple[Path, ...] = ()
-    certificates: tuple[Path, ...] = ()
-    identities_only: bool = False
-    agent_socket: str | None = None
-    via: "Target | None" = None
-    proxy_command: str | None = None
-    known_hosts: tuple[Path, ...] = ()
-    revoked_keys: Path | None = None
-    hash_known_hosts: bool = False
-    accept_new: bool = False
-    connect_timeout_seconds: float | None = None
-    configured_names: frozenset[str] = field(default=frozenset(), repr=False)
+    family: socket.AddressFamily
+    keys: tuple[Path, ...]
+    default_keys: tuple[Path, ...]
+    certificates: tuple[Path, ...]
+    identities_only: bool
+    agent_socket: str | None
+    via: "Target | None"
+    proxy_command: str | None
+    known_hosts: tuple[Path, ...]
+    revoked_keys: Path | None
+    hash_known_hosts: bool
+    accept_new: bool
+    connect_timeout_seconds: float | None
+    configured_names: frozenset[str]
 
     @property
     def where(self) -> tuple[str, str, int]:

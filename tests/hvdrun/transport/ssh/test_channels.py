@@ -156,6 +156,19 @@ async def test_a_channel_that_cannot_send_ends_and_the_others_continue(
 
 
 @in_loop
+async def test_a_wait_that_is_cancelled_leaves_the_others_waiting(home: Home, server: SshServer) -> None:
+    async with running(home, server, "exec cat") as (echo,):
+        cancelled, other = (asyncio.create_task(echo.channel.wait_closed()) for _ in range(2))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        assert not other.done()
+        echo.writer.write_eof()
+        await other
+        assert echo.channel.exit_code == 0
+
+
+@in_loop
 async def test_a_connection_has_one_thread_of_ours_and_one_of_paramiko_s(home: Home, server: SshServer) -> None:
     def count() -> tuple[int, int]:
         threads = threading.enumerate()
