@@ -166,6 +166,20 @@ class Agent:
 
     async def run(self, orders: OrderReader) -> Ending:
         """Obey orders until one of the endings; then leave nothing behind."""
+        try:
+            ending = await self._serve(orders)
+            self._watch.raise_failure()  # of the cleanup
+        except (RendezvousError, HvdrunError):
+            raise
+        except Exception as error:
+            sentence = f"the agent on {self._begin.host} failed: {type(error).__name__}: {error}"
+            self._output.tell(AgentFailed(sentence, traceback.format_exc().rstrip()))
+            raise
+        finally:
+            self._output.close()
+        return ending
+
+    async def _serve(self, orders: OrderReader) -> Ending:
         if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
         self._watch.open()
@@ -184,14 +198,7 @@ class Agent:
                 await wait_while_launcher_lives(orders, attending, self._watch.await_failed())
                 await self._sequencing.close()
                 await self._watch.close()
-                self._watch.raise_failure()
-                await wait_while_launcher_lives(orders, attending, self._output.close())
-        except (RendezvousError, HvdrunError):
-            raise
-        except Exception as error:
-            sentence = f"the agent on {self._begin.host} failed: {type(error).__name__}: {error}"
-            self._output.tell(AgentFailed(sentence, traceback.format_exc().rstrip()))
-            raise
+                await wait_while_launcher_lives(orders, attending, self._output.drain())
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
             await cancel_and_wait(parts)
@@ -204,7 +211,6 @@ class Agent:
             self._watchdog.end()
             if self._port is not None:
                 self._port.close()
-        self._watch.raise_failure()  # of the cleanup
         return ending
 
     def note_notice(self) -> None:

@@ -59,7 +59,7 @@ class OutputForwarder(asyncio.Protocol):
                 pass
         self.tell(Written(worker, number))
 
-    async def close(self) -> None:
+    async def drain(self) -> None:
         """Return when all output has been read to its end and written; the writers must have ended.
 
         There is no limit: the launcher may pause as long as it lives.
@@ -70,7 +70,11 @@ class OutputForwarder(asyncio.Protocol):
             await self._flowing.wait()
             transport.set_write_buffer_limits(high=1)  # with 0 asyncio counts an empty TLS buffer as full
             await self._flowing.wait()
-            transport.close()
+
+    def close(self) -> None:
+        """Close the transport."""
+        if self._transport is not None:
+            self._transport.close()
 
     def pause_writing(self) -> None:
         """The launcher is behind."""

@@ -141,7 +141,8 @@ class Hosts:
         """Raise an unexpected error of one host, or print it with -v if the job continues without that host."""
         if self._is_whole:
             raise error
-        self._console.verbose(trace)
+        for line in trace.splitlines():
+            self._console.verbose(line)
 
     def _use(self, spec: JobSpec) -> None:
         """The job has these hosts from now on."""

@@ -96,6 +96,7 @@ JOBS = {
     "wait for a signal": SHORT,
     "wait for what a signal may cut short": SHORT,
 }
+DEAREST = {"abandon an agent", "authenticate an agent", "close an agent", "read standard input", "report agents"}
 AT_LISTENER = {
     "forward an agent to the rendezvous",
     "forward what comes from inside",
@@ -116,11 +117,16 @@ def find_tasks() -> Iterator[str]:
     for _, source in read_sources("hvdrun", "rendezvous"):
         for node in ast.walk(ast.parse(source)):
             match node:
-                case ast.Call(ast.Attribute(ast.Call(ast.Name("super")))):
-                    pass  # the task has the name that the caller gives
-                case ast.Call(ast.Attribute(attr="create_task" | "Thread")):
-                    names = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
-                    yield ast.literal_eval(names[0]) if names else f"unnamed: {ast.unparse(node)}"
+                case ast.Call(ast.Name("start_task"), [_, ast.Constant(str(name)), *_]):
+                    yield name
+                case ast.Call(ast.Attribute(attr="create_task" | "Thread"), keywords=given):
+                    match [keyword.value for keyword in given if keyword.arg == "name"]:
+                        case [ast.Constant(str(name))]:
+                            yield name
+                        case [ast.Name("name")]:
+                            pass  # the caller gives it
+                        case _:
+                            yield f"unnamed: {ast.unparse(node)}"
 
 
 def test_every_task_has_a_case() -> None:
@@ -128,7 +134,9 @@ def test_every_task_has_a_case() -> None:
     assert set(find_tasks()) == cases
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] if name in DEAREST else []) for name in JOBS]
+)
 def test_a_failing_task_ends_the_job(name: str, hvdrun: Launcher) -> None:
     program = hvdrun.write("fails.py", FAILS)
     job = hvdrun.start("-v", *JOBS[name], before=(sys.executable, str(program), name), forks=True)
@@ -159,6 +167,15 @@ def test_a_failing_callback_of_an_agent_ends_the_job(hvdrun: Launcher) -> None:
     assert ended.returncode == 125
     assert ended.stderr.splitlines()[-1].endswith("the agent on localhost failed: ZeroDivisionError: division by zero")
     assert ", in _reap" in ended.stderr  # the traceback is that of the agent
+
+
+def test_with_v_an_elastic_job_shows_the_traceback_of_a_failing_agent(hvdrun: Launcher) -> None:
+    program = hvdrun.write("fails.py", FAILS)
+    before = (sys.executable, str(program), "agent")
+    ended = hvdrun.start("-v", "--min-np", "1", *SHORT, before=before, forks=True).wait(LIMIT_SECONDS)
+    lines = ended.stderr.splitlines()
+    assert "hvdrun: the agent on localhost failed: ZeroDivisionError: division by zero" in lines
+    assert any(line.startswith("hvdrun:   File ") and line.endswith(", in _reap") for line in lines)
 
 
 @pytest.mark.parametrize("name", sorted(AT_TERMINAL))

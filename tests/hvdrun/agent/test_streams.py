@@ -53,7 +53,8 @@ class Story:
     async def close(self) -> list[AgentMessage]:
         """End; what the launcher has read then."""
         reading = asyncio.create_task(asyncio.to_thread(self._read))
-        await self.forwarder.close()
+        await self.forwarder.drain()
+        self.forwarder.close()
         return await reading
 
     def _read(self) -> list[AgentMessage]:
@@ -110,7 +111,7 @@ async def test_output_is_read_after_the_launcher_has_gone() -> None:
     writing = story.add(WORKER, OutputStream.STDOUT)
     os.close(story.launcher)
     await asyncio.to_thread(story.write_much, writing)  # does not block for ever
-    await forwarder.close()
+    await forwarder.drain()
     forwarder.tell(Remark("nobody hears it"))
     assert story.written == len(b"".join(BLOCKS))
 
@@ -120,7 +121,7 @@ async def test_closing_ends_when_the_launcher_goes_meanwhile() -> None:
     story = Story()
     forwarder = await story.open()
     forwarder.tell(Remark("x" * 1_000_000))  # more than a pipe holds
-    closing = asyncio.create_task(forwarder.close())
+    closing = asyncio.create_task(forwarder.drain())
     await asyncio.sleep(0)
     assert not closing.done()
     os.close(story.launcher)
@@ -163,7 +164,7 @@ async def test_closing_a_tls_connection_on_which_nothing_waits_ends() -> None:
         channel.follow(forwarder)
         forwarder.attach(channel.transport)
         try:
-            await asyncio.wait_for(forwarder.close(), 30)
+            await asyncio.wait_for(forwarder.drain(), 30)
         finally:
             channel.transport.abort()
 
