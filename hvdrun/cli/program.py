@@ -1,6 +1,6 @@
 """The command line, from its words to the exit code.
 
-A wrong request gets one sentence here before anything starts. Only a job that will run imports gRPC, rich and other
+A wrong request gets one sentence here before anything starts. Only a job that will run imports gRPC and other
 large packages: --help and a mistyped flag answer quickly.
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import Marks, OutputMarker
 from hvdrun.console.output import DESCRIPTORS, OutputPrinter
-from hvdrun.console.page import Page, colour_page, render_annotation, render_page
+from hvdrun.console.page import Page, render_annotation, render_page
 from hvdrun.console.start_line import StartLine, StatusLine
 from hvdrun.console.writer import Writer, is_passing
 from hvdrun.errors import OUTPUT_LOST
@@ -48,7 +48,8 @@ class Console:
         terminals = {stream: descriptor for stream, descriptor in descriptors.items() if os.isatty(descriptor)}
         coloured = [stream for stream, descriptor in terminals.items() if self._shows_colour(descriptor)]
         can_redraw = OutputStream.STDERR in terminals and environment.get("TERM") != "dumb"
-        self._status = StatusLine(self._writer, self._errors) if can_redraw else None
+        status = StatusLine(self._writer, self._errors, coloured=OutputStream.STDERR in coloured)
+        self._status = status if can_redraw else None
         self._marker = OutputMarker(marks, terminals=terminals, coloured=coloured)
         self.files: OutputFiles | None = None
         self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
@@ -86,11 +87,11 @@ class Console:
         """Print why the job failed, on stderr."""
         if self._environment.get("GITHUB_ACTIONS") == "true":
             self._write(render_annotation(page))  # GitHub reads it only at the beginning of a line
-        self._say((colour_page if self._shows_colour(self._errors) else render_page)(page))
+        self._say(render_page(page, coloured=self._shows_colour(self._errors)))
 
     def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
         """The live line of a start, which does nothing unless stderr is a terminal; see `StartLine`."""
-        return StartLine(self._status, look, limit_seconds=limit_seconds, coloured=self._shows_colour(self._errors))
+        return StartLine(self._status, look, limit_seconds=limit_seconds)
 
     def watch(self, stop: Callable[[int, str], None], fail: Callable[[BaseException], None]) -> None:
         """Print, in the running event loop, which output cannot be written, and stop a job whose reader has gone.

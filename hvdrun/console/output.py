@@ -5,8 +5,8 @@ On a terminal an incomplete line (a prompt, a row of dots) is shown after a mome
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
+from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import OutputMarker, Source
 from hvdrun.console.start_line import StatusLine
 from hvdrun.console.writer import Writer
@@ -17,22 +17,6 @@ PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
 _LOOK_SECONDS = 0.002  # between two checks whether the writer has written
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
-
-
-class Copy(Protocol):
-    """Gets the output of the workers too, as `OutputFiles` does; the methods are those of `OutputPrinter`."""
-
-    async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
-        """Take the next bytes of a worker's stream."""
-
-    def finish(self, worker: Worker) -> None:
-        """Take notice that a worker has ended."""
-
-    def forget(self, worker: Worker) -> None:
-        """Take notice that another one has taken this worker's place."""
-
-    async def close(self, limit_seconds: float | None) -> bool:
-        """Write what is left."""
 
 
 class OutputPrinter:
@@ -50,9 +34,9 @@ class OutputPrinter:
         self._descriptors = dict(descriptors)
         self._status = status
         self._flushes: dict[Source, asyncio.TimerHandle] = {}
-        self._copy: Copy | None = None
+        self._copy: OutputFiles | None = None
 
-    def copy_to(self, copy: Copy) -> None:
+    def copy_to(self, copy: OutputFiles) -> None:
         """Copy all output from now on."""
         self._copy = copy
 

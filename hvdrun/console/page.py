@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from io import StringIO
 
 from hvdrun.version import __version__
 from rendezvous.core.outcome import describe_ranks, describe_returncode, find_signal
@@ -28,12 +27,12 @@ _HINTS = {
 
 
 class Tone(Enum):
-    """How a line of the page is shown on a terminal; the values are styles of rich."""
+    """How a line of the page is shown on a terminal; the values are parameters of SGR."""
 
-    HEADLINE = "bold red"
+    HEADLINE = "1;31"  # bold, red
     TEXT = ""
-    QUOTE = "dim"
-    HINT = "yellow"
+    QUOTE = "2"  # dim
+    HINT = "33"  # yellow
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +59,10 @@ class Page:
     notes: tuple[str, ...] = ()
 
 
-def render_page(page: Page) -> str:
-    """The page in plain text, ending with a newline."""
-    return "".join(f"{text}\n" for text, _ in compose_page(page))
-
-
-def colour_page(page: Page) -> str:
-    """The page with a terminal's colours, ending with a newline; lines are left to the terminal to wrap."""
-    from rich.console import Console  # noqa: PLC0415 - a job that succeeds does not need rich
-    from rich.text import Text  # noqa: PLC0415 - the same
-
-    buffer = StringIO()
-    console = Console(
-        file=buffer, force_terminal=True, color_system="standard", no_color=False, highlight=False, emoji=False
-    )
-    for text, tone in compose_page(page):
-        console.print(Text(text, style=tone.value), soft_wrap=True)
-    return buffer.getvalue()
+def render_page(page: Page, *, coloured: bool = False) -> str:
+    """The page in text, ending with a newline; lines are left to the terminal to wrap."""
+    lines = ((text, tone.value if coloured else "") for text, tone in compose_page(page))
+    return "".join(f"\x1b[{style}m{text}\x1b[0m\n" if style else f"{text}\n" for text, style in lines)
 
 
 def render_annotation(page: Page) -> str:

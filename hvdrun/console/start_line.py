@@ -1,12 +1,9 @@
 """The status line of a terminal, and the progress of a long start on it."""
 
 import asyncio
-import importlib
 import os
 import time
 from collections.abc import Callable
-from functools import partial
-from io import StringIO
 
 from hvdrun.console.page import describe_seconds
 from hvdrun.console.writer import Writer
@@ -33,23 +30,27 @@ class StatusLine:
     """A line at the end of a terminal, redrawn in place, and erased before anything else is written.
 
     writer: writes everything that the terminal shows.
+    coloured: whether the terminal shows colours.
     """
 
-    def __init__(self, writer: Writer, descriptor: int) -> None:
+    def __init__(self, writer: Writer, descriptor: int, *, coloured: bool = False) -> None:
         self._writer = writer
         self._descriptor = descriptor
+        self._coloured = coloured
         self._is_shown = False
 
-    def show(self, render: Callable[[int], str]) -> None:
-        """Replace the line; `render` takes the width of the terminal.
+    def show(self, text: str) -> None:
+        """Replace the line, cut where it would be longer than the terminal is wide.
 
         Nothing is drawn while output waits for the terminal, or while another program has the foreground.
         """
         if self._writer.is_behind or not _has_foreground(self._descriptor):
             return
-        columns = os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS
         # In the last column some terminals begin a new line, which the next erasure would miss.
-        self._writer.put(self._descriptor, _ERASE + render(columns - 1).encode())
+        columns = (os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS) - 1
+        cut = text if len(text) <= columns else f"{text[: columns - 1]}…"
+        line = f"\x1b[36m{cut}\x1b[0m" if self._coloured else cut
+        self._writer.put(self._descriptor, _ERASE + line.encode())
         self._is_shown = True
 
     def erase(self) -> None:
@@ -73,7 +74,6 @@ class StartLine:
     status: the line; None for none: then this does nothing.
     look: the progress of the start; None when it is over.
     limit_seconds: how long it is shown, once the hosts are there, while no worker joins: plain programs never do.
-    coloured: whether the terminal shows colours.
     """
 
     def __init__(
@@ -82,13 +82,11 @@ class StartLine:
         look: Callable[[], StartProgress | None],
         *,
         limit_seconds: float,
-        coloured: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._status = status
         self._look = look
         self._limit_seconds = limit_seconds
-        self._coloured = coloured
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
@@ -107,7 +105,6 @@ class StartLine:
 
     async def _run(self, status: StatusLine, started: float) -> None:
         await asyncio.sleep(started + PATIENCE_SECONDS - self._clock())
-        await asyncio.to_thread(importlib.import_module, "rich.console")
         waited_until = started
         while (progress := self._look()) is not None:
             now = self._clock()
@@ -115,26 +112,6 @@ class StartLine:
                 waited_until = now
             if now - waited_until > self._limit_seconds and not progress.joined:
                 break
-            text = f"hvdrun: {describe_start(progress, now - started)}"
-            status.show(partial(render_status, text, coloured=self._coloured))
+            status.show(f"hvdrun: {describe_start(progress, now - started)}")
             await asyncio.sleep(PERIOD_SECONDS)
         status.erase()
-
-
-def render_status(text: str, columns: int, *, coloured: bool) -> str:
-    """A text in one line, cut where it would be longer than so many columns; it ends without a newline."""
-    from rich.console import Console  # noqa: PLC0415 - a short start does not need rich
-    from rich.text import Text  # noqa: PLC0415 - the same
-
-    buffer = StringIO()
-    console = Console(
-        file=buffer,
-        force_terminal=True,
-        color_system="standard" if coloured else None,
-        no_color=False,
-        highlight=False,
-        emoji=False,
-        width=columns,
-    )
-    console.print(Text(text, style="cyan" if coloured else ""), no_wrap=True, overflow="ellipsis", end="")
-    return buffer.getvalue()

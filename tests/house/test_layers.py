@@ -31,7 +31,6 @@ HOMES = {
     "paramiko": {"hvdrun.transport.ssh"},
     "psutil": {"hvdrun"},
     "pytest": {"hvdrun.testing"},  # a plugin of it, imported by it alone
-    "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
     "yaml": {"hvdrun.options.languages"},
 }
@@ -56,7 +55,6 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
 WIRE = "the wire's messages are touched only where they are encoded, served or called"
 CLICK = "click is known to the command line alone"
-RICH = "rich is known to the console alone"
 FRAMEWORK = "launcher and rendezvous never import a framework"
 SSH = "paramiko is known to hvdrun.transport.ssh alone"
 
@@ -78,7 +76,6 @@ VIOLATIONS = [
     (WIRE, "hvdrun/hosts/agent_pool.py", "import protos.rendezvous_pb2"),
     (WIRE, "rendezvous/bootstrap.py", "import protos.rendezvous_pb2"),
     (CLICK, "hvdrun/spec/hosts.py", "import click"),
-    (RICH, "hvdrun/cli/program.py", "import rich"),
     (SSH, "hvdrun/job.py", "import paramiko"),
     (FRAMEWORK, "hvdrun/spec/jobspec.py", "import torch"),
     (FRAMEWORK, "rendezvous/bootstrap.py", "import numpy"),
@@ -215,8 +212,8 @@ def test_outside_packages_are_imported_only_at_home() -> None:
                 "click",
             },
         ),
-        ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
-        ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
+        ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "asyncio"}),
+        ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click"}),
         ("rendezvous.server.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
         ("rendezvous.client", {"rendezvous.wire.tasks", "rendezvous.client.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),

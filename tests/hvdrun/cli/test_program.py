@@ -92,7 +92,7 @@ def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(mo
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["-np", "x", "true"], ["-np", "2", "no-such-program"]])
 def test_a_command_line_without_a_job_imports_nothing_large(words: list[str]) -> None:
-    heavy = {"grpc", "rich", "cryptography", "google", "asyncio", "psutil", "torch", "numpy"}
+    heavy = {"grpc", "cryptography", "google", "asyncio", "psutil", "torch", "numpy"}
     rare = {"hvdrun.allocation.slurm", "hvdrun.joining", "subprocess"}
     program = (
         "import sys; from hvdrun.cli.program import main; main(sys.argv[1:]); "

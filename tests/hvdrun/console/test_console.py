@@ -13,7 +13,6 @@ from hvdrun.console import Console, Marks, Page
 from rendezvous.core.state import StartProgress
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
-from tests.hvdrun.interpreter import run_python
 from tests.waiting import in_loop
 
 LIMIT_SECONDS = 10.0
@@ -183,11 +182,3 @@ def test_there_is_no_live_line_where_lines_cannot_be_redrawn(terminal: Screen, p
 
     assert asyncio.run(show(pipe, {"TERM": "xterm"})) == "hvdrun: words\n"
     assert asyncio.run(show(terminal, {"TERM": "dumb"})) == "hvdrun: words\r\n"
-
-
-def test_a_console_that_shows_no_colours_does_not_import_rich() -> None:
-    program = (
-        "import sys; from hvdrun.console import Console, Marks, Page; console = Console(verbose=True, marks=Marks()); "
-        "console.page(Page(rank=0)); console.end(5); print('rich' in sys.modules)"
-    )
-    assert run_python("-c", program).stdout == "False\n"

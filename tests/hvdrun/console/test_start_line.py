@@ -37,9 +37,9 @@ class Sheet(StatusLine):
         self.drawn: list[str] = []
         self.changed = asyncio.Event()
 
-    def show(self, render: Callable[[int], str]) -> None:
+    def show(self, text: str) -> None:
         """Draw."""
-        self.drawn.append(render(60))
+        self.drawn.append(text)
         self.changed.set()
 
     def erase(self) -> None:
@@ -63,7 +63,7 @@ def make_line(
     clock: Callable[[], float] = lambda: 2.5,
     limit_seconds: float = 60.0,
 ) -> StartLine:
-    return StartLine(sheet, look, limit_seconds=limit_seconds, coloured=False, clock=clock)
+    return StartLine(sheet, look, limit_seconds=limit_seconds, clock=clock)
 
 
 def live(*events: Event) -> State:
@@ -192,9 +192,9 @@ def test_a_job_that_waits_for_slots_says_how_many_there_are(policy: Policy) -> N
 def test_each_drawing_replaces_the_one_before(terminal: Screen) -> None:
     writer = Writer()
     status = StatusLine(writer, terminal.writing)
-    status.show(lambda _: "one")
+    status.show("one")
     wait_until(lambda: not writer.is_behind)
-    status.show(lambda _: "two")
+    status.show("two")
     writer.end(LIMIT_SECONDS)
     assert terminal.read() == "\r\x1b[Kone\r\x1b[Ktwo"
 
@@ -203,7 +203,7 @@ def test_it_is_erased_once(terminal: Screen) -> None:
     writer = Writer()
     status = StatusLine(writer, terminal.writing)
     status.erase()
-    status.show(lambda _: "one")
+    status.show("one")
     status.erase()
     status.erase()
     writer.end(LIMIT_SECONDS)
@@ -211,20 +211,29 @@ def test_it_is_erased_once(terminal: Screen) -> None:
 
 
 @pytest.mark.parametrize(("columns", "usable"), [(40, 39), (0, 79)])
-def test_the_last_column_stays_free(terminal: Screen, columns: int, usable: int) -> None:
+def test_it_is_cut_so_that_the_last_column_stays_free(terminal: Screen, columns: int, usable: int) -> None:
     fcntl.ioctl(terminal.writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    for length in (usable, usable + 1):
+        writer = Writer()
+        StatusLine(writer, terminal.writing).show("x" * length)
+        writer.end(LIMIT_SECONDS)
+    assert terminal.read() == f"\r\x1b[K{'x' * usable}\r\x1b[K{'x' * (usable - 1)}…"
+
+
+def test_it_has_a_colour_where_that_is_wanted(terminal: Screen) -> None:
     writer = Writer()
-    StatusLine(writer, terminal.writing).show(str)
+    StatusLine(writer, terminal.writing, coloured=True).show("x")
     writer.end(LIMIT_SECONDS)
-    assert terminal.read() == f"\r\x1b[K{usable}"
+    assert terminal.read() == "\r\x1b[K\x1b[36mx\x1b[0m"
 
 
 def test_nothing_is_drawn_behind_what_a_paused_reader_has_not_taken(terminal: Screen) -> None:
     reading, writing = os.pipe()
     writer = Writer()
     writer.put(writing, b"x" * 1_000_000)
-    StatusLine(writer, terminal.writing).show(lambda _: pytest.fail("drawn"))
+    StatusLine(writer, terminal.writing).show("drawn")
     writer.end(0)
+    assert terminal.read() == ""
     os.close(reading)
     os.close(writing)
 
@@ -239,11 +248,11 @@ def test_nothing_is_drawn_from_the_background_of_a_terminal(terminal: Screen) ->
         if child:
             sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         writer = Writer()
-        StatusLine(writer, 2).show(lambda _: "front")
+        StatusLine(writer, 2).show("front")
         writer.end(10)
         os.setpgid(0, 0)
         writer = Writer()
-        StatusLine(writer, 2).show(lambda _: "behind")
+        StatusLine(writer, 2).show("behind")
         writer.end(10)
     """
     command = [sys.executable, "-c", program]
