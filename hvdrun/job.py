@@ -120,7 +120,6 @@ class Job:
 
     async def run(self) -> Outcome:
         """Run the job, and return its outcome."""
-        self._reporter.start()
         started = time.monotonic()
         report_callback_errors(self._fail)
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are handled to the end

@@ -96,8 +96,9 @@ def print_text(text: str) -> int:
         OutputLostError: it cannot be written.
     """
     try:
-        if sys.stdout is not None:  # None when hvdrun was started with it closed
-            text = text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
+        # None if hvdrun was started with it closed, or if a program has put a StringIO in its place
+        if (encoding := getattr(sys.stdout, "encoding", None)) is not None:
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
         print(text, flush=True)  # noqa: T201 - the command line prints
     except BrokenPipeError:
         discard_stdout()

@@ -29,7 +29,7 @@ class Console:
         verbose: whether `verbose` prints.
         marks: what stands before lines.
         descriptors: where the streams go; hvdrun's own.
-        environment: where NO_COLOR and TERM are looked up.
+        environment: where NO_COLOR, TERM and GITHUB_ACTIONS are looked up.
     """
 
     def __init__(
@@ -43,13 +43,14 @@ class Console:
         self._is_verbose = verbose
         self._marks = marks
         self._errors = descriptors[OutputStream.STDERR]
-        self._environment = environment
+        self._is_in_actions = environment.get("GITHUB_ACTIONS") == "true"
         self._writer = Writer()
-        terminals = {stream: descriptor for stream, descriptor in descriptors.items() if os.isatty(descriptor)}
-        coloured = [stream for stream, descriptor in terminals.items() if self._shows_colour(descriptor)]
-        can_redraw = OutputStream.STDERR in terminals and environment.get("TERM") != "dumb"
-        status = StatusLine(self._writer, self._errors, coloured=OutputStream.STDERR in coloured)
-        self._status = status if can_redraw else None
+        terminals = [stream for stream, descriptor in descriptors.items() if os.isatty(descriptor)]
+        is_dumb = environment.get("TERM") == "dumb"
+        coloured = [] if environment.get("NO_COLOR") or is_dumb else terminals  # no-color.org
+        self._is_coloured = OutputStream.STDERR in coloured
+        can_redraw = OutputStream.STDERR in terminals and not is_dumb
+        self._status = StatusLine(self._writer, self._errors, coloured=self._is_coloured) if can_redraw else None
         self._marker = OutputMarker(marks, terminals=terminals, coloured=coloured)
         self.files: OutputFiles | None = None
         self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
@@ -85,9 +86,9 @@ class Console:
 
     def page(self, page: Page) -> None:
         """Print why the job failed, on stderr."""
-        if self._environment.get("GITHUB_ACTIONS") == "true":
+        if self._is_in_actions:
             self._write(render_annotation(page))  # GitHub reads it only at the beginning of a line
-        self._say(render_page(page, coloured=self._shows_colour(self._errors)))
+        self._say(render_page(page, coloured=self._is_coloured))
 
     def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
         """The live line of a start, which does nothing unless stderr is a terminal; see `StartLine`."""
@@ -146,11 +147,6 @@ class Console:
         data = self._marker.leave_line(OutputStream.STDERR) + text.encode(errors="backslashreplace")
         if not self._writer.put(self._errors, data):
             _write_at_once(self._errors, data)
-
-    def _shows_colour(self, descriptor: int) -> bool:
-        """Only on a terminal that can, unless the user refuses it (no-color.org)."""
-        is_refused = bool(self._environment.get("NO_COLOR")) or self._environment.get("TERM") == "dumb"
-        return os.isatty(descriptor) and not is_refused
 
 
 def _write_at_once(descriptor: int, data: bytes) -> None:

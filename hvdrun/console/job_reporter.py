@@ -75,10 +75,6 @@ class JobReporter:
         self._decided: float | None = None  # when the outcome was decided
         self._counter = LossCounter(clock)
 
-    def start(self) -> None:
-        """The job starts now."""
-        self._started = self._clock()
-
     async def run(self) -> None:
         """Sum up counted losses, until cancelled."""
         while True:

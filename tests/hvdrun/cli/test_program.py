@@ -1,10 +1,12 @@
 """The command line: what becomes a job, and what is refused with which sentence and exit code."""
 
 import asyncio
+import io
 import os
 import re
 import signal
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -174,6 +176,12 @@ def test_after_ctrl_c_it_dies_of_the_signal_or_exits_as_if_it_had(monkeypatch: p
 def test_with_v_a_fault_of_ours_shows_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-np", "1", "-v", "true"], Mock(side_effect=ZeroDivisionError)) == 125
     assert "Traceback (most recent call last)" in capfd.readouterr().err
+
+
+def test_a_program_may_take_the_place_of_standard_output() -> None:
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["--version"]) == 0
+    assert printed.getvalue().startswith("hvdrun ")
 
 
 def test_lines_before_an_error_are_printed(capfd: pytest.CaptureFixture[str]) -> None:
