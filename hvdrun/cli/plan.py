@@ -14,7 +14,7 @@ from hvdrun.processes import python_command
 from hvdrun.processes.binding import BindTo
 from hvdrun.processes.python_command import PythonCommand
 from hvdrun.shim.path import prepend_shim
-from hvdrun.spec.environment import choose_environment, find_added, find_removed
+from hvdrun.spec.environment import choose_environment
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command, redact_value
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
@@ -145,8 +145,8 @@ def _plan_host(
     environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
     first, *others = environments.values()
     shared = {name for name, value in first.items() if all(other[name] == value for other in others)}
-    added = {os.fsdecode(name): os.fsdecode(value) for name, value in find_added(base, chosen).items()}
-    removed = [os.fsdecode(name) for name in find_removed(base, chosen)]
+    added = {os.fsdecode(name): os.fsdecode(value) for name, value in chosen.items() if base.get(name) != value}
+    removed = [os.fsdecode(name) for name in sorted(base.keys() - chosen.keys())]
     return HostPlan(
         host=host,
         way=explain_way(spec, host),

@@ -197,7 +197,11 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         if display.output_folder is not None:
             most = size if elasticity is None else max(size, elasticity.max_size or 0)
             console.keep_output(display.output_folder, most, size)
-        return (launch or load_launch())(spec, console)
+        if launch is None:
+            from hvdrun import job  # noqa: PLC0415 - brings grpc and cryptography
+
+            launch = job.launch
+        return launch(spec, console)
     finally:
         console.end(LAST_WORDS_SECONDS)
 
@@ -230,13 +234,6 @@ def describe(spec: JobSpec) -> str:
             spec, find_now(spec), LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
         )
     return render_plan(make_plan(spec, os.environb))
-
-
-def load_launch() -> Launch:
-    """Import the function that runs jobs."""
-    from hvdrun.job import launch  # noqa: PLC0415 - brings grpc and cryptography
-
-    return launch
 
 
 def print_error(sentence: str, *details: str, with_time: bool) -> None:

@@ -156,7 +156,8 @@ class Job:
             try:
                 message = self._wait(deadline)
             except KeyboardInterrupt:
-                self._interrupt()
+                self._process.send_signal(signal.SIGINT)
+                self._drain()
                 raise
             yield message
             if message is None:
@@ -219,13 +220,11 @@ class Job:
         returncode = self._process.returncode
         return Ended(succeeded=False, exit_code=returncode, reason=f"the launcher of the job ended ({returncode})")
 
-    def _interrupt(self) -> None:
-        """Pass a Ctrl-C on, and wait for the job's end; pass each further one on, too."""
-        self._process.send_signal(signal.SIGINT)
-        self._drain()
-
     def _drain(self) -> None:
-        """Wait for the job's end, without regard to its messages; kill a launcher that does not end it in time."""
+        """Wait for the job's end, without regard to its messages; kill a launcher that does not end it in time.
+
+        Pass each Ctrl-C on meanwhile.
+        """
         deadline = time.monotonic() + self._end_seconds
         while not self.is_over:
             try:

@@ -14,7 +14,7 @@ from hvdrun.errors import BadValueError
 from hvdrun.options.horovodrun import BY_FLAG, translate
 from hvdrun.options.kinds import parse_path
 from hvdrun.options.languages import ConfigurationError, Node, parse_toml, parse_yaml, render_toml, render_yaml
-from hvdrun.options.option import Given, Option
+from hvdrun.options.option import Option, RawValues
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.words import Typed
 
@@ -76,7 +76,7 @@ class Configuration:
     remarks: sentences for the user. unknown: an error for each key that is no option.
     """
 
-    given: dict[str, Given] = field(default_factory=dict)
+    given: dict[str, RawValues] = field(default_factory=dict)
     command: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
@@ -219,7 +219,7 @@ def _read_switch(key: str, node: Node, name: str) -> bool:
     return word in _TRUE
 
 
-def _read_value(option: Option, node: Node, name: str, key: str) -> Given:
+def _read_value(option: Option, node: Node, name: str, key: str) -> RawValues:
     """The value of an option, as from the command line."""
     if not option.takes_value:
         return _read_switch(key, node, name)
@@ -243,7 +243,7 @@ def _read_words(option: Option, node: Node, name: str, key: str) -> str | tuple[
     return words[0] if option.words == 1 else words
 
 
-def write_configuration(path: Path, given: Mapping[str, Given], command: tuple[str, ...] = ()) -> None:
+def write_configuration(path: Path, given: Mapping[str, RawValues], command: tuple[str, ...] = ()) -> None:
     """Write the options' values by dest and the user's command: TOML where the name ends so, otherwise YAML.
 
     Raises:
@@ -252,7 +252,7 @@ def write_configuration(path: Path, given: Mapping[str, Given], command: tuple[s
     names: dict[str, str] = {}
     for key, option in KEYS.items():
         names.setdefault(option.dest, key)
-    table: dict[str, Given] = {}
+    table: dict[str, RawValues] = {}
     for option in OPTIONS:
         value = given.get(option.dest)
         if option.dest in names and option.dest not in _NOT_WRITTEN and value not in (None, ()):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 from hvdrun.errors import UnknownOptionError
-from hvdrun.options.option import Given
+from hvdrun.options.option import RawValues
 from hvdrun.options.table import BY_FLAG
 from hvdrun.options.words import Typed, find_remedy, gather, read_words, split_flag
 
@@ -16,7 +16,7 @@ _MIN_PREFIX = 4  # a shorter flag is the beginning of too many words
 _OF_HOROVODRUN = "it is horovodrun's, and hvdrun horovodrun takes it."
 
 
-def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
+def parse(words: Sequence[str]) -> tuple[dict[str, RawValues], tuple[str, ...]]:
     """Read hvdrun's command line: the value of each option on it, by dest, and the user's command.
 
     Raises:

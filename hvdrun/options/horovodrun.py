@@ -15,8 +15,8 @@ from typing import NamedTuple
 from hvdrun.errors import UnknownOptionError, UsageError
 from hvdrun.options import table
 from hvdrun.options.kinds import parse_integer
-from hvdrun.options.option import Given, Kind, Once, Option
-from hvdrun.options.words import Typed, find_remedy, gather, read_words, split_flag
+from hvdrun.options.option import Kind, Option, RawValue, RawValues
+from hvdrun.options.words import Typed, explain_no_effect, find_remedy, gather, read_words, split_flag
 
 _SHORT_FLAG = 2  # characters of a flag like -p
 _MIN_LIKENESS = 0.7  # of difflib, where 1 means equal
@@ -33,11 +33,11 @@ class HorovodOption(Option):
     group: at most one option of a group may be given.
     """
 
-    meaning: Callable[..., Once | None] | None = None
+    meaning: Callable[..., RawValue | None] | None = None
     reason: str = ""
     group: str = ""
 
-    def give(self, values: tuple[str, ...]) -> Once | None:
+    def give(self, values: tuple[str, ...]) -> RawValue | None:
         """The value that these words give to the option of hvdrun."""
         return Option.give(self, values) if self.meaning is None else self.meaning(*values)
 
@@ -182,7 +182,7 @@ BY_FLAG: Mapping[str, HorovodOption] = {flag: option for option in OPTIONS for f
 class Translation(NamedTuple):
     """Values for options of hvdrun by dest, and a sentence about each group of options without an effect."""
 
-    given: dict[str, Given]
+    given: dict[str, RawValues]
     remarks: list[str]
 
 
@@ -242,9 +242,4 @@ def translate(typed: Iterable[Typed]) -> Translation:
             flags.setdefault(option.reason, {})[each.flag] = None
         elif option.dest:
             with_effect.append(each)
-    remarks = [f"{', '.join(names)} {_has(names)} no effect: {reason}." for reason, names in flags.items()]
-    return Translation(gather(with_effect), remarks)
-
-
-def _has(names: Mapping[str, None]) -> str:
-    return "has" if len(names) == 1 else "have"
+    return Translation(gather(with_effect), [explain_no_effect(names, reason) for reason, names in flags.items()])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvdrun.errors import UsageError
-from hvdrun.options.option import Given
+from hvdrun.options.option import RawValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./=-]*|\d+", re.ASCII)
 _NULL = "null"
 
 
-def render_toml(table: Mapping[str, Given], name: str) -> str:
+def render_toml(table: Mapping[str, RawValues], name: str) -> str:
     """Write TOML.
 
     Raises:
@@ -146,12 +146,12 @@ def render_toml(table: Mapping[str, Given], name: str) -> str:
     return text
 
 
-def render_yaml(table: Mapping[str, Given], _name: str) -> str:
+def render_yaml(table: Mapping[str, RawValues], _name: str) -> str:
     """Write YAML."""
     return "".join(f"{key}: {_render(value, plain=True)}\n" for key, value in table.items())
 
 
-def _render(value: Given, *, plain: bool) -> str:
+def _render(value: RawValues, *, plain: bool) -> str:
     """The value in both languages; `plain` leaves out quotes that YAML does not need."""
     match value:
         case bool():

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from hvdrun.errors import BadValueError
 
-Once = bool | str | tuple[str, ...]  # one value as text: True or False of a switch, a word, or several words
-Given = Once | tuple[str | tuple[str, ...], ...]  # the same; all values of an option that repeats
+RawValue = bool | str | tuple[str, ...]  # one value as text: True or False of a switch, a word, or several words
+RawValues = RawValue | tuple[str | tuple[str, ...], ...]  # the same; all values of an option that repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Option:
         """How many words follow the flag."""
         return self.words if self.takes_value else 0
 
-    def give(self, values: tuple[str, ...]) -> Once | None:
+    def give(self, values: tuple[str, ...]) -> RawValue | None:
         """The value that the words after one flag give: True of a switch, else the word or the words."""
         if not self.takes_value:
             return True

@@ -8,7 +8,7 @@ from typing import Any
 
 from hvdrun.errors import UnknownOptionError, UsageError
 from hvdrun.options.kinds import FILE, SLOTS, TIME, parse_endpoint
-from hvdrun.options.option import Given, Kind, Option
+from hvdrun.options.option import Kind, Option, RawValues
 from hvdrun.options.words import Typed, gather, read_words, split_flag
 
 _HELP = Option("-h --help", "help", "Print this page.", acts=True)
@@ -45,13 +45,13 @@ class Program:
             raise UnknownOptionError(flag, nearest, f"{self.name} --help lists its options.")
         return typed
 
-    def parse(self, words: Sequence[str]) -> dict[str, Given]:
+    def parse(self, words: Sequence[str]) -> dict[str, RawValues]:
         """Read the command line: the values of the options by dest. Options may follow the argument.
 
         Raises:
             UsageError: an option or the argument is wrong.
         """
-        given: dict[str, Given] = {}
+        given: dict[str, RawValues] = {}
         while words:
             typed, start = read_words(words, self.find_option)
             given |= gather(typed)
@@ -62,7 +62,7 @@ class Program:
             words = words[start + 1 :]
         return given
 
-    def read(self, given: dict[str, Given]) -> dict[str, Any]:
+    def read(self, given: dict[str, RawValues]) -> dict[str, Any]:
         """The values of all options and of the argument, by dest; None for those without a value.
 
         Raises:
@@ -131,7 +131,7 @@ TOKEN = Program(
 )
 
 
-def read_agent(given: dict[str, Given]) -> dict[str, Any]:
+def read_agent(given: dict[str, RawValues]) -> dict[str, Any]:
     """The values of `hvdrun agent`, by dest.
 
     Raises:
@@ -149,7 +149,7 @@ def read_agent(given: dict[str, Given]) -> dict[str, Any]:
     return values
 
 
-def read_token(given: dict[str, Given]) -> dict[str, Any]:
+def read_token(given: dict[str, RawValues]) -> dict[str, Any]:
     """The values of `hvdrun token`, by dest.
 
     Raises:

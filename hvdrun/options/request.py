@@ -9,9 +9,9 @@ from hvdrun.allocation.found import find_allocation
 from hvdrun.errors import UsageError
 from hvdrun.options.conflicts import ELASTIC, choose_elasticity, choose_joining, find_idle
 from hvdrun.options.flags import find_option
-from hvdrun.options.option import Given
+from hvdrun.options.option import RawValues
 from hvdrun.options.values import Resolved, fill, resolve
-from hvdrun.options.words import read_words
+from hvdrun.options.words import explain_no_effect, read_words
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
@@ -34,7 +34,7 @@ _MCA_REMEDIES = {  # settings of Open MPI that have an option here
 
 
 def make_job(
-    typed: Mapping[str, Given],
+    typed: Mapping[str, RawValues],
     command: tuple[str, ...],
     environment: Mapping[str, str],
     choose_size: Callable[[Mapping[str, Any]], int],
@@ -74,7 +74,7 @@ def make_job(
 
 
 def _resolve(
-    typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
+    typed: Mapping[str, RawValues], environment: Mapping[str, str], *, like_horovod: bool = False
 ) -> tuple[Resolved, tuple[str, ...], tuple[str, ...]]:
     """All options' values, the command of the configuration file, and remarks for the user; see `make_job`.
 
@@ -83,7 +83,7 @@ def _resolve(
     """
     remarks: list[str] = []
     command: tuple[str, ...] = ()
-    filed: dict[str, Given] = {}
+    filed: dict[str, RawValues] = {}
     sources: Mapping[str, str] = {}
     if "config_file" in typed:
         from hvdrun.options.configuration import read_configuration  # noqa: PLC0415 - few jobs have a file
@@ -94,12 +94,11 @@ def _resolve(
     resolved = resolve(typed, filed, environment, sources)
     if like_horovod and (idle := find_idle(resolved.values)):
         resolved = resolve(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
-        verb = "has" if len(idle) == 1 else "have"
-        remarks.append(f"{', '.join(idle.values())} {verb} no effect: the workers of this job stay the same.")
+        remarks.append(explain_no_effect(idle.values(), "the workers of this job stay the same"))
     return resolved, command, tuple(remarks)
 
 
-def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Given]:
+def leave_out(dests: Container[str], given: Mapping[str, RawValues]) -> dict[str, RawValues]:
     """The given values without those of some options."""
     return {dest: value for dest, value in given.items() if dest not in dests}
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from hvdrun.options.option import Given, Option
+from hvdrun.options.option import Option, RawValues
 from hvdrun.options.table import OPTIONS
 
 Part = TypeVar("Part")
@@ -22,12 +22,12 @@ class Resolved:
     """
 
     values: Mapping[str, Any]
-    given: Mapping[str, Given]
+    given: Mapping[str, RawValues]
 
 
 def resolve(
-    typed: Mapping[str, Given],
-    filed: Mapping[str, Given],
+    typed: Mapping[str, RawValues],
+    filed: Mapping[str, RawValues],
     environment: Mapping[str, str],
     sources: Mapping[str, str] | None = None,
 ) -> Resolved:
@@ -61,7 +61,7 @@ def resolve(
     return Resolved(values, given)
 
 
-def _read(option: Option, given: Given | None, source: str) -> object:
+def _read(option: Option, given: RawValues | None, source: str) -> object:
     """The value of an option: None without a value and a default; a tuple of all values where it repeats."""
     if not option.takes_value:
         return bool(given) is not option.switches_off

@@ -4,11 +4,11 @@ All command lines of hvdrun are read here: of `hvdrun`, `hvdrun horovodrun`, `hv
 differ in their table, and in the spellings of a flag that they accept.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hvdrun.errors import UsageError
-from hvdrun.options.option import Given, Option
+from hvdrun.options.option import Option, RawValues
 
 _IN_COMMAND = "it belongs to Python, as in hvdrun -np 2 python -m module."
 _NO_NEED = "leave it out, hvdrun connects the workers by itself."
@@ -70,9 +70,9 @@ def read_words(words: Sequence[str], find: Callable[[str], Typed]) -> tuple[list
     return found, index
 
 
-def gather(typed: Iterable[Typed]) -> dict[str, Given]:
+def gather(typed: Iterable[Typed]) -> dict[str, RawValues]:
     """The value of each option by dest: of several the last, or all of them where the option repeats."""
-    given: dict[str, Given] = {}
+    given: dict[str, RawValues] = {}
     for option, _, values in typed:
         value, former = option.give(values), given.get(option.dest)
         if option.repeats and not isinstance(value, bool | None):
@@ -91,3 +91,8 @@ def split_flag(word: str, known: Mapping[str, Option]) -> Typed | None:
 def find_remedy(flag: str) -> str | None:
     """What replaces a flag of torchrun or Python; None for any other flag."""
     return _OF_OTHERS.get(flag.lstrip("-").replace("_", "-"))
+
+
+def explain_no_effect(flags: Collection[str], reason: str) -> str:
+    """A remark on options that do nothing."""
+    return f"{', '.join(flags)} {'has' if len(flags) == 1 else 'have'} no effect: {reason}."

@@ -71,16 +71,6 @@ def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[b
     return {name: own[name] for name in names if name in own}
 
 
-def find_added(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """The variables that the workers have, and that hvdrun does not have with the same value."""
-    return {name: value for name, value in chosen.items() if own.get(name) != value}
-
-
-def find_removed(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
-    """The variables that hvdrun has and the workers do not, in order."""
-    return tuple(sorted(own.keys() - chosen.keys()))
-
-
 ALWAYS = (b"PATH", b"PYTHONPATH", b"LD_LIBRARY_PATH", b"VIRTUAL_ENV", b"CONDA_PREFIX")
 OWN_PREFIX = b"HVD_"  # of a job that contains this one
 _FLAG = "-x"

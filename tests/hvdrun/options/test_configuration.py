@@ -16,7 +16,7 @@ from hvdrun.cli.program import read_spec
 from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.configuration import KEYS, read_configuration, write_configuration
 from hvdrun.options.languages import ConfigurationError
-from hvdrun.options.option import Given, Option
+from hvdrun.options.option import Option, RawValues
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.values import resolve
 
@@ -218,7 +218,7 @@ def is_read(option: Option, text: str) -> bool:
     return True
 
 
-def draw_given(option: Option) -> st.SearchStrategy[Given]:
+def draw_given(option: Option) -> st.SearchStrategy[RawValues]:
     if not option.takes_value:
         return st.just(True)  # noqa: FBT003 - a value
     word = st.sampled_from([text for text in TEXTS if is_read(option, text)])
@@ -226,7 +226,7 @@ def draw_given(option: Option) -> st.SearchStrategy[Given]:
     return st.lists(once, max_size=3).map(tuple) if option.repeats else once
 
 
-def read_values(filed: Mapping[str, Given]) -> Mapping[str, Any]:
+def read_values(filed: Mapping[str, RawValues]) -> Mapping[str, Any]:
     return {dest: value for dest, value in resolve({}, filed, {}).values.items() if dest != "typed"}
 
 
@@ -236,7 +236,7 @@ def read_values(filed: Mapping[str, Given]) -> Mapping[str, Any]:
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 def test_a_written_file_gives_the_same_values(
-    tmp_path: Path, given_: Mapping[str, Given], command: tuple[str, ...]
+    tmp_path: Path, given_: Mapping[str, RawValues], command: tuple[str, ...]
 ) -> None:
     for name in ("job.yaml", "job.toml"):
         try:

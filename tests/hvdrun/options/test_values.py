@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from hvdrun.errors import BadValueError
-from hvdrun.options.option import Given
+from hvdrun.options.option import RawValues
 from hvdrun.options.values import resolve
 
 VARIABLE = {"HOROVOD_START_TIMEOUT": "50"}
@@ -43,7 +43,7 @@ def test_a_value_that_another_source_replaces_is_not_read() -> None:
     ],
 )
 def test_an_error_names_the_source(
-    typed: Mapping[str, Given], filed: Mapping[str, Given], environment: Mapping[str, str], source: str
+    typed: Mapping[str, RawValues], filed: Mapping[str, RawValues], environment: Mapping[str, str], source: str
 ) -> None:
     with pytest.raises(BadValueError, match=f"^{source} takes"):
         resolve(typed, filed, environment, {"size": "np in job.yaml, line 1"})

@@ -1,11 +1,9 @@
 """Which variables workers get, and how these differ from hvdrun's own."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hvdrun.errors import BadValueError, VariableNotSetError
-from hvdrun.spec.environment import choose_environment, choose_forwarded, find_added, find_removed, merge_environments
+from hvdrun.spec.environment import choose_environment, choose_forwarded, merge_environments
 
 OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_SLOT": b"a:0"}
 
@@ -52,22 +50,6 @@ def test_forwarded_variables_override_others_on_every_host(*, remote: bool) -> N
     forwarded = {b"PATH": b"/other", b"OMP_NUM_THREADS": b"2", b"NCCL_DEBUG": b"INFO"}
     environment = choose_environment(own, 2, remote=remote, forwarded=forwarded)
     assert environment == {**forwarded, **DEFAULTS}
-
-
-def test_the_difference_is_what_was_added_changed_and_taken_away() -> None:
-    own = {b"SAME": b"1", b"OTHER": b"1", b"GONE": b"1", b"AWAY": b"1"}
-    chosen = {b"SAME": b"1", b"OTHER": b"2", b"NEW": b"1"}
-    assert find_added(own, chosen) == {b"OTHER": b"2", b"NEW": b"1"}
-    assert find_removed(own, chosen) == (b"AWAY", b"GONE")
-
-
-variables = st.dictionaries(st.binary(max_size=2), st.binary(max_size=2))
-
-
-@given(variables, variables)
-def test_the_difference_leads_from_one_to_the_other(own: dict[bytes, bytes], chosen: dict[bytes, bytes]) -> None:
-    kept = {name: value for name, value in own.items() if name not in find_removed(own, chosen)}
-    assert kept | find_added(own, chosen) == chosen
 
 
 SET = {b"NCCL_DEBUG": b"INFO", b"NCCL_ALGO": b"Ring", b"HVD_JOB": b"around", b"LATIN": b"\xe9", b"EMPTY": b""}
