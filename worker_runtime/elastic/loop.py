@@ -50,10 +50,9 @@ def run_through(
     def wrapper(state: StateT, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
         notification_manager.register_listener(state)
         try:
-            if RUNTIME.join_late():
-                state.on_reset()
+            is_late = RUNTIME.join_late()
             with RUNTIME.declare_state():
-                return _repeat(partial(func, state, *args, **kwargs), state, enter)
+                return _repeat(partial(func, state, *args, **kwargs), state, enter, must_reset=is_late)
         finally:
             state._size = None  # noqa: SLF001 - of this room
             notification_manager.remove_listener(state)
@@ -61,8 +60,15 @@ def run_through(
     return wrapper  # type: ignore[return-value]  # it may be called with the state's name too
 
 
-def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT:
-    """Synchronize the state and train, until the function returns or raises something else than a change of the job."""
+def _repeat(train: Callable[[], ResultT], state: State, enter: Enter, *, must_reset: bool) -> ResultT:
+    """Synchronize the state and train, until the function returns or raises something else than a change of the job.
+
+    Args:
+        train: the training function.
+        state: its state. Reset callbacks may run collectives, so a rank can be lost in one.
+        enter: rejoins the job.
+        must_reset: reset the state first.
+    """
     skip_sync = False
     failures: list[tuple[str, int]] = []
     while True:
@@ -70,10 +76,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         failure: HorovodInternalError | None = None
         was_initialized = RUNTIME.is_initialized
         try:
-            if not skip_sync:
-                _synchronize(state)
-                _note_synced()
-            state._size = states.count_ranks()  # noqa: SLF001 - of this room
+            _begin(state, must_reset=must_reset, must_sync=not skip_sync)
             return train()
         except RanksLostInterrupt:
             skip_sync = not state.needs_sync()
@@ -100,8 +103,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
                 skip_sync = skip_sync and is_same  # others may have come in the meantime
             if decision is Decision.RESTORE:
                 state.restore()  # not earlier: until here this rank's operations could still write to tensors
-        state.on_reset()
-        notification_manager.repeat_to(state)  # notices that came during the rejoin
+        must_reset = True
 
 
 def _enter(enter: Enter, reason: JoinReason, failure: HorovodInternalError | None) -> Verdict | None:
@@ -149,6 +151,18 @@ def run(
     return run_through(func, RUNTIME.rejoin)
 
 
+def _begin(state: State, *, must_reset: bool, must_sync: bool) -> None:
+    """Reset and synchronize the state before the function runs."""
+    if must_reset:
+        state.on_reset()
+        notification_manager.repeat_to(state)  # notices that came during the rejoin
+    if must_sync:
+        _synchronize(state)
+        if RUNTIME.recovery is not None:
+            RUNTIME.recovery.note_synced()
+    state._size = states.count_ranks()  # noqa: SLF001 - of this room
+
+
 def _synchronize(state: State) -> None:
     """Broadcast the state of rank 0. At the start of a job with `--checkpoint`, load the newest checkpoint instead."""
     folder = read_checkpoint(os.environ)
@@ -161,8 +175,3 @@ def _synchronize(state: State) -> None:
     if is_begun or not state.load(folder):
         state.sync()
     state._is_begun = True  # noqa: SLF001 - of this room
-
-
-def _note_synced() -> None:
-    if RUNTIME.recovery is not None:
-        RUNTIME.recovery.note_synced()

@@ -128,6 +128,18 @@ def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
     assert state.lines == ["sync", *ANEW, "train"]
 
 
+def test_a_failure_in_a_reset_callback_is_survived() -> None:
+    state, failures = Journal(), [HorovodInternalError("rank 1 was lost in the callback"), None]
+
+    def adapt() -> None:
+        if failure := failures.pop(0):
+            raise failure
+
+    state.register_reset_callbacks([adapt])
+    run_through(train(LOST, "done"), lambda *_: RESTORED)(state)
+    assert state.lines == ["sync", "train", "restore", "reset", *ANEW, "train"]
+
+
 @pytest.mark.parametrize(
     ("failure", "told"),
     [
