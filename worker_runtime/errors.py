@@ -168,6 +168,20 @@ class WrongArgumentError(ValueError, TypeError):
     """
 
 
+class ShapelessParameterError(WrongArgumentError):
+    """A parameter of a lazy module, such as LazyLinear, has no shape before the module's first forward pass.
+
+    Cause: The model has a lazy module, and has not seen a batch yet.
+    Remedy: Call the model once with a batch, on all ranks, before the function that raises this.
+    """
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"the parameter '{parameter}' has no shape yet, since it belongs to a lazy module; first call the model "
+            "once with a batch, on all ranks"
+        )
+
+
 class UnsendableError(WrongArgumentError):
     """A collective cannot be encoded for the other ranks. Nothing was sent.
 

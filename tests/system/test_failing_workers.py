@@ -126,7 +126,7 @@ def test_a_worker_that_ends_with_0_has_left_and_is_named(hvdrun: Launcher, rest:
     assert finished.returncode == 1
     for rank in (0, 2):
         assert f"[{rank}] made 6 3 " in finished.stdout
-    assert "rank 1 ended well, and " in finished.stderr
+    assert "rank 1 ended without an error, and " in finished.stderr
     assert "rank 1 (localhost:1) was lost" not in finished.stderr
 
 

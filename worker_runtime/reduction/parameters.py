@@ -7,8 +7,10 @@ from functools import partial
 from typing import Protocol
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from worker_runtime.collectives.untraced import untraced
+from worker_runtime.errors import ShapelessParameterError
 from worker_runtime.reduction.bucket import Entry
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
@@ -49,7 +51,11 @@ class TrackedParameters:
         self._parameters: frozenset[torch.Tensor] = frozenset()  # of the entries
 
     def update(self) -> bool:
-        """Add new and unfrozen parameters, and drop removed and frozen ones; return whether anything changed."""
+        """Add new and unfrozen parameters, and drop removed and frozen ones; return whether anything changed.
+
+        Raises:
+            ShapelessParameterError: a parameter has no shape yet.
+        """
         listed = [
             (name, parameter)
             for name, parameter in self._list_parameters()
@@ -86,6 +92,8 @@ class TrackedParameters:
             entry.detach()
 
     def _track(self, name: str, parameter: torch.Tensor) -> Entry:
+        if is_lazy(parameter):
+            raise ShapelessParameterError(name)
         entry = Entry(parameter, name, self._groups.get(parameter))
         hook = _Hook(_report, self._recorder, weakref.ref(entry))
         hook.created = self._created

@@ -19,7 +19,7 @@ from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.engine import objects
-from worker_runtime.errors import WrongArgumentError
+from worker_runtime.errors import ShapelessParameterError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.torch.proxies import check_optimizer, unwrap
 
@@ -146,6 +146,8 @@ def _check_tensors(named: Sequence[tuple[str, Any]]) -> list[torch.Tensor]:
     for name, value in named:
         if not isinstance(value, torch.Tensor):
             raise NoTensorError(name, value)
+        if is_lazy(value):
+            raise ShapelessParameterError(name)
     return [value for _, value in named]
 
 

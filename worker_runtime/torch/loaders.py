@@ -271,12 +271,14 @@ def _find_shuffling(sampler: object, dataset: Any) -> bool | None:  # noqa: ANN4
         DataNotSplitError: the sampler is not torch's.
     """
     if type(sampler) not in _OWN:
-        other = "with sampler=hvd.split_data(sampler)"
-        if not isinstance(sampler, Sampler):
-            other = "of torch.utils.data.Subset(dataset, list(sampler))"
+        other = "make the DataLoader with sampler=hvd.split_data(sampler)"
+        if hasattr(sampler, "__getitem__"):
+            other = "make the DataLoader of torch.utils.data.Subset(dataset, sampler)"
+        elif not isinstance(sampler, Sampler):
+            other = f"derive {type(sampler).__name__} from torch.utils.data.Sampler, and {other}"
         raise DataNotSplitError(
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
-            f"if it does, pass split_data=False; else make the DataLoader {other}",
+            f"if it does, pass split_data=False; else {other}",
         )
     if isinstance(sampler, SequentialSampler) and len(sampler) == len(dataset):
         return False

@@ -57,6 +57,13 @@ class Batches(Sampler[list[int]]):
         return iter([[0, 1], [2]])
 
 
+class Chooser:
+    """A sampler that is no `Sampler`, which torch accepts."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([5, 3, 1])
+
+
 class Order(Sampler[int]):
     """A sampler of the program's own."""
 
@@ -205,7 +212,8 @@ def test_of_other_samplers_rank_0_draws_and_all_get_their_share(
         (lambda: [1, 2], {}, r"it is a list, not a torch.utils.data.DataLoader; give each rank its part by hand"),
         (lambda: make_loader(batch_sampler=Batches()), {}, r"its batch sampler is a Batches; .* \[hvd.rank\(\)::hvd"),
         (lambda: make_loader(sampler=Order()), {}, r"its sampler is a Order.*sampler=hvd.split_data\(sampler\)"),
-        (lambda: make_loader(sampler=[0, 1]), {}, r"a list.*of torch.utils.data.Subset\(dataset, list\(sampler\)\)"),
+        (lambda: make_loader(sampler=[0, 1]), {}, r"a list.*of torch.utils.data.Subset\(dataset, sampler\)"),
+        (lambda: make_loader(sampler=Chooser()), {}, r"derive Chooser from torch.utils.data.Sampler, and make the"),
         (lambda: make_loader(dataset=torch.utils.data.datapipes.iter.IterableWrapper(DATA)), {}, "sharding_filter"),
         (lambda: make_loader(dataset=Stream()), ELASTIC, "a stream that a lost worker leaves are unknown"),
         (lambda: make_loader(sampler=SubsetRandomSampler([1])), ELASTIC, "make the DataLoader with shuffle=True"),

@@ -223,6 +223,18 @@ def test_what_cannot_be_prepared_is_refused(
     ranks.run(body, size=1)
 
 
+@pytest.mark.parametrize("prepare", [hvd.prepare, lambda model: hvd.prepare(model, make_optimizer(model))])
+def test_a_lazy_module_must_see_a_batch_first(ranks: RankPool, prepare: Callable[[torch.nn.Module], object]) -> None:
+    def body() -> None:
+        model = torch.nn.Sequential(torch.nn.LazyLinear(1))
+        with pytest.raises(ValueError, match=r"the parameter '0.(weight|bias)' has no shape yet.*call the model once"):
+            prepare(model)
+        model(torch.ones(2, 3))
+        prepare(model)
+
+    ranks.run(body, size=2)
+
+
 def test_a_state_without_an_epoch_is_refused(ranks: RankPool) -> None:
     def body() -> None:
         with pytest.raises(ValueError, match=r"give state=hvd.elastic.TorchState\(epoch=0\)"):

@@ -138,7 +138,7 @@ class Ordering:
 
         Args:
             rank: the rank.
-            how: how its process has ended, as in "ended well"; "" if it has only called `shutdown()`.
+            how: how its process has ended, as in "ended without an error"; "" if it has only called `shutdown()`.
 
         Raises:
             IllegalQuestionError: the rank does not exist.

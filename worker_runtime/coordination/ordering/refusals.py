@@ -50,7 +50,7 @@ def explain_shutdown(question: Question, left: Mapping[int, str], failures: Mapp
 
     Args:
         question: the question that needs the ranks.
-        left: how each rank has left: "ended well"; "" if it has called shutdown().
+        left: how each rank has left: "ended without an error"; "" if it has called shutdown().
         failures: the failed calls of ranks that have left.
     """
     ranks: dict[str, list[int]] = {}

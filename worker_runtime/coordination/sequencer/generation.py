@@ -35,7 +35,7 @@ from worker_runtime.coordination.wire import (
 )
 
 _MAX_REASON_BYTES = 500
-_ENDED_WELL = "ended well"  # with 0, or with 75 after a stop notice
+_ENDED = "ended without an error"  # with 0, or with 75 after a stop notice
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 
 
@@ -209,7 +209,7 @@ class Generation:
         self._departed.add(rank)
         if rank not in self._members:
             self._came.add(rank)
-            self._note(self._ordering.leave(rank, _ENDED_WELL))
+            self._note(self._ordering.leave(rank, _ENDED))
 
     def _part(self, member: Member, farewell: Farewell) -> None:
         """Process that a member has left; its farewell may say why the others cannot continue."""
@@ -222,7 +222,7 @@ class Generation:
         if farewell.reason:
             self._note(self._ordering.lose(member.rank, f"was lost: {farewell.reason}"))
         else:
-            how = _ENDED_WELL if member.rank in self._departed else farewell.how
+            how = _ENDED if member.rank in self._departed else farewell.how
             self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:

@@ -174,9 +174,9 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         third.send(Frame.DEPARTED, wire.encode_number(0))
         third.send(Frame.DEPARTED, wire.encode_number(0))
         for client in (second, third):
-            assert "rank 0 ended well, and " in client.told(Frame.REFUSAL)
+            assert "rank 0 ended without an error, and " in client.told(Frame.REFUSAL)
         second.ask("b", BARRIER)
-        assert "rank 0 ended well, and " in second.told(Frame.REFUSAL)
+        assert "rank 0 ended without an error, and " in second.told(Frame.REFUSAL)
 
 
 def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
@@ -201,7 +201,7 @@ def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process
             first.send(Frame.EXIT)
         first.socket.close()
         second.ask("b", BARRIER)
-        assert "rank 0 ended well, and " in second.told(Frame.REFUSAL)
+        assert "rank 0 ended without an error, and " in second.told(Frame.REFUSAL)
 
 
 def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
@@ -209,7 +209,7 @@ def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) 
     with connected(process, 0, generation) as first:
         first.ask("a", BARRIER)
         first.send(Frame.DEPARTED, wire.encode_number(1))
-        assert "rank 1 ended well, and " in first.told(Frame.REFUSAL)
+        assert "rank 1 ended without an error, and " in first.told(Frame.REFUSAL)
 
 
 def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
