@@ -232,7 +232,7 @@ class Engine:
             is_awaited: the caller waits for it next, so that the background thread need not wake.
 
         Raises:
-            ValueError: an operation of this name is in flight in its set, or it cannot be encoded.
+            ValueError: an operation of this name is in flight in its set, its set was removed, or it cannot be encoded.
             HorovodInternalError: the engine is closed or has failed.
         """
         question = operation.question
@@ -606,11 +606,12 @@ class Engine:
         """The operation for the present generation; raises an error if it cannot run. The caller holds the lock."""
         if self._make_error is not None:
             raise self._make_error(operation.title)
-        if not self.is_elastic:
-            if self.current.failure is not None:
-                raise OperationFailedError(operation.title, self.rank, self.current.failure)
+        if not self.is_elastic and self.current.failure is not None:
+            raise OperationFailedError(operation.title, self.rank, self.current.failure)
+        former = operation.among
+        if self.current.sets.look_up(former.number) is former:
             return operation
-        former, among = operation.among, self.current.sets.find(operation.among.number, operation.title)
+        among = self.current.sets.find_again(former, operation.title)
         # An operation of an earlier generation is renewed. A step's is, even if its set has lost no rank.
         is_present = former.generation == among.generation if operation.is_of_step else former.ranks == among.ranks
         return operation if is_present else self.renew(operation)

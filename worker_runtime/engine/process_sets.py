@@ -43,10 +43,21 @@ class ProcessSets:
         if number in self._lost:
             raise SetLostError(title, number, self._lost[number])
         if members is None:
-            raise ValueError(f"{title}: process set {number} does not exist, or has not been registered.")
+            raise _make_error(number, title)
         if self._rank not in members.ranks:
             raise ValueError(f"{title}: Rank {self._rank} is not a member of the provided process set.")
         return members
+
+    def find_again(self, former: Members, title: str) -> Members:
+        """The present members of a set that was found earlier, also in another generation; see `find`.
+
+        Raises:
+            ValueError: the set was removed. Its number may belong to another set now.
+        """
+        present = self._members.get(former.number)
+        if present is not None and present.generation == former.generation and present.ranks != former.ranks:
+            raise _make_error(former.number, title)
+        return self.find(former.number, title)
 
     def look_up(self, number: int) -> Members | None:
         """The members of a set, also if this rank is not one; None if the set does not exist."""
@@ -124,6 +135,10 @@ class ProcessSets:
     def _put(self, number: int, ranks: tuple[int, ...], version: int) -> None:
         self._members[number] = Members(number, ranks, self._rank, self._generation)
         self._versions[number] = version
+
+
+def _make_error(number: int, title: str) -> ValueError:
+    return ValueError(f"{title}: process set {number} does not exist, or has not been registered.")
 
 
 _LONG = 8000  # characters; in UTF-8 each has up to four bytes

@@ -1,11 +1,13 @@
 """The communicator of a reducer: the engine of one generation, and the ranks that average."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
+from worker_runtime.errors import HorovodInternalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,9 @@ class Communicator:
 
     def fail(self, part: str, error: BaseException) -> None:
         """Make the other ranks' operation of this name fail, because this rank will not submit it."""
-        self.engine.fail(self.members.number, part.format(self.name), error, is_of_step=True)
+        with suppress(HorovodInternalError, ValueError):  # where the set is gone, no rank waits for the operation
+            number = self.engine.process_sets.find_again(self.members, self.name).number
+            self.engine.fail(number, part.format(self.name), error, is_of_step=True)
 
     def rebind(self) -> "Communicator | None":
         """The communicator in the generation that the engine has continued with; None if this rank is now alone.

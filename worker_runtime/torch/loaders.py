@@ -271,11 +271,12 @@ def _find_shuffling(sampler: object, dataset: Any) -> bool | None:  # noqa: ANN4
         DataNotSplitError: the sampler is not torch's.
     """
     if type(sampler) not in _OWN:
-        other = "make the DataLoader with sampler=hvd.split_data(sampler)"
-        if hasattr(sampler, "__getitem__"):
-            other = "make the DataLoader of torch.utils.data.Subset(dataset, sampler)"
-        elif not isinstance(sampler, Sampler):
-            other = f"derive {type(sampler).__name__} from torch.utils.data.Sampler, and {other}"
+        other = "make the DataLoader of torch.utils.data.Subset(dataset, sampler)"
+        if not hasattr(sampler, "__getitem__"):
+            first = (
+                "" if isinstance(sampler, Sampler) else f"derive {type(sampler).__name__} from torch's Sampler, and "
+            )
+            other = f"{first}make the DataLoader with sampler=hvd.split_data(sampler)"
         raise DataNotSplitError(
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
             f"if it does, pass split_data=False; else {other}",

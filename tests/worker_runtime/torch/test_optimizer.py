@@ -152,6 +152,33 @@ def test_parameters_added_or_unfrozen_after_wrapping_are_averaged_too(ranks: Ran
     assert ranks.run(body) == [[-9.0, -6.0, -12.0]] * 2
 
 
+@pytest.mark.parametrize("warm_up", [1, 5])
+def test_an_optimizer_of_a_removed_set_raises_and_harms_no_other_set(ranks: RankPool, warm_up: int) -> None:
+    def body() -> float:
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        pair = hvd.add_process_set([0, 1])
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), process_set=pair)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            parameter.sum().backward()
+            optimizer.step()
+
+        for _ in range(warm_up):
+            step()
+        hvd.remove_process_set(pair)
+        for others in ([], [1, 2]):  # the second set gets the number of the first
+            other = hvd.add_process_set(others) if others else None
+            if hvd.rank() != 2:
+                with pytest.raises(ValueError, match="process set 1 does not exist"):
+                    step()
+            if other is not None:
+                hvd.remove_process_set(other)
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert ranks.run(body, size=3) == [3.0] * 3
+
+
 def test_ranks_outside_the_process_set_step_by_themselves(ranks: RankPool) -> None:
     def body() -> object:
         pair = hvd.add_process_set([0, 2])
