@@ -271,15 +271,12 @@ def _find_shuffling(sampler: object, dataset: Any) -> bool | None:  # noqa: ANN4
         DataNotSplitError: the sampler is not torch's.
     """
     if type(sampler) not in _OWN:
-        other = "make the DataLoader of torch.utils.data.Subset(dataset, sampler)"
-        if not hasattr(sampler, "__getitem__"):
-            first = (
-                "" if isinstance(sampler, Sampler) else f"derive {type(sampler).__name__} from torch's Sampler, and "
-            )
-            other = f"{first}make the DataLoader with sampler=hvd.split_data(sampler)"
+        has_items = hasattr(sampler, "__getitem__")
+        how = "of torch.utils.data.Subset(dataset, sampler)" if has_items else "with sampler=hvd.split_data(sampler)"
+        first = "" if has_items or isinstance(sampler, Sampler) else "derive it from torch's Sampler, and "
         raise DataNotSplitError(
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
-            f"if it does, pass split_data=False; else {other}",
+            f"if it does, pass split_data=False; else {first}make the DataLoader {how}",
         )
     if isinstance(sampler, SequentialSampler) and len(sampler) == len(dataset):
         return False

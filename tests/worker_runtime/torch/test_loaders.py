@@ -213,7 +213,7 @@ def test_of_other_samplers_rank_0_draws_and_all_get_their_share(
         (lambda: make_loader(batch_sampler=Batches()), {}, r"its batch sampler is a Batches; .* \[hvd.rank\(\)::hvd"),
         (lambda: make_loader(sampler=Order()), {}, r"its sampler is a Order.*sampler=hvd.split_data\(sampler\)"),
         (lambda: make_loader(sampler=[0, 1]), {}, r"a list.*of torch.utils.data.Subset\(dataset, sampler\)"),
-        (lambda: make_loader(sampler=Chooser()), {}, r"derive Chooser from torch's Sampler, and make the DataLo"),
+        (lambda: make_loader(sampler=Chooser()), {}, r"a Chooser.*derive it from torch's Sampler, and make the Data"),
         (lambda: make_loader(dataset=torch.utils.data.datapipes.iter.IterableWrapper(DATA)), {}, "sharding_filter"),
         (lambda: make_loader(dataset=Stream()), ELASTIC, "a stream that a lost worker leaves are unknown"),
         (lambda: make_loader(sampler=SubsetRandomSampler([1])), ELASTIC, "make the DataLoader with shuffle=True"),
