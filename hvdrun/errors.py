@@ -27,7 +27,12 @@ class HvdrunError(Exception):
 
 
 class LaunchError(HvdrunError):
-    """Hvdrun could not launch the job. The sentence says what failed, where, and what to do."""
+    """Hvdrun could not launch the job. The sentence says what failed, where, and what to do.
+
+    is_final: about a host: another try would fail, too.
+    """
+
+    is_final: ClassVar[bool] = False
 
 
 class OutputLostError(HvdrunError):

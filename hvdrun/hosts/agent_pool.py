@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from hvdrun.errors import HostLostEarlyError
 from hvdrun.hosts.agent_connection import AgentConnection
-from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.background import BackgroundTasks, merge_errors
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
@@ -150,13 +150,13 @@ class AgentPool:
         """Stop every agent that is left, and wait until it has stopped.
 
         Raises:
-            Exception: one cannot be stopped; the others were.
+            Exception: one cannot be stopped; the others were. If several cannot, the error has notes about the others.
         """
         left = [connection.close() for connection in self._connections.values()]
         leaving = [connection.close(abandons=True) for connection in self._leaving]
-        for result in await asyncio.gather(*left, *leaving, return_exceptions=True):  # the first is raised below
-            if isinstance(result, BaseException):
-                raise result
+        results = await asyncio.gather(*left, *leaving, return_exceptions=True)  # an error is raised below
+        if errors := [result for result in results if isinstance(result, BaseException)]:
+            raise merge_errors(errors)
 
     def _find(self, host: str) -> AgentConnection:
         if host not in self._connections:

@@ -238,7 +238,8 @@ class Hosts:
         self._failures[host] = error
         self._changed.set()
         if not self._is_impossible():
-            self._report_lost(host, str(error))
+            # An agent of this name may join from elsewhere later.
+            self._report_lost(host, str(error), is_final=error.is_final and self._spec.remote.joining is None)
 
     def _is_impossible(self) -> bool:
         """The job cannot start without the hosts that have failed."""
@@ -250,9 +251,9 @@ class Hosts:
             hosts = [host.name for host in self._spec.workers.hosts]
             raise _collect({host: self._failures[host] for host in hosts if host in self._failures}, len(hosts))
 
-    def _report_lost(self, host: str, sentence: str) -> None:
+    def _report_lost(self, host: str, sentence: str, *, is_final: bool = False) -> None:
         with contextlib.suppress(IllegalEventError):  # the job has left the host meanwhile
-            self._server.submit(Lost(host, sentence))
+            self._server.submit(Lost(host, sentence, is_final))
 
     def _forget(self, host: str) -> None:
         self._cancel(host)

@@ -1,6 +1,7 @@
 """Errors of the network between the hosts; each builds its sentence."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from hvdrun.errors import LaunchError
 from hvdrun.network.addresses import OPTION, Restriction
@@ -68,6 +69,8 @@ class SameMachineError(LaunchError):
     Cause: Two names in the list of hosts lead to one machine.
     Remedy: Name the machine once, with all its slots.
     """
+
+    is_final: ClassVar[bool] = True
 
     def __init__(self, names: Sequence[str], address: str) -> None:
         super().__init__(

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextvars import Context
 from types import TracebackType
@@ -48,13 +48,19 @@ class BackgroundTasks(asyncio.TaskGroup):
             errors = group.exceptions
         else:
             return
-        unexpected = [each for each in errors if not isinstance(each, HvdrunError)]
-        first = (unexpected or errors)[0]
-        for other in errors:
-            if other is not first:
-                first.add_note("".join(traceback.format_exception(other)))
+        first = merge_errors(errors)
         if first is not error:
             raise first
+
+
+def merge_errors(errors: Sequence[BaseException]) -> BaseException:
+    """The first unexpected error, or else the first one, with notes about the others."""
+    unexpected = [each for each in errors if not isinstance(each, HvdrunError)]
+    first = (unexpected or errors)[0]
+    for other in errors:
+        if other is not first:
+            first.add_note("".join(traceback.format_exception(other)))
+    return first
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:

@@ -71,7 +71,7 @@ def unheard_hosts(state: State) -> tuple[str, ...]:
     return tuple(host for host, heard in state.last_heard.items() if heard is None)
 
 
-def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
+def lose_host(state: State, host: str, reason: str, *, is_final: bool = False) -> tuple[State, Effects]:
     """A host is lost. This is no failure if its workers had ended, or were leaving a host that is no longer offered."""
     if host not in state.hosts:
         return state, ()
@@ -79,13 +79,14 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, Effects]:
     is_failure = any(is_offered or each.state is not WorkerState.LEAVING for each in former)
     if not (is_failure or state.policy.is_elastic):
         return state, ()
-    outcome = blame_host(host, reason)
+    outcome = blame_host(host, reason, is_final=is_final)
     if is_failure:
         state = record_loss(replace(state, failures=state.failures + 1), former, outcome)
         if state.outcome is not None:
             return state.with_host_ended(host), ()
     if is_offered and state.refusal is None:
-        blacklist = state.blacklist.close_host(host, state.clock, state.policy.recovery, is_lost=True)
+        recovery = state.policy.recovery
+        blacklist = state.blacklist.close_host(host, state.clock, recovery, is_lost=True, is_final=is_final)
         state = replace(state, blacklist=blacklist)
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):

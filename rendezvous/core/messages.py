@@ -112,10 +112,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A host's agent is lost, and its workers with it."""
+    """A host's agent is lost, and its workers with it.
+
+    is_final: another agent there would be lost, too: the host is not used again.
+    """
 
     host: str
     reason: str
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -180,6 +181,16 @@ async def test_close_waits_for_nobody_s_reader() -> None:
         await pool.close()
         assert not agent.is_open
         assert (launcher.shown, launcher.lost) == ([], [])
+
+
+@in_loop
+async def test_close_raises_each_error_of_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlayedAgent, "close", AsyncMock(side_effect=[OSError("first"), OSError("second")]))
+    with pytest.raises(OSError, match="first") as caught:
+        async with opened(a=PlayedAgent(), b=PlayedAgent()):
+            pass
+    (note,) = caught.value.__notes__
+    assert note.endswith("OSError: second\n")
 
 
 @in_loop

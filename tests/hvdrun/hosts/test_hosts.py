@@ -18,6 +18,7 @@ from hvdrun.hosts import hosts as hosts_module
 from hvdrun.hosts.discovery_script import DiscoveryImpossibleError
 from hvdrun.hosts.network_plan import Answer, NetworkPlan, Route
 from hvdrun.hosts.preparation import prepare
+from hvdrun.network.errors import SameMachineError
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
@@ -255,6 +256,20 @@ async def test_each_host_of_an_elastic_job_fails_for_itself(monkeypatch: pytest.
             office.hosts.want(host)
         await office.until(lambda: office.begun == [A] and len(office.lost) == 2)
         assert office.lost == {B: "it is down", C: "no way"}
+
+
+@in_loop
+async def test_a_second_name_of_one_machine_is_lost_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def extend(_: NetworkPlan, _spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
+        return {host: SameMachineError((A, B), "10.0.0.1") if host == B else ROUTE for host in newcomers}
+
+    monkeypatch.setattr(NetworkPlan, "extend", extend)
+    async with opened(make_elastic()) as office:
+        for host in (A, B):
+            office.hosts.want(host)
+        await office.until(lambda: bool(office.lost))
+        (lost,) = [event for event in office.events if isinstance(event, Lost)]
+        assert (lost.host, lost.is_final) == (B, True)
 
 
 @pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "a bug in")])

@@ -156,8 +156,9 @@ def parse_event_of_hosts(words: list[str]) -> Event:
             return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))
         case ["notice", host]:
             return Noticed(host)
-        case ["lost", host, reason]:
-            return Lost(host, reason)
+        case ["lost", host, reason, *final]:
+            assert final in ([], ["finally"]), final
+            return Lost(host, reason, bool(final))
         case _:
             raise ValueError(f"no such command: {shlex.join(words)}")
 
