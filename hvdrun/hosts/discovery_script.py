@@ -15,6 +15,7 @@ from hvdrun.spec.command import find_directory
 from hvdrun.spec.hosts import MAX_HOSTFILE_BYTES, HostList, parse_discovered
 from hvdrun.spec.jobspec import JobSpec
 
+_END_SECONDS = 5.0  # for a script to be gone after SIGKILL
 LIMIT_SECONDS = 30.0  # a script may query a server of the cluster; one that hangs must end too
 _ERROR_BYTES = 64 * 1024
 _NONSENSE = "nonsense"
@@ -182,4 +183,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     for member in below:
         processes.kill(member, signal.SIGKILL)
     # For asyncio a process ends only when its pipes were read to the end.
-    await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())
+    except TimeoutError:  # a process that it has started in another session keeps its output open
+        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +18,7 @@ from hvdrun.processes.child import Children
 from hvdrun.processes.folder import hide
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 
+_END_SECONDS = 5.0  # for the watchdog to be gone after SIGKILL
 _STARTS = 10  # something kills every watchdog then; to start more would only load this host
 
 
@@ -118,7 +120,8 @@ class Watchdog:
             if self._children is not None:
                 self._children.forget(self._process.pid)
             self._process.kill()  # it may be stopped
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # the kernel ends it later
+                self._process.wait(_END_SECONDS)
         self._forget()
 
     def _send(self, line: str) -> None:

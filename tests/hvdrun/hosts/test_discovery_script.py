@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import UsageError
+from hvdrun.hosts import discovery_script
 from hvdrun.hosts.discovery_script import (
     DiscoveryFailedError,
     DiscoveryImpossibleError,
@@ -86,6 +87,15 @@ def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     assert "longer than 0.5 s" in str(fail(command, tmp_path, limit_seconds=0.5))
     pids = [int((tmp_path / name).read_text()) for name in ("one", "two", "three")]
     wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_script_whose_output_another_session_keeps_open_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery_script, "_END_SECONDS", 0.1)
+    failure = fail("setsid -f sh -c 'echo $$ >pid; exec sleep 600'; echo a:1", tmp_path, limit_seconds=0.5)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert str(failure) == "it took longer than 0.5 s"
 
 
 def test_what_a_script_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
