@@ -5,6 +5,7 @@ Long because each promise of the trainer has its test here.
 
 import itertools
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import mxnet as mx
@@ -160,6 +161,38 @@ def test_gradients_of_several_backward_passes_are_added(ranks: RankPool) -> None
         return params["p0"].data().asnumpy().tolist()
 
     assert ranks.run(body) == [[1 - 3 * 1.5] * 2] * 2
+
+
+@pytest.mark.parametrize(("dtype", "is_wide"), [("float32", False), ("float16", True)])
+def test_saved_states_continue_the_training(ranks: RankPool, tmp_path: Path, dtype: str, *, is_wide: bool) -> None:
+    def body() -> tuple[list[float], list[float]]:
+        file, settings = str(tmp_path / str(hvd.rank())), {"momentum": 0.9, "multi_precision": is_wide}
+
+        def make(values: mx.nd.NDArray) -> tuple[mx.gluon.Parameter, DistributedTrainer]:
+            parameter = mx.gluon.Parameter("w", shape=(3,), dtype=dtype)
+            parameter.initialize()
+            parameter.set_data(values)
+            return parameter, DistributedTrainer([parameter], "sgd", {"learning_rate": 0.3, **settings})
+
+        def train(parameter: mx.gluon.Parameter, trainer: DistributedTrainer, steps: range) -> list[float]:
+            for step in steps:
+                with mx.autograd.record():
+                    loss = (parameter.data() * (step + hvd.rank() / 3)).sum()
+                loss.backward()
+                trainer.step(2)
+            return parameter.data().asnumpy().tolist()
+
+        parameter, trainer = make(mx.nd.ones(3, dtype=dtype))
+        train(parameter, trainer, range(3))
+        trainer.save_states(file)
+        restored = make(parameter.data().copy())
+        expected = train(parameter, trainer, range(3, 6))
+        restored[1].load_states(file)
+        return expected, train(*restored, range(3, 6))
+
+    (first, again), *others = ranks.run(body)
+    assert [first, again] == [first, first]
+    assert others == [(first, first)]
 
 
 @pytest.mark.parametrize("size", [1, 2])
