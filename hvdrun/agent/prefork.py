@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hvdrun.processes.background import start_task
+from hvdrun.processes.background import cancel_and_wait, start_task
 from hvdrun.processes.child import OutputFile, StandardStreams, kill_child, start_child
 from rendezvous.errors import WireError
 from rendezvous.wire.codec import FrameReader
@@ -145,8 +145,7 @@ class Forkserver:
     async def close(self) -> None:
         """Close its socket, with which it ends; a caller that waits for it gets an error."""
         if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)  # `start_task` reports its error
+            await cancel_and_wait((self._reading,))
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it has ended already
                 self._socket.shutdown(socket.SHUT_RDWR)

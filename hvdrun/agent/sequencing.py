@@ -19,7 +19,7 @@ from functools import partial
 
 from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerNotRespondingError, SequencerProcess
 from hvdrun.agent.spawn import ModuleForker, make_service_environment
-from hvdrun.processes.background import raise_error, start_task
+from hvdrun.processes.background import cancel_and_wait, raise_error, start_task
 from hvdrun.processes.child import Children, StandardStreams, Start, start_child
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.spec.environment import is_elastic
@@ -127,10 +127,7 @@ class Sequencing:
     async def close(self) -> None:
         """Start no more. A process that lives is killed with the workers."""
         self._is_closing = True
-        tasks = [*self._activating, *([] if self._opening is None else [self._opening])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # `start_task` reports those of generations
+        await cancel_and_wait([*self._activating, *([] if self._opening is None else [self._opening])])
 
     @property
     def _name(self) -> str:

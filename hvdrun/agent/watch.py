@@ -29,7 +29,7 @@ from hvdrun.agent.resource_limits import ResourceLimits
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
-from hvdrun.processes.background import report_callback_errors, start_task
+from hvdrun.processes.background import cancel_and_wait, report_callback_errors, start_task
 from hvdrun.processes.child import Children
 from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
@@ -182,10 +182,7 @@ class Watch:
             return
         self._closing = True
         self._queue.clear()
-        starts = [*self._starting.values(), *filter(None, [self._preparing])]
-        for start in starts:
-            start.cancel()
-        await asyncio.gather(*starts, return_exceptions=True)  # `start_task` reports their errors
+        await cancel_and_wait([*self._starting.values(), *filter(None, [self._preparing])])
         for live in tuple(self._live.values()):
             live.terminate(0.0)
         await self._spawner.close()

@@ -108,6 +108,7 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
         if task.done():
             retrieve(task)
             continue
+        task.remove_done_callback(raise_error)  # of `start_task`
         task.add_done_callback(raise_error)
         task.cancel()
         running.append(task)
