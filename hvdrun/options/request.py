@@ -56,7 +56,7 @@ def make_job(
     resolved, filed_command, remarks = _resolve(typed, environment, like_horovod=like_horovod)
     command = command or filed_command
     values = dict(resolved.values)
-    allocation = choose_allocation(values, environment)
+    allocation = _choose_allocation(values, environment)
     if allocation is not None:
         values["size"] = values["size"] or allocation.slots
         if allocation.script is not None:
@@ -64,17 +64,17 @@ def make_job(
             values["slots_per_host"] = values["slots_per_host"] or max(host.slots for host in allocation.hosts)
     values["size"] = values["size"] or choose_size(values)
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-    spec = make_spec(values, command, own, allocation, remarks)
+    spec = _make_spec(values, command, own, allocation, remarks)
     if values["write_config"] is not None:
         from hvdrun.options.configuration import write_configuration  # noqa: PLC0415 - few jobs write one
 
         of_elastic_jobs = set(ELASTIC) - values["typed"] if spec.limits.elasticity is None else ()
-        write_configuration(values["write_config"], leave_out(of_elastic_jobs, resolved.given), command)
+        write_configuration(values["write_config"], _leave_out(of_elastic_jobs, resolved.given), command)
     return spec
 
 
 def _resolve(
-    typed: Mapping[str, RawValues], environment: Mapping[str, str], *, like_horovod: bool = False
+    typed: Mapping[str, RawValues], environment: Mapping[str, str], *, like_horovod: bool
 ) -> tuple[Resolved, tuple[str, ...], tuple[str, ...]]:
     """All options' values, the command of the configuration file, and remarks for the user; see `make_job`.
 
@@ -93,17 +93,17 @@ def _resolve(
         remarks.extend(found.remarks)
     resolved = resolve(typed, filed, environment, sources)
     if like_horovod and (idle := find_idle(resolved.values)):
-        resolved = resolve(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
+        resolved = resolve(_leave_out(idle, typed), _leave_out(idle, filed), environment, sources)
         remarks.append(explain_no_effect(idle.values(), "the workers of this job stay the same"))
     return resolved, command, tuple(remarks)
 
 
-def leave_out(dests: Container[str], given: Mapping[str, RawValues]) -> dict[str, RawValues]:
+def _leave_out(dests: Container[str], given: Mapping[str, RawValues]) -> dict[str, RawValues]:
     """The given values without those of some options."""
     return {dest: value for dest, value in given.items() if dest not in dests}
 
 
-def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> Allocation | None:
+def _choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> Allocation | None:
     """The allocation of a scheduler that the job uses; None for named hosts, and within a worker of another job.
 
     Raises:
@@ -115,12 +115,12 @@ def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str])
     return None if found is None else found.fit(values["size"])
 
 
-def make_spec(
+def _make_spec(
     values: Mapping[str, Any],
     command: tuple[str, ...],
     own: Mapping[bytes, bytes],
-    allocation: Allocation | None = None,
-    remarks: tuple[str, ...] = (),
+    allocation: Allocation | None,
+    remarks: tuple[str, ...],
 ) -> JobSpec:
     """Make a job of the options' values by dest: an option gives the field that its dest names.
 
