@@ -271,6 +271,7 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
     except BaseException:
         client.close()
         raise
+    client.completion_event = None  # of start_client, which has returned
     client.set_keepalive(_KEEPALIVE_SECONDS)
     return client
 
