@@ -49,14 +49,10 @@ class AgentConfig:
             self._master.set_result(master)
 
     async def find_master(self) -> Endpoint | None:
-        """Where rank 0 may open a store; None in an elastic job, and for the first host of a static one.
-
-        That host reserves a port for it. The others wait until it has.
-        """
+        """Where rank 0 of a static job may open a store; None for the first host, which reserves a port for it."""
         if self._master is not None:
             return await self._master
-        if not self._spec.is_elastic:
-            self._master = asyncio.get_running_loop().create_future()
+        self._master = asyncio.get_running_loop().create_future()
         return None
 
     def write(self, host: str, route: Route, master: Endpoint | None, number: int = 1) -> Begin:
@@ -65,7 +61,7 @@ class AgentConfig:
         Args:
             host: its name in the job.
             route: its addresses.
-            master: see `find_master`.
+            master: see `find_master`; None in an elastic job.
             number: which agent of this host it is, from 1. Each has its own identity, so that an agent that was cut off
                 and comes back is not taken for its successor.
         """

@@ -216,7 +216,7 @@ class Hosts:
         self._raise_if_impossible()
         for host, answer in answers.items():
             if isinstance(answer, Route):
-                master = await self._config.find_master()
+                master = await self._config.find_master() if self._is_whole else None
                 self._raise_if_impossible()
                 if self._waits(host):
                     self._begin(host, answer, master)
