@@ -119,13 +119,7 @@ class JobReporter:
         outcome, worker = end.outcome, end.outcome.worker
         last_lines = () if worker is None else self._console.output.tail(worker)
         page = Page(reason=end.sentence, last_lines=last_lines, ended_ranks=end.stopped, notes=end.notes)
-        if worker is None or end.explanation is not Explanation.WORKER_PAGE:
+        if end.explanation is Explanation.RECOVERY_PAGE:
             return page
-        return replace(
-            page,
-            rank=outcome.rank,
-            host=worker.slot.host,
-            slot=worker.slot.index,
-            returncode=outcome.returncode,
-            seconds=(self._decided or self._clock()) - self._started,
-        )
+        seconds = (self._decided or self._clock()) - self._started
+        return replace(page, rank=outcome.rank, worker=worker, returncode=outcome.returncode, seconds=seconds)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hvdrun.version import __version__
+from rendezvous.core.model import Worker
 from rendezvous.core.outcome import describe_ranks, describe_returncode, find_signal
 
 _MINUTE, _HOUR = 60, 3600
@@ -39,7 +40,7 @@ class Tone(Enum):
 class Page:
     """Why a job failed.
 
-    rank, host, slot: of the worker that failed first; None if no single worker did.
+    rank, worker: the one that failed first; None if no single worker did.
     returncode: of that worker, as waitpid reports it: its exit code, or -n for signal n.
     reason: one sentence, if the numbers do not say enough; else "".
     seconds: from the job's start to the failure.
@@ -50,8 +51,7 @@ class Page:
 
     reason: str = ""
     rank: int | None = None
-    host: str | None = None
-    slot: int | None = None
+    worker: Worker | None = None
     returncode: int | None = None
     seconds: float | None = None
     last_lines: tuple[str, ...] = ()
@@ -118,15 +118,14 @@ def _head(page: Page) -> str:
     when = "" if page.seconds is None else f" after {describe_seconds(page.seconds)}"
     if page.rank is None:
         return (strip_controls(page.reason).rstrip(".") or "the job failed") + (f",{when}" if when else "")
-    where = "" if page.host is None else f" on {page.host}"
-    slot = "" if page.slot is None else f" (slot {page.slot})"
+    where = "" if page.worker is None else f" on {page.worker.slot.host} (slot {page.worker.slot.index})"
     how = "" if page.returncode is None else f": {describe_returncode(page.returncode)}"
-    return f"rank {page.rank}{where}{slot} failed first{when}{how}"
+    return f"rank {page.rank}{where} failed first{when}{how}"
 
 
 def _find_hint(page: Page) -> str | None:
     if _NO_RUNTIME in page.last_lines:
-        where = "" if page.host is None else f" on {page.host}"
+        where = "" if page.worker is None else f" on {page.worker.slot.host}"
         return (
             f"The Python that runs the script{where} has no hvdrun: install there the wheel or the checkout of version "
             f"{__version__} (python -m pip install FILE), or start the script with a Python that has it."

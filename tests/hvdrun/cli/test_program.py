@@ -223,7 +223,7 @@ TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}"
 
 def test_hvdruns_own_lines_have_their_time_as_well(capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
-        console.page(Page(rank=0, host="a"))
+        console.page(Page(rank=0, worker=Worker(Slot("a", 0), 1)))
         console.notice("words")
         raise HostsFailedError([LaunchError("a"), LaunchError("b")], 2)
 

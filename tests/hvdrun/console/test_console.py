@@ -16,7 +16,7 @@ from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import in_loop
 
 LIMIT_SECONDS = 10.0
-PAGE = Page(rank=0, host="a", returncode=3)
+PAGE = Page(rank=0, worker=at(0), returncode=3)
 
 
 def make_console(screen: Screen, environment: Mapping[str, str] = os.environ, *, verbose: bool = False) -> Console:
@@ -47,7 +47,7 @@ async def test_output_notices_and_page_come_in_the_order_in_which_they_were_said
     console.output.finish(at(0))
     console.page(PAGE)
     await console.output.close(LIMIT_SECONDS)
-    assert pipe.read() == "[0] one\nhvdrun: between\n[0] two\nhvdrun: rank 0 on a failed first: exit code 3\n"
+    assert pipe.read() == "[0] one\nhvdrun: between\n[0] two\nhvdrun: rank 0 on a (slot 0) failed first: exit code 3\n"
 
 
 def test_github_actions_gets_the_page_as_an_annotation_too_that_begins_a_line(pipe: Screen) -> None:
@@ -55,7 +55,8 @@ def test_github_actions_gets_the_page_as_an_annotation_too_that_begins_a_line(pi
     console.page(PAGE)
     console.end(LIMIT_SECONDS)
     assert pipe.read() == (
-        "::error title=hvdrun::rank 0 on a failed first: exit code 3\nhvdrun: rank 0 on a failed first: exit code 3\n"
+        "::error title=hvdrun::rank 0 on a (slot 0) failed first: exit code 3\n"
+        "hvdrun: rank 0 on a (slot 0) failed first: exit code 3\n"
     )
 
 

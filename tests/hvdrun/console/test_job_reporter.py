@@ -234,7 +234,7 @@ def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(pap
     reporter.decide()
     reporter.explain(Finish(blame_worker(WORKER, 1, 3), Explanation.WORKER_PAGE, stopped=(0,), notes=("Rank 2.",)))
     (page,) = paper.pages
-    assert (page.rank, page.host, page.slot, page.returncode, page.seconds) == (1, "b", 0, 3, 2.5)
+    assert (page.rank, page.worker, page.returncode, page.seconds) == (1, WORKER, 3, 2.5)
     assert (page.last_lines, page.ended_ranks, page.notes) == (("last words of b:0",), (0,), ("Rank 2.",))
 
 

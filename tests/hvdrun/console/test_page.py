@@ -10,14 +10,14 @@ from hvdrun.console.page import (
     render_page,
     strip_controls,
 )
+from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import describe_ranks, describe_returncode
 
 
 def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:
     page = Page(
         rank=1,
-        host="server1",
-        slot=1,
+        worker=Worker(Slot("server1", 1), 1),
         returncode=3,
         seconds=12.34,
         last_lines=("Traceback (most recent call last):", "", "ValueError: \x1b[31mbad\x1b[0m"),
@@ -66,7 +66,7 @@ def test_a_telling_signal_comes_with_a_hint(returncode: int, hint: str) -> None:
 
 def test_a_python_without_hvdrun_is_told_what_to_install_and_where() -> None:
     last = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'worker_runtime'")
-    page = render_page(Page(rank=0, host="b", returncode=1, last_lines=last))
+    page = render_page(Page(rank=0, worker=Worker(Slot("b", 0), 1), returncode=1, last_lines=last))
     assert f"on b has no hvdrun: install there the wheel or the checkout of version {__version__}" in page
 
 

@@ -3,10 +3,11 @@
 import pytest
 
 from hvdrun.console.page import Page, render_page, strip_controls
+from rendezvous.core.model import Slot, Worker
 
 PAGE = Page(
     rank=1,
-    host="server1",
+    worker=Worker(Slot("server1", 1), 1),
     returncode=-9,
     last_lines=("[bold]not markup[/bold] :smile:", "x" * 300, "'text' 123 http://example.org"),
     ended_ranks=(0,),
@@ -18,7 +19,7 @@ def test_a_coloured_page_has_the_same_words_as_a_plain_one() -> None:
 
 
 def test_the_headline_is_red() -> None:
-    assert render_page(PAGE, coloured=True).startswith("\x1b[1;31mhvdrun: rank 1 on server1 failed first")
+    assert render_page(PAGE, coloured=True).startswith("\x1b[1;31mhvdrun: rank 1 on server1 (slot 1) failed first")
 
 
 def test_whether_to_colour_is_not_decided_here(monkeypatch: pytest.MonkeyPatch) -> None:
