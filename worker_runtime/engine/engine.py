@@ -532,6 +532,10 @@ class Engine:
         if error is not None:
             name, cause = terms.question.name, describe_cause(error)
             self._give_up(generation, f"a joined rank could not take part in {name}: {cause}")
+        elif terms.question.signature.kind is Kind.COMMIT:
+            number = self.steps.rounds[terms.question.process_set]
+            with self.in_flight.lock:
+                self.in_flight.note_joined_commit(terms, number, generation)
 
     def _note_release(self, terms: Release) -> None:
         """Update the counts of names, steps and commit rounds for a released operation."""

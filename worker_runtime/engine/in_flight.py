@@ -138,6 +138,17 @@ class InFlight:
         if terms.index >= 0:  # else this rank is alone in the set
             self._retry.remember(operation, terms, handle.payload, is_stopping=is_stopping)
 
+    def note_joined_commit(self, terms: Release, number: int, generation: Generation) -> None:
+        """Note a commit round of the other ranks, while this rank has joined. The caller holds the lock.
+
+        It must be in this rank's report too: after a loss, a round that one rank has committed and another does not
+        know is a contradiction.
+        """
+        if self._retry is not None and not generation.is_over:
+            commit = Commit(generation.sets.find(terms.question.process_set, "commit"), number)
+            is_stopping = terms.index >= generation.stops_from
+            self._retry.remember(commit, terms, memoryview(b""), is_stopping=is_stopping)
+
 
 def _have_succeeded(works: Sequence[Work]) -> bool:
     """Whether all works have completed without an error; waits briefly for works that are about to."""

@@ -18,7 +18,7 @@ from rendezvous.core.reports import Done, Report
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
 from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succession, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
-from worker_runtime.collectives.agreements import AddSet, Barrier, Commit
+from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.alltoall import Alltoall
@@ -27,6 +27,7 @@ from worker_runtime.collectives.combination import AVERAGE, SUM
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction, Release
+from worker_runtime.coordination.wire import Frame, encode_neutral
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import STOPPING, Retry
@@ -152,6 +153,15 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
     with pytest.raises(StepRevokedError):
         scene.engine.wait(second)
     assert scene.engine.steps.committed == (1, THREE)
+
+
+def test_a_joined_rank_reports_the_commits_of_the_others(scene: Scene) -> None:
+    scene.ask(Join(scene.all_ranks))
+    for index in range(2):
+        terms = Release(index, Commit(scene.all_ranks, 1 + index).question, THREE, joined=(0,))
+        scene.before.sequencer.send(Frame.NEUTRAL, encode_neutral(terms))
+    scene.engine.progress()
+    assert [(each.number, each.index) for each in scene.interrupt().completed] == [(1, 0), (2, 1)]
 
 
 def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> None:
