@@ -130,7 +130,8 @@ async def test_reports_renew_the_lease_though_nothing_changes() -> None:
 async def test_a_session_without_answers_ends_with_the_lease_and_reports_the_last_error() -> None:
     async with serving() as rendezvous:
         await rendezvous.server.close()
-        with pytest.raises(LeaseExpiredError, match=r"for 30 s.*127\.0\.0\.1:.*refused"):
+        # On a busy machine the last call may reach its deadline before the connection is refused.
+        with pytest.raises(LeaseExpiredError, match=r"for 30 s.*127\.0\.0\.1:.*(refused|Deadline)"):
             await rendezvous.attend(Lease(30, itertools.count(0, 4).__next__))  # four seconds more at each look
 
 
