@@ -14,7 +14,7 @@ _IN_COMMAND = "it belongs to Python, as in hvdrun -np 2 python -m module."
 _NO_NEED = "leave it out, hvdrun connects the workers by itself."
 _NO_CHOICE = "leave it out, there is nothing to choose here."
 _FILES = "--output-filename DIR writes what each worker prints into files too."
-_OF_OTHERS = {  # flags of torchrun and Python, without their dashes
+_OF_OTHERS = {  # flags of torchrun, Python and old versions of mpirun, without their dashes
     **dict.fromkeys(("m", "module", "run-path"), _IN_COMMAND),
     **dict.fromkeys(("master-addr", "master-port", "local-addr", "node-rank", "standalone"), _NO_NEED),
     **dict.fromkeys(("rdzv-backend", "rdzv-conf", "rdzv-endpoint", "rdzv-id"), _NO_NEED),
@@ -28,6 +28,8 @@ _OF_OTHERS = {  # flags of torchrun and Python, without their dashes
     "no-python": "leave it out, hvdrun starts any program.",
     "numa-binding": "hvdrun's -bind-to numa gives each worker a NUMA node.",
     "shutdown-timeout": "hvdrun's --grace is the time that a worker has to end.",
+    "bynode": "-map-by node gives each host the same number of workers.",
+    "byslot": "leave it out, hvdrun fills the slots of a host before the next one; -map-by slot says so.",
     "monitor-interval": "leave it out, hvdrun notices an end when it happens.",
 }
 

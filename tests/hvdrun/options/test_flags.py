@@ -67,9 +67,11 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(pair: str) -> None:
         ("--rdzv_backend c10d train.py", "leave it out"),
         ("--nnodes 2 train.py", "-H names the hosts"),
         ("--log-dir logs train.py", "--output-filename"),
+        ("-bynode -np 2 python train.py", "-map-by node"),
+        ("--byslot -np 2 python train.py", "leave it out"),
     ],
 )
-def test_the_error_of_a_flag_of_torchrun_or_python_has_a_remedy(words: str, remedy: str) -> None:
+def test_the_error_of_another_program_s_flag_has_a_remedy(words: str, remedy: str) -> None:
     with pytest.raises(UnknownOptionError, match=remedy):
         find_command(words.split())
 
