@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.sources import ROOT
-from tests.system.opening import open_way
+from tests.system.opening import open_ways
 
 pytestmark = [pytest.mark.nightly]
 
@@ -50,8 +50,7 @@ def test_a_training_runs_in(container: str, tmp_path: Path) -> None:
     lines = [
         "set -e",
         "mount -t tmpfs -o mode=755 tmpfs /mnt",
-        *open_way(Path(sys.base_prefix).resolve(), Path("/mnt/python")),
-        *open_way(ROOT, Path("/mnt/root")),
+        *open_ways(Path("/mnt"), Path(sys.base_prefix).resolve(), ROOT),
         f"mkdir /mnt/training; mount --bind {folder} /mnt/training; cd /mnt/training",
         *setup,
         f"exec $user {BIN}/hvdrun -np 2 {BIN}/python train.py",

@@ -13,7 +13,7 @@ from tests.house.sources import ROOT
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.launcher import Running
-from tests.system.opening import open_way
+from tests.system.opening import open_ways
 
 JOB = "train"
 USER = 54321  # without an account
@@ -25,8 +25,7 @@ _ENTER = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child
 _PREPARE = (
     "set -e",
     "mount -t tmpfs -o mode=755 tmpfs /mnt",
-    *open_way(Path(sys.base_prefix).resolve(), Path("/mnt/python")),
-    *open_way(ROOT, Path("/mnt/root")),
+    *open_ways(Path("/mnt"), Path(sys.base_prefix).resolve(), ROOT),
     f"mkdir -p {_SECRETS}",
     f'mount --bind "$1" {_SECRETS}',
     "mount -o remount,bind,ro /",
