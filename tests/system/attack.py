@@ -12,7 +12,7 @@ has a process of its own, so that its connections do not count against the files
 """
 
 import asyncio
-import encodings.idna  # noqa: F401 - for names of hosts in TLS; another user may not be able to read this Python's files
+import encodings.idna  # noqa: F401 - for names of hosts in TLS; another user may not be able to read these files later
 import errno
 import json
 import os
@@ -23,6 +23,8 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+
+import cryptography.hazmat.backends.openssl  # noqa: F401 - for certificates; another user may not be able to read it later
 
 from rendezvous.server.file_limit import raise_file_limit
 from tests.rendezvous.fire import PREFACE, Fire, make_hello
