@@ -65,8 +65,9 @@ def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method:
     said = [
         line for line in finished.stderr.splitlines() if "resource_tracker" not in line and "warnings.w" not in line
     ]
-    assert said[:2] == [
-        "hvdrun: rank 1 (localhost:1) was lost: killed by SIGKILL (signal 9).",
-        "hvdrun: a new worker is started in slot localhost:1.",
-    ]
-    assert all(line.startswith("hvdrun: the job continues with ") for line in said[2:]), finished.stderr
+    loss, *rest = said
+    assert loss == "hvdrun: rank 1 (localhost:1) was lost: killed by SIGKILL (signal 9)."
+    # A new worker is started once rank 0 has reported that it can begin again, which may be after its recovery.
+    assert rest.count("hvdrun: a new worker is started in slot localhost:1.") == 1, finished.stderr
+    continued = [line for line in rest if line.startswith("hvdrun: the job continues with ")]
+    assert len(continued) == len(rest) - 1, finished.stderr
