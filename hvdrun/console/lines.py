@@ -143,15 +143,16 @@ _JOINTS = frozenset(
 )
 _JOINT_LINES = 3
 _FRAME = re.compile(rb'  File "(.+)", line (\d+), in (.+)')
-_NOT_THE_PROGRAM_S = re.compile(rb"^<frozen|/lib/python3|/worker_runtime/|/rendezvous/client/|/hvdrun/shim/")
+_COMMAND = b"<string>"  # of python -c; libraries generate code of this name, too
+_NOT_THE_PROGRAM_S = re.compile(rb"^<(?!stdin>)|/lib/python3|/worker_runtime/|/rendezvous/client/|/hvdrun/shim/")
 
 
 class InterruptFilter:
     """Replaces each traceback of KeyboardInterrupt in one stream by one line: after Ctrl-C every worker has one.
 
-    The line names the last frame that is not in Python, an installed package, or hvdrun. Errors that were being handled
-    when the interrupt came, which Python prints before it, are left out too. An error that was raised while the
-    interrupt was handled stays, without the sentence that joins the two.
+    The line names the last frame that is not in Python, an installed package, generated code, or hvdrun. Errors that
+    were being handled when the interrupt came, which Python prints before it, are left out too. An error that was
+    raised while the interrupt was handled stays, without the sentence that joins the two.
 
     A traceback, and what joins it to the next one, is held back until its last line has come.
     """
@@ -199,7 +200,7 @@ class InterruptFilter:
         self._held.append(line)
         if line.startswith(_TRACEBACK):
             self._is_within, self._has_left_out = True, False
-        elif self._is_within and not line.startswith(b" "):
+        elif self._is_within and line.strip() and not line.startswith(b" "):  # Python may print empty lines within
             self._is_within = False
         elif self._has_left_out and len(self._held) == _JOINT_LINES:
             self._held.clear()
@@ -208,6 +209,8 @@ class InterruptFilter:
 def _find_place(traceback: Sequence[bytes]) -> Iterator[bytes]:
     """The line that says where the program stood; none where the traceback has no frame."""
     frames = [(match, code) for line, code in pairwise([*traceback, b""]) if (match := _FRAME.match(line))]
-    for match, code in [each for each in frames if not _NOT_THE_PROGRAM_S.search(each[0][1])][-1:] or frames[-1:]:
+    own = [each for each in frames if not _NOT_THE_PROGRAM_S.search(each[0][1])]
+    commands = [each for each in frames if each[0][1] == _COMMAND]
+    for match, code in own[-1:] or commands[:1] or frames[-1:]:
         text = b"" if _FRAME.match(code) else code.strip()
         yield b"interrupted at %b:%b, in %b%b%b\n" % (*match.groups(), b": " * bool(text), text)

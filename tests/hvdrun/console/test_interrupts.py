@@ -16,6 +16,7 @@ FRAMES = [BEGINNING, '  File "train.py", line 3, in <module>', "    time.sleep(6
     [
         ([*FRAMES, "KeyboardInterrupt"], True),
         ([*FRAMES, "KeyboardInterrupt: stop"], True),
+        ([*FRAMES, "", '  File "/lib/python3.11/x.py", line 1, in f', "", "KeyboardInterrupt"], True),
         ([*FRAMES, "ValueError: KeyboardInterrupt"], False),
         (["KeyboardInterrupt"], False),
         ([*FRAMES, "nothing that Python says"], False),
@@ -53,6 +54,10 @@ def test_what_joins_an_interrupt_to_another_error_is_left_out(lines: list[str], 
         (["train.py", "/x/lib/python3.11/site-packages/torch/nn.py"], "train.py:0, in f: g(0)"),
         (["a.py", "/home/b.py", "/src/worker_runtime/x.py", "/src/rendezvous/client/y.py"], "/home/b.py:1, in f: g(1)"),
         (["/usr/lib/python3.13/runpy.py", "<frozen runpy>"], "<frozen runpy>:1, in f"),
+        (["a.py", "<frozen importlib>", "/lib/python3.11/dataclasses.py", "<string>"], "a.py:0, in f: g(0)"),
+        (["a.py", "/lib/python3.11/numpy.py", "<__array_function__ internals>"], "a.py:0, in f: g(0)"),
+        (["<string>", "/lib/python3.11/dataclasses.py", "<string>"], "<string>:0, in f"),
+        (["<stdin>", "/lib/python3.11/dataclasses.py", "<string>"], "<stdin>:0, in f"),
         ([], None),
     ],
 )
