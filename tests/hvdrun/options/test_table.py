@@ -1,11 +1,21 @@
 """The table of options."""
 
+from dataclasses import fields
+
 import pytest
 
 from hvdrun.options.table import BY_FLAG, OPTIONS
 from hvdrun.processes.binding import BindTo
 from hvdrun.shim.path import ShimMode
+from hvdrun.spec.jobspec import Display, Workers
+from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.mapping import MapBy
+from hvdrun.spec.remote import Joining, Remote
+from rendezvous.core.model import Recovery
+
+# These give no field: hvdrun/options reads them by name, or they have no effect.
+READ_BY_NAME = {"oversubscribe", "hostfile", "wait_for_agents", "mca", "config_file", "write_config"}
+WITHOUT_EFFECT = {"tag_output", "allow_run_as_root"}
 
 
 def test_every_default_is_what_its_option_reads() -> None:
@@ -30,6 +40,13 @@ def test_no_flag_and_no_name_is_given_twice() -> None:
     flags = [flag for option in OPTIONS for flag in option.flags]
     assert len(set(flags)) == len(flags)
     assert len({option.dest for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_every_option_gives_a_field_of_the_job_or_is_known_to_give_none() -> None:
+    parts = (Workers, Display, Limits, Elasticity, Recovery, Remote, Joining)
+    names = {field.name for part in parts for field in fields(part)}
+    dests = {option.dest for option in OPTIONS if not option.acts}
+    assert dests - names == READ_BY_NAME | WITHOUT_EFFECT
 
 
 def test_every_option_that_takes_a_value_says_which() -> None:
