@@ -27,8 +27,15 @@ HEADINGS = {
     "In the worker": ("worker_runtime",),
 }
 
-# What the page calls an attribute whose own name says little to a person.
-NAMES = {"executable": "python", "parent": "folder", "strerror": "reason"}
+# What the page calls a value whose own name says little to a person.
+NAMES = {
+    "__name__": "type",
+    "describe_expiry": "time",
+    "executable": "python",
+    "parent": "folder",
+    "strerror": "reason",
+    "task": "do something",
+}
 
 
 class Explained(NamedTuple):
@@ -55,38 +62,74 @@ def explain(node: ast.ClassDef) -> Explained | None:
     if found is None:
         return None
     cause, remedy = (" ".join(part.split()) for part in found.groups())
-    message = next(filter(None, map(_read_message, ast.walk(node))), None)
+    choices = dict(filter(None, map(_find_choice, ast.walk(node))))
+    message = next(filter(None, (_read_message(each, choices) for each in ast.walk(node))), None)
     return Explained(f"`{message}`" if message else text.partition("\n")[0], cause, remedy)
 
 
-def _read_message(node: ast.AST) -> str:
+def _find_choice(node: ast.AST) -> tuple[str, ast.IfExp] | None:
+    """A name that gets one of two pieces of the sentence, and these."""
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.IfExp() as choice):
+            return name, choice
+        case _:
+            return None
+
+
+def _read_message(node: ast.AST, choices: Mapping[str, ast.IfExp]) -> str:
     """The sentence that a call of `super().__init__` is given; "" where this is no such call, or it is made before."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"), args=[*_, last]):
-            text = _read_text(last)
+            text = _read_text(last, choices)
         case _:
             return ""
     is_sentence = re.search("[a-z]{3,} [a-z]", text) is not None
     return re.sub(r"\s+", " ", text).strip() if is_sentence else ""
 
 
-def _read_text(node: ast.AST) -> str:
+def _read_text(node: ast.AST, choices: Mapping[str, ast.IfExp]) -> str:
     match node:
         case ast.Constant(value=str(text)):
             return text
         case ast.JoinedStr(values=parts):
             text = ""
             for part in parts:  # a value right after a word is a part of the sentence that may be missing
+                piece = _choose(part, choices)
                 is_appended = isinstance(part, ast.FormattedValue) and (text[-1:].isalnum() or text[-1:] == ")")
-                text += "" if is_appended else _read_text(part)
+                text += ("" if is_appended else _read_text(part, choices)) if piece is None else piece
             return text
-        case ast.FormattedValue(value=ast.Attribute(attr=attribute)) if not attribute.startswith("_"):
-            return NAMES.get(attribute, attribute).upper()
         case ast.FormattedValue(value=value):
-            named = [name for name in map(_name, ast.walk(value)) if name]
-            return named[-1].upper() if named else "..."
+            return _name_value(value)
         case _:
             return ""
+
+
+def _choose(node: ast.AST, choices: Mapping[str, ast.IfExp]) -> str | None:
+    """The longer of the two pieces of the sentence that a value may be; None for another value."""
+    match node:
+        case ast.FormattedValue(value=ast.Name(id=name)) if name in choices:
+            choice = choices[name]
+        case ast.FormattedValue(value=ast.IfExp() as choice):
+            pass
+        case _:
+            return None
+    pieces = (choice.body, choice.orelse)
+    if not all(isinstance(piece, ast.Constant | ast.JoinedStr) for piece in pieces):
+        return None
+    return max((_read_text(piece, choices) for piece in pieces), key=len)
+
+
+def _name_value(value: ast.AST) -> str:
+    """What stands for a value: its name in capitals."""
+    match value:
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Attribute(attr=name) | ast.Name(id=name) if name in NAMES:
+            return NAMES[name].upper()
+        case ast.Attribute(attr=name) if not name.startswith("_"):
+            return name.upper()
+        case ast.BinOp(left=left, op=ast.Sub(), right=ast.Constant(value=number)):
+            return f"{_name_value(left)} - {number}"
+    named = [name for name in map(_name, ast.walk(value)) if name]
+    return named[-1].upper() if named else "..."
 
 
 def _name(node: ast.AST) -> str:

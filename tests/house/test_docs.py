@@ -133,6 +133,34 @@ def test_a_pipe_in_a_message_divides_no_cell_of_the_table() -> None:
     assert escape_pipes("`a | b <c>` or d | `e`") == "<code>a &#124; b &lt;c&gt;</code> or d &#124; `e`"
 
 
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("f\"{size} slot{'' if size == 1 else 's'} at {self.place}\"", "SIZE slots at PLACE"),
+        ('f"was not added{remedy}: {type(error).__name__}: {error}"', "was not added, a bug: TYPE: ERROR"),
+        ('f"it expired at {token.describe_expiry()}{detail}"', "it expired at TIME"),
+        ('f"the ranks are 0 to {size - 1}"', "the ranks are 0 to SIZE - 1"),
+        ('f"{some(hosts)} did not {task}"', "HOSTS did not DO SOMETHING"),
+    ],
+)
+def test_a_row_of_troubleshooting_reads_like_its_message(sentence: str, message: str) -> None:
+    source = f"""
+class AnError(LaunchError):
+    '''It failed.
+
+    Cause: One.
+    Remedy: Two.
+    '''
+
+    def __init__(self):
+        remedy = "" if isinstance(error, OSError) else ", a bug"
+        super().__init__({sentence})
+"""
+    (node,) = ast.parse(source).body
+    explain = runpy.run_path(str(ROOT / "docs" / "errors.py"))["explain"]
+    assert explain(node) == (f"`{message}`", "One.", "Two.")
+
+
 def test_every_error_for_users_has_a_cause_and_a_remedy() -> None:
     unexplained = [
         f"{path}:{node.name}"
