@@ -9,7 +9,7 @@ from dataclasses import replace
 from secrets import token_hex
 
 from hvdrun.console import Console
-from hvdrun.errors import LaunchError
+from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError
 from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import open_keys
@@ -22,7 +22,7 @@ from hvdrun.spec.mapping import MapBy, map_workers, take_slots
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import FREE_PORT, Joining
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
-from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
+from rendezvous.core.outcome import Outcome
 
 RunJob = Callable[[Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
@@ -67,10 +67,13 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
                 raise CannotListenError(place, error.strerror or str(error)) from error
             at = Endpoint(find_reachable(place.address), port)
             console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
-            exit_code = TEMPORARY_FAILURE
+            exit_code = CANNOT_LAUNCH
             try:
                 outcome = await run(roster)
                 exit_code = outcome.exit_code
+            except HvdrunError as error:
+                exit_code = error.exit_code
+                raise
             finally:
                 roster.stop_admitting(_OVER, exit_code)
                 await roster.release()

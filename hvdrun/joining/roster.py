@@ -4,9 +4,13 @@ A name is taken while the connection of its agent is open. A host that is gone l
 agent with the name waits until the connection of a dead one would have ended: by TCP keepalive before the job has begun
 on that host, and by the lease afterwards. When it ends, the job gives up the old agent and its certificate, and the new
 one takes the name. When it stays open for longer, the old agent is alive, and the new one is refused.
+
+An agent that the job gives up before it has begun on that host joins again. If the job ends meanwhile, the roster waits
+for this agent, so that it gets the exit code.
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from hvdrun.errors import LaunchError
@@ -17,9 +21,9 @@ from hvdrun.transport.transport import StreamTransport
 from rendezvous.core.model import Host, limit_silence
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire import codec
-from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Release
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, Begin, Order, Release
 
-_RELEASE_SECONDS = 5.0  # for released agents to close their connections
+_RELEASE_SECONDS = 5.0  # for released agents to close their connections, and for agents that join again to come
 _MARGIN_SECONDS = 5.0
 # If the job loses that one, it ends, and its next try needs this one.
 _COUNTED_ON = "the job counts on another agent with the name {!r}: start this one again when the job has ended."
@@ -58,8 +62,10 @@ class Roster:
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
         self._agents: dict[str, _JoinedAgent] = {}
+        self._given_up: set[str] = set()  # the hosts whose agents join again
         self._refusal = ""  # why no more agents are needed
         self._exit_code: int | None = None  # the job's; None while it runs
+        self._has_ended = asyncio.Event()
         self._changed = asyncio.Event()
 
     @property
@@ -96,11 +102,15 @@ class Roster:
                     "(--name).",
                 )
             await asyncio.sleep(0)
+        if self._refusal and join.host in self._given_up:
+            channel.closed.add_done_callback(lambda _: self._note_return(join.host))
+            await self._has_ended.wait()
         if self._refusal:
             if self._exit_code is None and join.host in self._agents:
                 return AgentAdmitted(Admission.NOT_NEEDED, _COUNTED_ON.format(join.host), TEMPORARY_FAILURE)
             return AgentAdmitted(Admission.NOT_NEEDED, self._refusal, self._exit_code or 0)
         channel.keep_alive(self._proof_seconds)
+        self._given_up.discard(join.host)
         self._agents[join.host] = _JoinedAgent(Host(join.host, join.slots), channel, join.tunnel)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
         self._note_change()
@@ -118,6 +128,12 @@ class Roster:
         agent.is_used = True
         agent.channel.keep_alive(max(patience_seconds, self._proof_seconds))
         return agent.channel
+
+    def give_up(self, host: str, channel: Channel) -> None:
+        """End the connection of an agent before the job has begun on its host; the agent joins again."""
+        if channel.is_open:
+            self._given_up.add(host)
+            channel.abort()
 
     def open_tunnel(self, host: str, port: int) -> int:
         """The port on the host's loopback address that is forwarded to this machine's `port` from now on.
@@ -137,9 +153,15 @@ class Roster:
         """
         self._refusal = reason
         self._exit_code = exit_code
+        if exit_code is not None:
+            self._has_ended.set()
 
     async def release(self, keep: frozenset[str] = frozenset()) -> None:
         """Release all agents that the job does not use, but for those of these hosts."""
+        with contextlib.suppress(TimeoutError):  # one of them has gone
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                while self._given_up:
+                    await self._changed.wait()
         leaving = [agent.channel for name, agent in self._agents.items() if not agent.is_used and name not in keep]
         for channel in leaving:
             channel.transport.write(codec.encode_order(Release(self._exit_code or 0)))
@@ -174,6 +196,11 @@ class Roster:
             del self._agents[host]
             self._note_change()
 
+    def _note_return(self, host: str) -> None:
+        """A given up agent has its answer."""
+        self._given_up.discard(host)
+        self._note_change()
+
     def _note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -190,11 +217,18 @@ class JoinedTransport(StreamTransport):
         self._roster = roster
         self._patience_seconds = patience_seconds
         self._channel: Channel | None = None
+        self._joins_again = True  # when its connection ends
 
     async def open(self) -> None:
         """Take the agent, which runs; see `Transport`."""
         self._channel = self._roster.take(self.host, self._patience_seconds)
         self._reader, self._writer = self._channel.reader, self._channel.transport
+
+    def send(self, order: Order) -> None:
+        """Send an order; see `Transport`."""
+        super().send(order)
+        if isinstance(order, Begin | Release):
+            self._joins_again = False
 
     async def wait(self) -> str:
         """Wait for the end of the connection; see `Transport`."""
@@ -209,12 +243,18 @@ class JoinedTransport(StreamTransport):
 
     async def kill(self) -> None:
         """Close the connection; see `Transport`."""
-        if self._channel is not None:
+        if self._channel is None:
+            return
+        if self._joins_again:
+            self._roster.give_up(self.host, self._channel)
+        else:
             self._channel.abort()
 
     async def close(self) -> None:
-        """Close the connection, with which the agent ends; see `Transport`."""
-        if self._channel is not None:
+        """Close the connection, with which an agent ends that serves the job; see `Transport`."""
+        if self._joins_again:
+            await self.kill()
+        elif self._channel is not None:
             self._channel.transport.close()
             await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)
             self._channel.abort()

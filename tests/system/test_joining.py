@@ -2,6 +2,7 @@
 
 import re
 import signal
+import sys
 
 import pytest
 
@@ -42,6 +43,20 @@ def train(state):
 train(state)
 """
 
+# No host can be reached by the others.
+CANNOT_LAUNCH = """
+import sys
+from hvdrun.cli.program import main
+from hvdrun.errors import LaunchError
+from hvdrun.hosts.network_plan import NetworkPlan
+
+async def extend(plan, spec, hosts):
+    return {host: LaunchError("of a test") for host in hosts}
+
+NetworkPlan.extend = extend
+sys.exit(main(sys.argv[4:]))  # python -m hvdrun
+"""
+
 
 def start_agent(hvdrun: Launcher, line: str, name: str, slots: int = 1) -> Running:
     """Run the line that hvdrun has printed."""
@@ -71,6 +86,18 @@ def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher, rewrite
         assert (ended.returncode, ended.stdout) == (0, "")
         check_sample(name, ended.stderr, rewrite=rewrite)
     assert sorted(path.name for path in hvdrun.directory.iterdir()) == ["tell.py"]
+
+
+@pytest.mark.parametrize(("words", "exit_code"), [((), 125), (("--min-np", "2"), 75)], ids=["static", "elastic"])
+def test_agents_get_the_exit_code_of_a_job_that_cannot_be_launched(
+    words: tuple[str, ...], exit_code: int, hvdrun: Launcher
+) -> None:
+    before = (sys.executable, str(hvdrun.write("cannot.py", CANNOT_LAUNCH)))
+    running = hvdrun.start("-np", "2", *words, "--wait-for-agents", *PLACE[:2], "true", before=before, forks=True)
+    line = running.stderr.wait_for(LINE, 60)[1]
+    agents = [start_agent(hvdrun, line, name) for name in "ab"]
+    assert running.wait().returncode == exit_code
+    assert [agent.wait().returncode for agent in agents] == [exit_code, exit_code]
 
 
 def test_an_agent_whose_launcher_is_gone_ends_its_workers_and_may_start_again(hvdrun: Launcher) -> None:

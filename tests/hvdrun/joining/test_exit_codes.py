@@ -32,6 +32,40 @@ async def test_a_released_agent_ends_with_the_job_s_exit_code(exit_code: int, tm
         assert await agent.end() == exit_code
 
 
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("refusal", ["", "the job has all its hosts."])
+@in_loop
+async def test_an_agent_gets_the_exit_code_of_a_job_that_ends_before_it_begins_there(
+    tmp_path: Path, *, kills: bool, refusal: str
+) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path) as agent:
+        await launcher.roster.other_than(())
+        transport = take(launcher)
+        await transport.open()
+        launcher.roster.stop_admitting(refusal)
+        await (transport.kill() if kills else transport.close())
+        await happen(lambda: len(launcher.received) == 2)  # while the job ends
+        launcher.roster.stop_admitting("the job has ended.", 125)
+        await launcher.roster.release()
+        assert await agent.end() == 125
+        assert launcher.roster.hosts == ()
+
+
+@in_loop
+async def test_a_job_that_has_ended_waits_for_an_agent_that_joins_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path) as agent:
+        await launcher.roster.other_than(())
+        transport = take(launcher)
+        await transport.open()
+        await transport.kill()
+        launcher.roster.stop_admitting("the job has ended.", 3)
+        await launcher.roster.release()
+        assert len(launcher.received) == 2
+        assert await agent.end() == 3
+
+
 async def leave(launcher: Launcher, path: Path, host: str) -> int:
     """The exit code of an agent that comes to a job which needs no more."""
     async with started(launcher.place, path, host) as agent:
