@@ -180,11 +180,11 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
     if is_noticed:
         return _record_notice_of(state, former.worker.slot.host)
     state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
-    rank, is_final = former.assignment.rank, event.cannot_start
-    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
+    rank, cannot_start = former.assignment.rank, event.cannot_start
+    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
     state, logs = _log_failure(state, event, outcome)
     if survives(state) and former.worker.slot.host not in state.drained:
-        state = count_failure(state, former, is_final=is_final)
+        state = count_failure(state, former, "its command cannot be started" if cannot_start else "")
     return record_loss(state, [former], outcome), logs
 
 

@@ -28,19 +28,27 @@ _MOST_DOUBLINGS = 32  # of a cooldown; keeps 2.0 ** n finite
 
 @dataclass(frozen=True, slots=True)
 class SlotFailures:
-    """How often a slot has failed, and when it last did."""
+    """How often a slot has failed, when it last did, and why no worker can run there, if none can."""
 
     failures: int
     last: float
+    obstacle: str = ""
+
+    def explain_closing(self) -> str:
+        """Why the slot is closed, in words that follow its name and a colon, or "because"."""
+        if self.obstacle:
+            return self.obstacle
+        workers, they = ("1 worker", "it") if self.failures == 1 else (f"{self.failures} workers", "they")
+        return f"{workers} failed there before {they} had trained a step (--slot-failures)"
 
 
 @dataclass(frozen=True, slots=True)
 class HostCooldown:
-    """How often a host was closed, until when it is or was, and whether the last time because it was lost."""
+    """How often a host was closed, until when it is or was, and why the last time."""
 
     closings: int
     until: float
-    is_lost: bool = False
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +80,28 @@ class Blacklist:
         """Record a member's failure until it is known whether it counts."""
         return replace(self, suspects=(*self.suspects, slot))
 
-    def count_failure(self, slot: Slot, offered: int, now: float, recovery: Recovery, weight: int = 1) -> Self:
+    def count_failure(self, slot: Slot, offered: int, now: float, recovery: Recovery, obstacle: str = "") -> Self:
         """Count a failure of a slot, which may close it, and its host.
 
         offered: how many slots the host offers now; 0 for none.
-        weight: as how many failures it counts.
+        obstacle: why no worker can run in the slot, which closes it; "" where the next one may.
         """
-        failures = self.count(slot, now, recovery) + weight
-        counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now)})
-        closed = sum(
-            counted.count(Slot(slot.host, index), now, recovery) >= recovery.failures_per_slot
-            for index in range(offered)
+        failures = self.count(slot, now, recovery) + (recovery.failures_per_slot if obstacle else 1)
+        counted = replace(self, slots={**self.slots, slot: SlotFailures(failures, now, obstacle)})
+        least = recovery.failures_per_slot
+        offers = [Slot(slot.host, index) for index in range(offered)]
+        closed = [each for each in offers if counted.count(each, now, recovery) >= least]
+        if not 2 * len(closed) >= offered > 0:
+            return counted
+        last = slot if slot in closed else closed[-1]
+        are = "is" if len(closed) == 1 else "are"
+        share = (
+            "its only slot is closed" if offered == 1 else f"{len(closed)} of its {offered} slots {are} closed, {last}"
         )
-        return counted.close_host(slot.host, now, recovery) if 2 * closed >= offered > 0 else counted
+        reason = f"{share} because {counted.slots[last].explain_closing()}"
+        return counted.close_host(slot.host, now, recovery, reason)
 
-    def close_host(
-        self, host: str, now: float, recovery: Recovery, *, is_lost: bool = False, is_final: bool = False
-    ) -> Self:
+    def close_host(self, host: str, now: float, recovery: Recovery, reason: str, *, is_final: bool = False) -> Self:
         """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures.
 
         is_final: close it for ever.
@@ -102,7 +115,7 @@ class Blacklist:
             self,
             slots={slot: known for slot, known in self.slots.items() if slot.host != host},
             suspects=tuple(slot for slot in self.suspects if slot.host != host),
-            hosts={**self.hosts, host: HostCooldown(closings + 1, now + cooldown_seconds, is_lost)},
+            hosts={**self.hosts, host: HostCooldown(closings + 1, now + cooldown_seconds, reason)},
         )
 
 

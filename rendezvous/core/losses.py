@@ -86,7 +86,7 @@ def lose_host(state: State, host: str, reason: str, *, is_final: bool = False) -
             return state.with_host_ended(host), ()
     if is_offered and state.refusal is None:
         recovery = state.policy.recovery
-        blacklist = state.blacklist.close_host(host, state.clock, recovery, is_lost=True, is_final=is_final)
+        blacklist = state.blacklist.close_host(host, state.clock, recovery, "it was lost", is_final=is_final)
         state = replace(state, blacklist=blacklist)
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):
@@ -110,12 +110,12 @@ def evict(
 
 
 def give_up_workers(
-    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome], *, is_final: bool = False
+    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome], obstacle: str = ""
 ) -> tuple[State, Effects, Outcome | None]:
     """Kill workers that are alive. Also returns the outcome of a job that does not survive it; None without workers.
 
     explain: makes the outcome of a worker and its rank.
-    is_final: their slots are closed.
+    obstacle: why no worker can run in their slots, which closes them; "" where the next one may.
     """
     effects: list[Effect] = []
     first: Outcome | None = None
@@ -124,7 +124,7 @@ def give_up_workers(
         first = first or outcome
         leaving = replace(each, state=WorkerState.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
         state = replace(state.with_records([leaving]), failures=state.failures + 1)
-        state = count_failure(state, each, is_final=is_final)
+        state = count_failure(state, each, obstacle)
         state, log = log_loss(state, outcome)
         effects += [log, Terminate(each.worker, 0.0, outcome.reason)]
     return state, tuple(effects), first
@@ -142,10 +142,13 @@ def settle_suspicions(state: State, *, has_committed: bool) -> State:
     return state
 
 
-def count_failure(state: State, former: WorkerRecord, *, is_final: bool = False) -> State:
-    """Count a worker's failure against its slot, unless the worker had committed steps; a final one closes the slot."""
-    if is_final:
-        return _count_slot_failure(state, former.worker.slot, state.policy.recovery.failures_per_slot)
+def count_failure(state: State, former: WorkerRecord, obstacle: str = "") -> State:
+    """Count a worker's failure against its slot, unless the worker had committed steps.
+
+    obstacle: why no worker can run in the slot, which closes it; "" where the next one may.
+    """
+    if obstacle:
+        return _count_slot_failure(state, former.worker.slot, obstacle)
     if former.has_committed:
         return state
     if state.number and state.is_member(former):
@@ -153,9 +156,9 @@ def count_failure(state: State, former: WorkerRecord, *, is_final: bool = False)
     return _count_slot_failure(state, former.worker.slot)
 
 
-def _count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
+def _count_slot_failure(state: State, slot: Slot, obstacle: str = "") -> State:
     offered, recovery = state.slots.get(slot.host, 0), state.policy.recovery
-    return replace(state, blacklist=state.blacklist.count_failure(slot, offered, state.clock, recovery, weight))
+    return replace(state, blacklist=state.blacklist.count_failure(slot, offered, state.clock, recovery, obstacle))
 
 
 def survives(state: State) -> bool:

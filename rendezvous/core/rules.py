@@ -267,7 +267,7 @@ def _drop_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: s
         )
         return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
     state, effects, outcome = give_up_workers(
-        state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), is_final=True
+        state, newcomers, lambda worker, rank: fail_to_be_added(worker, rank, reason), "its worker cannot be added"
     )
     return (state if state.policy.allows(state.failures) else replace(state, outcome=outcome)), effects
 
@@ -370,18 +370,14 @@ def log_closings(state: State) -> tuple[State, Effects]:
 
 def _describe_closings(state: State) -> Iterator[Log]:
     before, now, recovery = state.logged_blacklist, state.blacklist, state.policy.recovery
-    most = recovery.failures_per_slot
-    failures = f"{most} failure{'' if most == 1 else 's'} (--slot-failures)"
-    causes = f"{failures} of workers that had trained no steps, or a command that cannot be started"
     for slot, known in now.slots.items():
-        if known != before.slots.get(slot) and known.failures >= most:
+        if known != before.slots.get(slot) and known.failures >= recovery.failures_per_slot:
             cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
-            yield Log(f"slot {slot} is closed for {cooldown}: {causes}, close a slot")
+            yield Log(f"slot {slot} is closed for {cooldown}: {known.explain_closing()}")
     for host, closing in now.hosts.items():
         if closing != before.hosts.get(host) and closing.until < math.inf:  # else its loss was logged
-            why = "it was lost" if closing.is_lost else f"half of its slots or more are closed: {causes}, close one"
             cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
-            yield Log(f"host {host} is closed for {cooldown}: {why}", host=host)
+            yield Log(f"host {host} is closed for {cooldown}: {closing.reason}", host=host)
 
 
 def log_reset_limit(state: State) -> tuple[State, Effects]:

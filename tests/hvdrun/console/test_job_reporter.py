@@ -141,10 +141,9 @@ def test_a_slot_or_a_host_that_is_left_alone_is_reported_once_each_time(paper: P
     )
     run_story(reporter, "min=1 max=4 failures=any", *story)
     cooldown = "10 s (--blacklist-cooldown-range)"
-    why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
     assert [notice for notice in paper.notices if not notice.startswith("rank")] == [
-        f"slot a:0 is closed for 600 s (--slot-cooldown): {why}, close a slot.",
-        f"host a is closed for {cooldown}: half of its slots or more are closed: {why}, close one.",
+        "slot a:0 is closed for 600 s (--slot-cooldown): its command cannot be started.",
+        f"host a is closed for {cooldown}: 2 of its 3 slots are closed, a:1 because its command cannot be started.",
         "host b was lost: gone.",
         f"host b is closed for {cooldown}: it was lost.",
     ]

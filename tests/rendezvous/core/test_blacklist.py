@@ -25,15 +25,24 @@ def test_half_of_its_slots_rounded_up_close_a_host(slots: int, closed: int) -> N
     assert find_closed(blacklist, 0) == {"a": 10.0}
 
 
+def test_a_closed_host_says_which_slot_closed_it_and_why() -> None:
+    blacklist = fail(Blacklist(), *[A0] * 3, A1, offered=3)
+    fewer = fail(blacklist, A1, offered=2)  # the host offers fewer slots, of which half are closed
+    why = "3 workers failed there before they had trained a step (--slot-failures)"
+    assert fewer.hosts["a"].reason == f"1 of its 2 slots is closed, a:0 because {why}"
+    only = blacklist.count_failure(A0, 1, 0.0, RECOVERY, "its command cannot be started")
+    assert only.hosts["a"].reason == "its only slot is closed because its command cannot be started"
+
+
 def test_a_closed_host_comes_back_without_suspected_slots() -> None:
-    closed = Blacklist(suspects=(A0, Slot("b", 0))).close_host("a", 0.0, RECOVERY)
+    closed = Blacklist(suspects=(A0, Slot("b", 0))).close_host("a", 0.0, RECOVERY, "it was lost")
     assert closed.suspects == (Slot("b", 0),)
 
 
 def test_a_cooldown_stays_finite_after_thousands_of_closings() -> None:
     blacklist = Blacklist()
     for now in range(2000):
-        blacklist = blacklist.close_host("a", float(now), Recovery(cooldown_seconds=(0.5, 0.5)))
+        blacklist = blacklist.close_host("a", float(now), Recovery(cooldown_seconds=(0.5, 0.5)), "it was lost")
     assert find_closed(blacklist, 1999.0) == {"a": 0.5}
 
 
@@ -41,6 +50,6 @@ def test_old_failures_are_forgotten() -> None:
     blacklist = fail(Blacklist(), A0, A0, at=0.0)
     assert (blacklist.count(A0, 600.0, RECOVERY), blacklist.count(A0, 600.1, RECOVERY)) == (2, 0)
     assert fail(blacklist, A0, at=700.0).count(A0, 700.0, RECOVERY) == 1
-    closed = Blacklist().close_host("a", 0.0, RECOVERY)
-    assert find_closed(closed.close_host("a", 611.0, RECOVERY), 611.0) == {"a": 10.0}
-    assert find_closed(closed.close_host("a", 609.0, RECOVERY), 609.0) == {"a": 20.0}
+    closed = Blacklist().close_host("a", 0.0, RECOVERY, "it was lost")
+    assert find_closed(closed.close_host("a", 611.0, RECOVERY, "it was lost"), 611.0) == {"a": 10.0}
+    assert find_closed(closed.close_host("a", 609.0, RECOVERY, "it was lost"), 609.0) == {"a": 20.0}
