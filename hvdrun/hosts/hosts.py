@@ -238,8 +238,7 @@ class Hosts:
         self._failures[host] = error
         self._changed.set()
         if not self._is_impossible():
-            # An agent of this name may join from elsewhere later.
-            self._report_lost(host, str(error), is_final=error.is_final and self._spec.remote.joining is None)
+            self._report_lost(host, str(error), is_refused=error.is_final)
 
     def _is_impossible(self) -> bool:
         """The job cannot start without the hosts that have failed."""
@@ -251,9 +250,12 @@ class Hosts:
             hosts = [host.name for host in self._spec.workers.hosts]
             raise _collect({host: self._failures[host] for host in hosts if host in self._failures}, len(hosts))
 
-    def _report_lost(self, host: str, sentence: str, *, is_final: bool = False) -> None:
+    def _report_lost(self, host: str, sentence: str, *, is_refused: bool = False) -> None:
+        is_final = (
+            is_refused and self._spec.remote.joining is None
+        )  # else an agent may join from elsewhere by this name
         with contextlib.suppress(IllegalEventError):  # the job has left the host meanwhile
-            self._server.submit(Lost(host, sentence, is_final))
+            self._server.submit(Lost(host, sentence, is_refused, is_final))
 
     def _forget(self, host: str) -> None:
         self._cancel(host)

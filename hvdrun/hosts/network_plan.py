@@ -144,7 +144,7 @@ class NetworkPlan:
             choice = choose(connectivity, restriction)
             if len(connectivity.hosts) == 1 and not self._is_whole:
                 choice = replace(choice, hosts={connectivity.hosts[0]: choose_alone(connectivity, restriction)})
-            check_machines(choice)
+            check_machines(choice, have_joined=spec.remote.joining is not None)
         except LaunchError as error:
             return error
         return choice

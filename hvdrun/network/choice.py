@@ -61,8 +61,10 @@ def choose(connectivity: Connectivity, restriction: Restriction | None = None) -
     return Choice(_choose_hosts(connectivity, restriction), _choose_launcher(connectivity, restriction))
 
 
-def check_machines(choice: Choice) -> None:
+def check_machines(choice: Choice, *, have_joined: bool = False) -> None:
     """Refuse two names of one machine: each has answered, with its own proof, at the same address.
+
+    have_joined: the agents have joined by themselves.
 
     Raises:
         SameMachineError: two names are one machine.
@@ -72,7 +74,7 @@ def check_machines(choice: Choice) -> None:
         names.setdefault(chosen.address, []).append(name)
     for address, alike in names.items():
         if len(alike) > 1:
-            raise SameMachineError(alike, address)
+            raise SameMachineError(alike, address, has_joined=have_joined)
 
 
 def _choose_hosts(connectivity: Connectivity, restriction: Restriction | None) -> dict[str, Chosen]:

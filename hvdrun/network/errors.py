@@ -64,19 +64,25 @@ class NoAllowedAddressError(LaunchError):
 
 
 class SameMachineError(LaunchError):
-    """Two names in the list of hosts are one machine.
+    """Two hosts of a job are one machine.
 
-    Cause: Two names in the list of hosts lead to one machine.
-    Remedy: Name the machine once, with all its slots.
+    Cause: Two names in the list of hosts lead to one machine, or two agents run on it.
+    Remedy: Name the machine once, or start one agent there, with all its slots.
+
+    has_joined: its agents have joined by themselves.
     """
 
     is_final: ClassVar[bool] = True
 
-    def __init__(self, names: Sequence[str], address: str) -> None:
+    def __init__(self, names: Sequence[str], address: str, *, has_joined: bool = False) -> None:
+        remedy = (
+            "start one agent there, with all its slots, as in --slots 4"
+            if has_joined
+            else f"name it once, with all its slots, as in {names[0]}:4"
+        )
         super().__init__(
-            f"{' and '.join(names)} are one machine, the one at {address}: as several hosts each would count its "
-            f"local ranks, and so its devices, from 0. Name it once, with all its slots, as in -H {names[0]}:4, or "
-            "start one agent there, with all its --slots."
+            f"{' and '.join(names)} are one machine, the one at {address}, and the workers of each would count its "
+            f"devices from 0: {remedy}."
         )
         self.names = tuple(names)
 

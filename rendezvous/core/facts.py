@@ -64,8 +64,8 @@ def record(state: State, event: Event) -> tuple[State, Effects]:
             return state, _announce(state, event)
         case Exited():
             return _exit(state, event)
-        case Lost(host, reason, is_final):
-            return lose_host(state, host, reason, is_final=is_final)
+        case Lost():
+            return lose_host(state, event)
         case Noticed(host):
             return _notice(state, host)
         case Stopped(code, reason, immediately):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
-from rendezvous.core.messages import Dismiss, Effect, Effects, Level, Log, Terminate
+from rendezvous.core.messages import Dismiss, Effect, Effects, Level, Log, Lost, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,
@@ -71,22 +71,23 @@ def unheard_hosts(state: State) -> tuple[str, ...]:
     return tuple(host for host, heard in state.last_heard.items() if heard is None)
 
 
-def lose_host(state: State, host: str, reason: str, *, is_final: bool = False) -> tuple[State, Effects]:
+def lose_host(state: State, loss: Lost) -> tuple[State, Effects]:
     """A host is lost. This is no failure if its workers had ended, or were leaving a host that is no longer offered."""
+    host = loss.host
     if host not in state.hosts:
         return state, ()
     is_offered, former = host in state.slots, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
     is_failure = any(is_offered or each.state is not WorkerState.LEAVING for each in former)
     if not (is_failure or state.policy.is_elastic):
         return state, ()
-    outcome = blame_host(host, reason, is_final=is_final)
+    outcome = blame_host(host, loss.reason, is_refused=loss.is_refused)
     if is_failure:
         state = record_loss(replace(state, failures=state.failures + 1), former, outcome)
         if state.outcome is not None:
             return state.with_host_ended(host), ()
     if is_offered and state.refusal is None:
-        recovery = state.policy.recovery
-        blacklist = state.blacklist.close_host(host, state.clock, recovery, "it was lost", is_final=is_final)
+        recovery, why = state.policy.recovery, "it cannot be used" if loss.is_refused else "it was lost"
+        blacklist = state.blacklist.close_host(host, state.clock, recovery, why, is_final=loss.is_final)
         state = replace(state, blacklist=blacklist)
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):
@@ -143,10 +144,7 @@ def settle_suspicions(state: State, *, has_committed: bool) -> State:
 
 
 def count_failure(state: State, former: WorkerRecord, obstacle: str = "") -> State:
-    """Count a worker's failure against its slot, unless the worker had committed steps.
-
-    obstacle: why no worker can run in the slot, which closes it; "" where the next one may.
-    """
+    """Count a worker's failure against its slot, unless the worker had committed steps; an obstacle closes the slot."""
     if obstacle:
         return _count_slot_failure(state, former.worker.slot, obstacle)
     if former.has_committed:
@@ -201,7 +199,7 @@ def lose_silent_host(state: State) -> tuple[State, Effects]:
     silent = silent_hosts(state)
     if not silent:
         return state, ()
-    return lose_host(state, silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)")
+    return lose_host(state, Lost(silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)"))
 
 
 def lose_unheard_host(state: State) -> tuple[State, Effects]:
@@ -210,7 +208,9 @@ def lose_unheard_host(state: State) -> tuple[State, Effects]:
     for host in unheard_hosts(state) if state.policy.is_elastic else ():
         since = [each.since for each in state.on(host) if each.state is not WorkerState.ENDED]
         if since and state.clock - min(since) > limit_seconds:
-            return lose_host(state, host, f"its agent did not report within {limit_seconds:g} s (--start-timeout)")
+            return lose_host(
+                state, Lost(host, f"its agent did not report within {limit_seconds:g} s (--start-timeout)")
+            )
     return state, ()
 
 

@@ -112,13 +112,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A host's agent is lost, and its workers with it.
+    """A host's agent is lost, and its workers with it, or the job cannot use the host as it is.
 
-    is_final: another agent there would be lost, too: the host is not used again.
+    is_refused: the job cannot use it. is_final: nor later: the host is not used again.
     """
 
     host: str
     reason: str
+    is_refused: bool = False
     is_final: bool = False
 
 

@@ -140,9 +140,9 @@ def blame_worker(
     return Outcome(exit_code(returncode), cause, reason, worker, rank, returncode)
 
 
-def blame_host(host: str, reason: str, *, is_final: bool = False) -> Outcome:
-    """A host was lost, or (is_final) can never be used."""
-    what = "is not used" if is_final else "was lost"
+def blame_host(host: str, reason: str, *, is_refused: bool = False) -> Outcome:
+    """A host was lost, or (is_refused) cannot be used."""
+    what = "is not used" if is_refused else "was lost"
     return Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, f"host {host} {what}: {reason}", host=host)
 
 

@@ -96,7 +96,7 @@ async def test_this_machine_under_its_name_and_localhost_is_refused() -> None:
     routes, _ = await find({"localhost": Machine(), "vm": Machine()}, remote=False)
     assert isinstance(routes["localhost"], Route)
     assert isinstance(refused := routes["vm"], SameMachineError)
-    assert str(refused).startswith("localhost and vm are one machine, the one at 127.0.0.1: ")
+    assert str(refused).startswith("localhost and vm are one machine, the one at 127.0.0.1, ")
 
 
 @in_loop

@@ -258,7 +258,9 @@ def test_two_names_of_one_machine_are_refused() -> None:
     check_machines(choose(make_findings(PLAIN, "172.17.0.1")))
     machines = read_machines(PLAIN)
     one_machine = {"a": machines["a"], "alias": machines["a"], "b": machines["b"]}
-    with pytest.raises(
-        SameMachineError, match=r"^a and alias are one machine, the one at 10\.0\.0\.1: .* as in -H a:4, or"
-    ):
-        check_machines(choose(make_findings(one_machine, "172.17.0.1")))
+    choice = choose(make_findings(one_machine, "172.17.0.1"))
+    said = r"^a and alias are one machine, the one at 10\.0\.0\.1, .*: "
+    with pytest.raises(SameMachineError, match=rf"{said}name it once, with all its slots, as in a:4\.$"):
+        check_machines(choice)
+    with pytest.raises(SameMachineError, match=rf"{said}start one agent there, with all its slots, as in --slots 4\.$"):
+        check_machines(choice, have_joined=True)

@@ -115,7 +115,7 @@ def parse_pending(text: str, size: int) -> PendingOperation:
 def parse_event(words: list[str], size: int = 0) -> Event:
     """Read a command that tells of an event; size: of the newest generation."""
     match words:
-        case ["begin" | "report" | "lost" | "hosts" | "notice", *_] if words != ["notice", "job"]:
+        case ["begin" | "report" | "lost" | "refuse" | "hosts" | "notice", *_] if words != ["notice", "job"]:
             return parse_event_of_hosts(words)
         case ["join", worker, after, *report] if after.startswith("after="):
             return Joined(parse_worker(worker), int(after.removeprefix("after=")), parse_report(report, size))
@@ -156,9 +156,11 @@ def parse_event_of_hosts(words: list[str]) -> Event:
             return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))
         case ["notice", host]:
             return Noticed(host)
-        case ["lost", host, reason, *final]:
+        case ["lost", host, reason]:
+            return Lost(host, reason)
+        case ["refuse", host, reason, *final]:
             assert final in ([], ["finally"]), final
-            return Lost(host, reason, bool(final))
+            return Lost(host, reason, is_refused=True, is_final=bool(final))
         case _:
             raise ValueError(f"no such command: {shlex.join(words)}")
 
