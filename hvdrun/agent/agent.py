@@ -23,7 +23,7 @@ import socket
 import stat
 import sys
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -118,7 +118,7 @@ class OrderReader:
 class Agent:
     """Serves one job on one host, from its Begin to its end.
 
-    output: an open forwarder, which the agent closes.
+    output: an open forwarder.
     is_joined: it has joined by itself. SIGTERM is a stop notice then, as SIGUSR2 is, and a second one ends the agent.
     """
 
@@ -166,17 +166,8 @@ class Agent:
 
     async def run(self, orders: OrderReader) -> Ending:
         """Obey orders until one of the endings; then leave nothing behind."""
-        try:
-            ending = await self._serve(orders)
-            self._watch.raise_failure()  # of the cleanup
-        except (RendezvousError, HvdrunError):
-            raise
-        except Exception as error:
-            sentence = f"the agent on {self._begin.host} failed: {type(error).__name__}: {error}"
-            self._output.tell(AgentFailed(sentence, traceback.format_exc().rstrip()))
-            raise
-        finally:
-            self._output.close()
+        ending = await self._serve(orders)
+        self._watch.raise_failure()  # of the cleanup
         return ending
 
     async def _serve(self, orders: OrderReader) -> Ending:
@@ -335,24 +326,44 @@ async def serve(
 ) -> Ending:
     """Serve the launcher at the other end; see `Agent`.
 
+    output: an open forwarder; the agent closes it when the job was begun.
     note_begin: is called when the job begins; until then the caller answers the signals of an agent that `is_joined`.
     """
     is_noticed = asyncio.Event()
     if not is_joined:
         answer_notice(is_noticed.set)
-    output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
-    begin = await prepare(orders, output)
+    name = socket.gethostname()
+    output.tell(Hello(__version__, name, ".".join(map(str, sys.version_info[:3]))))
+    with report_bugs(name, output):
+        begin = await prepare(orders, output)
     if isinstance(begin, Ending):
         return begin
-    note_begin(begin)
-    if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
-        output.tell(Alert(missing))
-    environment = merge_environments(os.environb, begin.environment) if begin.inherits else begin.environment
-    begin = replace(begin, environment=prepend_shim(environment))
-    agent = Agent(begin, choose_folder(os.environ), output, is_joined=is_joined)
-    if is_noticed.is_set():
-        agent.note_notice()
-    return await agent.run(orders)
+    try:
+        with report_bugs(begin.host, output):
+            note_begin(begin)
+            if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
+                output.tell(Alert(missing))
+            environment = merge_environments(os.environb, begin.environment) if begin.inherits else begin.environment
+            begin = replace(begin, environment=prepend_shim(environment))
+            agent = Agent(begin, choose_folder(os.environ), output, is_joined=is_joined)
+            if is_noticed.is_set():
+                agent.note_notice()
+            return await agent.run(orders)
+    finally:
+        output.close()
+
+
+@contextlib.contextmanager
+def report_bugs(host: str, output: OutputForwarder) -> Iterator[None]:
+    """Report an unexpected error of the agent to its launcher."""
+    try:
+        yield
+    except (RendezvousError, HvdrunError):
+        raise
+    except Exception as error:
+        sentence = f"the agent on {host} failed: {type(error).__name__}: {error}"
+        output.tell(AgentFailed(sentence, traceback.format_exc().rstrip()))
+        raise
 
 
 async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Ending:

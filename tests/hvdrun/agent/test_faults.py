@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hvdrun.agent.agent import Agent, OrderReader
+from hvdrun.agent.agent import Agent, OrderReader, report_bugs
 from hvdrun.agent.streams import OutputForwarder
 from rendezvous.core.model import Assignment
 from rendezvous.server.authority import Authority
@@ -112,8 +112,9 @@ async def test_a_failing_task_ends_the_agent_and_is_reported(name: str) -> None:
         await asyncio.sleep(0)
         for deed in deeds:
             await act(agent, orders, deed)
-        with pytest.raises(ZeroDivisionError, match="of a test"):
+        with pytest.raises(ZeroDivisionError, match="of a test"), report_bugs("a", output):
             await running
+        output.close()
         messages = [codec.decode_agent_message(data) for data in codec.FrameReader().feed(os.read(reading, 100_000))]
         os.close(reading)
         (failure,) = (message for message in messages if isinstance(message, AgentFailed))
@@ -147,6 +148,24 @@ def test_an_agent_without_resources_says_so_in_one_sentence(program: str, failur
     returncode, _, errors = run_agent(orders, tmp_path, "-c", program)
     assert returncode == 1
     assert re.fullmatch(rf"the agent on 'a' cannot {failure}\. Free space .* files\.\n", errors)
+
+
+FAILS_EARLY = """
+import sys
+from hvdrun.agent import __main__, agent
+{} = lambda *_: 1 / 0
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("name", ["Watchdog.start", "ForkSpawner.__init__", "ProbeResponder.__init__"])
+def test_an_agent_reports_an_unexpected_error_of_its_start(name: str, tmp_path: Path) -> None:
+    orders = codec.encode_order(describe(tmp_path)) + codec.encode_order(Release())
+    returncode, messages, _ = run_agent(orders, tmp_path, "-c", FAILS_EARLY.format(f"agent.{name}"))
+    (failure,) = (message for message in messages if isinstance(message, AgentFailed))
+    assert failure.error.endswith(" failed: ZeroDivisionError: division by zero")
+    assert ", in serve" in failure.traceback
+    assert returncode == 1
 
 
 FAILS_AT_LAST = """
