@@ -19,6 +19,7 @@ from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
 from hvdrun.console.stdin import StdinReader
+from hvdrun.errors import CANNOT_LAUNCH
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.checkpoints import hold_checkpoints
@@ -156,14 +157,22 @@ class Job:
         stack.callback(self._start_line.close)
 
     async def _finish(self, end: Finish) -> None:
-        """Release the agents, and print all output that has come from them."""
-        releasing = self._pool.release(lambda host: is_lost(self._server.state, host), end.outcome.exit_code)
+        """Release the agents, and print all output that has come from them.
+
+        Raises:
+            Exception: a bug has ended the job.
+        """
+        bug = self._hosts.find_bug(end.outcome)
+        exit_code = end.outcome.exit_code if bug is None else CANNOT_LAUNCH
+        releasing = self._pool.release(lambda host: is_lost(self._server.state, host), exit_code)
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
-        if self._dispatcher is None:
+        if self._dispatcher is None and bug is None:
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
+        if bug is not None:
+            raise bug
 
     def _open_stdin(self, host: str) -> StdinReader:
         """Read standard input for the worker on this host that gets it."""
@@ -220,7 +229,7 @@ class Job:
             self._pool.withdraw(worker)
             self._server.submit(Exited(worker, -signal.SIGTERM, "it was stopped before it started"))
 
-    async def _show(self, message: AgentMessage) -> None:
+    async def _show(self, host: str, message: AgentMessage) -> None:
         match message:
             case Output(worker, stream, data):
                 self._start_line.close()
@@ -233,7 +242,7 @@ class Job:
             case AgentFailed(text, trace):
                 bug = AgentBugError(text)
                 bug.add_note(trace)
-                self._hosts.tolerate(bug, f"{text}\n{trace}")
+                self._hosts.tolerate(host, bug, f"{text}\n{trace}")
             case Written(worker, number) if self._dispatcher is not None:
                 await self._console.output.finish_task(worker)
                 self._dispatcher.note_written(worker, number)

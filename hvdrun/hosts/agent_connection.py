@@ -16,7 +16,7 @@ class AgentConnection:
     """The connection to one agent, the orders that wait for its configuration, and its messages.
 
     tasks: receive the messages.
-    show: takes each message, and blocks the host while the reader of the output is behind.
+    show: takes the host and each message, and blocks the host while the reader of the output is behind.
     lose: takes how the agent has stopped, if that was before it was released.
     """
 
@@ -25,7 +25,7 @@ class AgentConnection:
         host: str,
         transport: Transport,
         tasks: BackgroundTasks,
-        show: Callable[[AgentMessage], Awaitable[None]],
+        show: Callable[[str, AgentMessage], Awaitable[None]],
         lose: Callable[["AgentConnection", str], None],
     ) -> None:
         self.host = host
@@ -164,7 +164,7 @@ class AgentConnection:
                 self.pieces += 1
                 self.showing += 1
                 try:
-                    await self._show(message)
+                    await self._show(self.host, message)
                 finally:
                     self.showing -= 1
                 await asyncio.sleep(0)  # let the loop serve the reports of agents, if nothing above has waited

@@ -21,7 +21,7 @@ class AgentPool:
     """The agents of one job, one per host at a time.
 
     tasks: end before `close` is called.
-    show: takes each message of an agent, and blocks its host while the reader of the output is behind.
+    show: takes the host and each message of its agent, and blocks the host while the reader of the output is behind.
     lose: takes the host of an agent that has stopped before it was released, and how it stopped.
     patience_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no limit.
     """
@@ -29,7 +29,7 @@ class AgentPool:
     def __init__(
         self,
         tasks: BackgroundTasks,
-        show: Callable[[AgentMessage], Awaitable[None]],
+        show: Callable[[str, AgentMessage], Awaitable[None]],
         lose: Callable[[str, str], None],
         patience_seconds: float | None = None,
     ) -> None:

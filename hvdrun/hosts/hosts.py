@@ -34,6 +34,7 @@ from hvdrun.transport.transport import Transport
 from hvdrun.version import __version__
 from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
 from rendezvous.core.model import Endpoint
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
 from rendezvous.wire.orders import Hello
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Hosts:
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
         self._failures: dict[str, LaunchError] = {}
+        self._bugs: dict[str, Exception] = {}  # with which hosts were lost
         self._changed = asyncio.Event()
         self._patience_seconds = math.inf if self._is_whole else FIRST_SECONDS
         self._has_begun = False  # an agent has its configuration
@@ -137,12 +139,20 @@ class Hosts:
         else:
             self._pool.retire(host)
 
-    def tolerate(self, error: Exception, trace: str) -> None:
-        """Raise an unexpected error of one host, or print it with -v if the job continues without that host."""
+    def tolerate(self, host: str, error: Exception, trace: str) -> None:
+        """Raise an unexpected error of one host, or print it with -v if the job may continue without that host."""
         if self._is_whole:
             raise error
+        if not isinstance(error, OSError):  # a lack of resources, which may be over later
+            self._bugs[host] = error
         for line in trace.splitlines():
             self._console.verbose(line)
+
+    def find_bug(self, outcome: Outcome) -> Exception | None:
+        """The unexpected error with which the host was lost that ended the job: to start it again does not help."""
+        if outcome.host is None or outcome.exit_code != TEMPORARY_FAILURE:
+            return None
+        return self._bugs.get(outcome.host)
 
     def _use(self, spec: JobSpec) -> None:
         """The job has these hosts from now on."""
@@ -163,7 +173,7 @@ class Hosts:
         except LaunchError as error:
             self._fail(host, error)
         except Exception as error:  # noqa: BLE001 - raised in a static job
-            self.tolerate(error, "".join(traceback.format_exception(error)))
+            self.tolerate(host, error, "".join(traceback.format_exception(error)))
             self._fail(host, HostFaultError(host, error))
         else:
             del self._opening[host]
@@ -227,6 +237,7 @@ class Hosts:
 
     def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
         self._has_begun, self._patience_seconds = True, GATHER_SECONDS
+        self._bugs.pop(host, None)
         number = self._server.number_agent(host)
         self._pool.begin(host, self._config.write(host, route, master, number))
         if self._spec.is_remote(host):

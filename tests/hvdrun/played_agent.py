@@ -171,7 +171,7 @@ class Doors:
         return len(self.opened)
 
 
-async def ignore(_: AgentMessage) -> None:
+async def ignore(_host: str, _message: AgentMessage) -> None:
     """Show nothing of what an agent reports."""
 
 

@@ -42,7 +42,7 @@ class Launcher:
         self.reads = asyncio.Event()
         self.reads.set()
 
-    async def show(self, message: AgentMessage) -> None:
+    async def show(self, _host: str, message: AgentMessage) -> None:
         """A piece of output."""
         await self.reads.wait()
         self.shown.append(message)

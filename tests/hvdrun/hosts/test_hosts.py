@@ -7,6 +7,7 @@ import asyncio
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -27,6 +28,7 @@ from hvdrun.spec.remote import Joining, Remote
 from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.messages import Dismiss, HostsChanged, Lost
 from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.wire.orders import Addresses, Begin, Release
 from tests.hvdrun.hosts.office import Office, opened
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine
@@ -288,6 +290,27 @@ async def test_an_unexpected_error_fails_a_host_of_an_elastic_job(
         office.hosts.want(A)
         await office.until(lambda: bool(office.lost))
         assert words in office.lost[A]
+
+
+@pytest.mark.parametrize(("error", "is_bug"), [(OSError(24, "no files"), False), (ValueError("x"), True)])
+@in_loop
+async def test_a_job_that_ends_with_a_host_ends_with_its_bug_until_that_host_begins(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, *, is_bug: bool
+) -> None:
+    async with opened(make_elastic()) as office:
+        await office.bring_in(B)
+        with monkeypatch.context() as patches:
+            patches.setattr(Machine, "open", AsyncMock(side_effect=error))
+            office.hosts.want(A)
+            await office.until(lambda: bool(office.lost))
+        assert office.begun == [B]
+        assert f"{type(error).__name__}: {error}" in office.details  # with the traceback
+        lost = Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, "host a was lost", host=A)
+        assert office.hosts.find_bug(lost) is (error if is_bug else None)
+        assert office.hosts.find_bug(replace(lost, host=B)) is None
+        assert office.hosts.find_bug(replace(lost, exit_code=3)) is None
+        await office.bring_in(A)
+        assert office.hosts.find_bug(lost) is None
 
 
 @in_loop
