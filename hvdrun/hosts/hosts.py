@@ -194,7 +194,10 @@ class Hosts:
                 while not isinstance(hello := await self._pool.hear(host), Hello):
                     pass
         except TimeoutError:
-            raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
+            raise LaunchError(
+                f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s: look whether the machine is "
+                "overloaded or its connection stalls, and start again."
+            ) from None
         if hello.version != __version__:
             from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - only a failure needs it
 

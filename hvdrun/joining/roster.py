@@ -235,7 +235,7 @@ class JoinedTransport(StreamTransport):
         if self._channel is None:
             return "it was never opened"
         await asyncio.wait({self._channel.closed})
-        return "the connection of its agent ended"
+        return "the connection of its agent ended; see what the agent printed there"
 
     async def tunnel(self, port: int) -> int:
         """The agent listens from its start, and the launcher forwards the connections; see `Transport`."""

@@ -62,9 +62,9 @@ class ChildTransport(ShellTransport):
     The child leads a session: a Ctrl-C at the terminal reaches hvdrun alone, which passes it on.
     """
 
-    def __init__(self, host: str, name: str) -> None:
-        """Start nothing yet; `name` is the child's, for a sentence about its end."""
-        super().__init__(host)
+    def __init__(self, host: str, name: str, way: str) -> None:
+        """Start nothing yet; `name` is the child's, for a sentence about its end, and `way` its program."""
+        super().__init__(host, way)
         self._name = name
         self._process: asyncio.subprocess.Process | None = None
         self._errors: OutputTail | None = None
@@ -140,14 +140,17 @@ class LocalTransport(ChildTransport):
     """Starts the agent on this machine, with hvdrun's own interpreter."""
 
     def __init__(self, host: str) -> None:
-        super().__init__(host, "its agent")
+        super().__init__(host, "its agent", sys.executable)
 
     async def open(self) -> None:
         """Start the agent; see `Transport`."""
         try:
             await self._start((sys.executable, "-P", "-m", "hvdrun.agent"))
         except OSError as error:
-            raise LaunchError(f"the agent on {self.host} could not be started: {error}") from error
+            raise LaunchError(
+                f"the agent on {self.host} could not be started: {error}. Check that this file exists, and that the "
+                "limits of this machine allow another process (ulimit -a)."
+            ) from error
 
     async def tunnel(self, port: int) -> int:
         """The host is this machine; see `Transport`."""
@@ -184,8 +187,8 @@ class CommandTransport(ChildTransport):
         is_here: bool = False,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        self._program = Path(words[0]).name
-        super().__init__(host, f"its agent's {self._program}")
+        way = Path(words[0]).name
+        super().__init__(host, f"its agent's {way}", way)
         self._words = tuple(words)
         self._agent = agent
         self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
@@ -203,8 +206,9 @@ class CommandTransport(ChildTransport):
             try:
                 await self._start(self._words, self._environment)
             except OSError as error:
-                how = f"{self._program} cannot be run"
-                raise AgentStartError(self.host, how, error.strerror or str(error)) from error
+                how, said = f"{self._way} cannot be run", error.strerror or str(error)
+                remedy = f"Install {self._way} on this machine, or name another command with --rsh"
+                raise AgentStartError(self.host, how, said, remedy) from error
             await self._start_agent(self._agent)
 
     async def tunnel(self, port: int) -> int:
@@ -215,7 +219,7 @@ class CommandTransport(ChildTransport):
         """
         if self._is_here:
             return port
-        raise NoTunnelError(self.host, self._program)
+        raise NoTunnelError(self.host, self._way)
 
     async def kill(self) -> None:
         """Kill the command; see `Transport`. Its agent then gets no more orders, and ends."""

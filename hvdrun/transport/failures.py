@@ -17,13 +17,20 @@ class TransportError(LaunchError):
 class AgentStartError(TransportError):
     """The agent did not start, for a reason without another class.
 
-    Cause: The login succeeded, but the agent ended while it started.
-    Remedy: Run the command that `-v` prints on that host.
+    Cause: The command that logs in to the host failed, or the agent ended while it started.
+    Remedy: Run a command there as hvdrun does, with ssh or the words of `--rsh`, such as `PYTHON -m hvdrun --version`.
+
+    said: the last words of the agent or its shell; or "". remedy: a sentence without a full stop.
     """
 
-    def __init__(self, host: str, how: str, said: str) -> None:
+    def __init__(self, host: str, how: str, said: str, remedy: str) -> None:
         words = f": {said}" if said else ""
-        super().__init__(host, f"the agent on the host {host!r} did not start ({how}){words.rstrip('.')}.")
+        super().__init__(host, f"the agent on the host {host!r} did not start ({how}){words.rstrip('.')}. {remedy}.")
+
+
+def advise_to_try(way: str) -> str:
+    """The remedy where no command ran on a host; `way` is the program that should have run it there."""
+    return f"Check that you can run a command there with {way}"
 
 
 class RemotePrefixError(TransportError):

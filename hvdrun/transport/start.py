@@ -21,6 +21,7 @@ from hvdrun.transport.failures import (
     PythonTooOldError,
     RemotePrefixError,
     TransportError,
+    advise_to_try,
 )
 from hvdrun.version import __version__
 from rendezvous.wire import codec
@@ -91,11 +92,11 @@ class RemoteAgent:
         """The line for the shell and the agent's first order, in one piece, so that every agent gets a first order."""
         return self.script() + codec.encode_order(Wait(self.patience_seconds))
 
-    def explain(self, host: str, exit_code: int, errors: bytes, before: bytes) -> TransportError:
+    def explain(self, host: str, exit_code: int, errors: bytes, before: bytes, way: str) -> TransportError:
         """Why the agent did not start.
 
         exit_code: of the shell or the interpreter; negative if there is none.
-        errors: the end of standard error. before: the output before the mark.
+        errors: the end of standard error. before: the output before the mark. way: the program that ran the shell.
         """
         if self.prefix is not None and (status := _STATUS.search(errors)):  # its trap may have printed more
             said = last_line(errors[: status.start()]) or last_line(errors[status.end() :])
@@ -115,7 +116,8 @@ class RemoteAgent:
         how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
         if exit_code == 0 and not mark:  # as of a shell that reads nothing
             how = f"{how}: its command must pass standard input on"
-        return AgentStartError(host, how, said)
+        remedy = f"Run {self.python} -m hvdrun --version there to see why" if mark else advise_to_try(way)
+        return AgentStartError(host, how, said, remedy)
 
 
 def make_agent(spec: JobSpec) -> RemoteAgent:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from hvdrun.transport.failures import AgentStartError
+from hvdrun.transport.failures import AgentStartError, advise_to_try
 from hvdrun.transport.start import RemoteAgent, find_mark, last_words
 from rendezvous.wire import codec
 from rendezvous.wire.orders import AgentMessage, Order
@@ -84,7 +84,14 @@ class StreamTransport:
 
 
 class ShellTransport(StreamTransport):
-    """What the transports have in common that start their agent through a shell; see `Transport`."""
+    """What the transports have in common that start their agent through a shell; see `Transport`.
+
+    way: the program that runs the shell on the host.
+    """
+
+    def __init__(self, host: str, way: str) -> None:
+        super().__init__(host)
+        self._way = way
 
     @property
     def _stderr_tail(self) -> bytes:
@@ -104,7 +111,7 @@ class ShellTransport(StreamTransport):
         self._write(agent.encode_start())
         before, self._first = await find_mark(self._read)
         if not self._first:
-            raise agent.explain(self.host, await self._wait_exit(), self._stderr_tail, before)
+            raise agent.explain(self.host, await self._wait_exit(), self._stderr_tail, before, self._way)
 
     @asynccontextmanager
     async def _limit_start(self, seconds: float) -> AsyncIterator[None]:
@@ -117,9 +124,8 @@ class ShellTransport(StreamTransport):
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError as error:
-            raise AgentStartError(
-                self.host, f"no sign of it within {seconds:g} s", last_words(self._stderr_tail)
-            ) from error
+            how, said = f"no sign of it within {seconds:g} s", last_words(self._stderr_tail)
+            raise AgentStartError(self.host, how, said, advise_to_try(self._way)) from error
 
 
 async def read_messages(read: Callable[[], Awaitable[bytes]], first: bytes = b"") -> AsyncIterator[AgentMessage]:

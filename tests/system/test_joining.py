@@ -121,7 +121,9 @@ def test_ctrl_c_ends_an_agent_and_its_workers_with_130_and_a_sentence(hvdrun: La
     assert ended.stderr.endswith("hvdrun: this agent received a signal and stopped its workers.\n")
     finished = running.wait()
     assert finished.returncode == 75
-    assert finished.stderr.endswith("hvdrun: host a was lost: the connection of its agent ended.\n")
+    assert finished.stderr.endswith(
+        "hvdrun: host a was lost: the connection of its agent ended; see what the agent printed there.\n"
+    )
 
 
 NOTICED = "the job has ended, as its stop notice asked (exit code 75): start it again to continue."
@@ -164,6 +166,10 @@ def test_an_elastic_job_loses_an_agent_and_takes_it_in_again(hvdrun: Launcher) -
     hvdrun.write("enough", "")
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
-    assert re.search(r"^hvdrun: host b was lost: the connection of its agent ended\.$", finished.stderr, re.MULTILINE)
+    assert re.search(
+        r"^hvdrun: host b was lost: the connection of its agent ended; see what .* there\.$",
+        finished.stderr,
+        re.MULTILINE,
+    )
     assert [agent.wait().returncode for agent in (stays, again, more)] == [0, 0, 0]
     assert goes.wait().returncode == -signal.SIGKILL

@@ -119,7 +119,11 @@ class JumpFailedError(SshError):
     """
 
     def __init__(self, host: str, jump: str, reason: str) -> None:
-        super().__init__(host, f"the connection to the host {host!r} through {jump} failed: {reason.rstrip('.')}.")
+        super().__init__(
+            host,
+            f"the connection to the host {host!r} through {jump} failed: {reason.rstrip('.')}. Make 'ssh {host} true' "
+            "work, then start again.",
+        )
         self.jump = jump
         self.reason = reason
 

@@ -12,7 +12,7 @@ import paramiko
 from hvdrun.processes.background import in_thread
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.account import find_home
-from hvdrun.transport.failures import AgentStartError
+from hvdrun.transport.failures import AgentStartError, advise_to_try
 from hvdrun.transport.ssh.channels import ForwardedChannel, Forwarder, Tunnels
 from hvdrun.transport.ssh.commands import MatchCommands
 from hvdrun.transport.ssh.config import SshConfig
@@ -44,7 +44,7 @@ class SshTransport(ShellTransport):
         *,
         start_seconds: float = START_SECONDS,
     ) -> None:
-        super().__init__(host)
+        super().__init__(host, "ssh")
         self._resolve = resolve
         self._agent = agent
         self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
@@ -150,7 +150,8 @@ class SshTransport(ShellTransport):
         try:
             channel = await in_thread(work)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
+            how = "the ssh server opened no session"
+            raise AgentStartError(self.host, how, str(error), advise_to_try(self._way)) from error
         ours, self._end = socket.socketpair()
         self._end.setblocking(False)  # noqa: FBT003 - socket's signature
         self._reader, self._writer = await asyncio.open_connection(sock=ours)

@@ -404,7 +404,9 @@ async def test_an_agent_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatc
     spec = with_fields(make_static(), remote=Remote(frozenset({"localhost"}), ("true",), sys.executable))
     silent = Machine(hello=Addresses(()))
     monkeypatch.setattr(Office, "_reach", lambda _, host, _spec: silent if host == "localhost" else Machine())
-    with pytest.raises(LaunchError, match=r"^the agent on the host 'localhost' said nothing within 0\.05 s\.$"):
+    with pytest.raises(
+        LaunchError, match=r"^the agent on the host 'localhost' said nothing within 0\.05 s: look whether"
+    ):
         async with opened(spec) as office:
             await office.until(lambda: False)
 

@@ -107,7 +107,7 @@ async def test_an_agent_joins_serves_and_is_released(tmp_path: Path) -> None:
         assert isinstance(await anext(messages), Hello)
         transport.send(Release())
         assert [message async for message in messages] == []
-        assert await transport.wait() == "the connection of its agent ended"
+        assert await transport.wait() == "the connection of its agent ended; see what the agent printed there"
         assert await agent.end() == 0
         assert agent.said == [
             f"joined the job at {launcher.place} as a with 2 slots.",

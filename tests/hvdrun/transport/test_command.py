@@ -105,7 +105,11 @@ async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) 
     [
         ("echo broken >&2; exit 3", AgentStartError, r"'a' did not start \(exit code 3\): broken"),
         ("kill -9 $$", AgentStartError, "'a' did not start"),
-        ('exec "$@" </dev/null', AgentStartError, r"\(exit code 0: its command must pass standard input on\)\.$"),
+        (
+            'exec "$@" </dev/null',
+            AgentStartError,
+            r"\(exit code 0: its command must pass standard input on\)\. Check .* with way\.$",
+        ),
         ("echo only words", AgentStartError, "only words"),
         ('exec sh -c "$3"', PythonMissingError, "'/no/python' on the host 'a'"),
     ],
@@ -123,7 +127,9 @@ async def test_a_command_that_starts_no_agent_is_reported(
 
 @in_loop
 async def test_a_missing_command_is_reported() -> None:
-    with pytest.raises(AgentStartError, match=r"\(srun cannot be run\): No such file"):
+    with pytest.raises(
+        AgentStartError, match=r"\(srun cannot be run\): No such file .* Install srun on this machine, or .*--rsh\.$"
+    ):
         await make(RemoteAgent("python3"), "/no/srun").open()
 
 

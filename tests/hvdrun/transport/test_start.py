@@ -117,7 +117,7 @@ def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
 def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, prefix: str) -> None:
     agent = RemoteAgent(python, f"echo why >&2; {prefix}")
     done = run(agent)
-    failure = agent.explain("a", done.returncode, done.stderr, done.stdout)
+    failure = agent.explain("a", done.returncode, done.stderr, done.stdout, "ssh")
     assert isinstance(failure, RemotePrefixError)
     assert (failure.code, failure.said) == (1, "why")
 
@@ -131,10 +131,15 @@ def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, pref
         (1, MARK + b"/py: No module named hvdrun.agent\n", HvdrunMissingError, "pip install"),
         (2, MARK + b"Unknown option: -P\nusage: ...\n", PythonTooOldError, "3.11"),
         (1, MARK + b"ModuleNotFoundError: No module named 'google'\n", AgentStartError, "No module named 'google'"),
-        (1, b"loading\n" + MARK, AgentStartError, r"exit code 1\): loading"),
+        (
+            1,
+            b"loading\n" + MARK,
+            AgentStartError,
+            r"exit code 1\): loading\. Run /py -m hvdrun --version there to see why\.$",
+        ),
         (1, b"This account is not available.\n", AgentStartError, "not available"),
         (127, b"exec: sh: not found\n", AgentStartError, "sh: not found"),
-        (-1, b"", AgentStartError, r"without an exit code\)\."),
+        (-1, b"", AgentStartError, r"without an exit code\)\. Check that you can run a command there with srun\.$"),
         (121, b"why\n" + start._PREFIX_MARK + b"7\n", RemotePrefixError, r"exit code 7 \(why\)"),
         (122, b"loading\n", DirectoryMissingError, "'/data' does not exist on the host 'a'"),
         (122, MARK + b"the agent's own\n", AgentStartError, "exit code 122"),
@@ -142,14 +147,14 @@ def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, pref
 )
 def test_each_failure_has_its_error(exit_code: int, errors: bytes, error: type[TransportError], words: str) -> None:
     agent = RemoteAgent("/py", "load" if error is RemotePrefixError else None, "/data")
-    failure = agent.explain("a", exit_code, errors, b"")
+    failure = agent.explain("a", exit_code, errors, b"", "srun")
     with pytest.raises(error, match=words):
         raise failure
 
 
 def test_the_output_of_the_shell_is_reported_if_standard_error_is_empty() -> None:
-    failure = RemoteAgent("/py").explain("a", 1, b"", b"Your password has expired.\n")
-    assert str(failure).endswith("(exit code 1): Your password has expired.")
+    failure = RemoteAgent("/py").explain("a", 1, b"", b"Your password has expired.\n", "ssh")
+    assert str(failure).startswith("the agent on the host 'a' did not start (exit code 1): Your password has expired. ")
 
 
 def test_an_agent_s_last_words_are_not_those_of_the_prefix() -> None:

@@ -151,7 +151,9 @@ async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
 @in_loop
 async def test_an_agent_that_cannot_be_started_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(LaunchError, match=r"the agent on a could not be started: .*No such file"):
+    with pytest.raises(
+        LaunchError, match=r"the agent on a could not be started: .*No such file.* Check that this file exists"
+    ):
         await LocalTransport("a").open()
 
 

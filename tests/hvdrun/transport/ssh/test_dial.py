@@ -169,7 +169,10 @@ def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshSe
             f"Host bad\n HostName 127.0.0.1\n Port {jump.port}\n"
         )
 
-        with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*let .* log in"):
+        with pytest.raises(
+            JumpFailedError,
+            match=r"'far' through the jump host 'bad' failed: .*let .* log in.* Make 'ssh far true' work",
+        ):
             reach(home.target(host="far"))
         jump.authorize(home.key)
         with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*prohibited"):

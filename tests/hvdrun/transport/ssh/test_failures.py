@@ -29,7 +29,7 @@ from hvdrun.transport.ssh.failures import (
         (DirectoryMissingError("a", "/work"), ["'/work'", "--wdir"]),
         (HvdrunMissingError("a", "/py", "1.2"), ["version 1.2", "/py -m pip install FILE"]),
         (VersionMismatchError("a", "/py", "1.1", "1.2"), ["1.1", "1.2", "/py -m pip install FILE"]),
-        (AgentStartError("a", "exit code 3", "boom."), ["did not start (exit code 3): boom."]),
+        (AgentStartError("a", "exit code 3", "boom.", "Do it"), ["did not start (exit code 3): boom. Do it."]),
         (
             HostKeyChangedError("a", "[a]:2222", "ssh-rsa", "SHA256:x", file=Path("/k"), line=7),
             ["line 7 of /k", "ssh-keygen -f /k -R '[a]:2222'"],
