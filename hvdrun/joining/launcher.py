@@ -16,6 +16,7 @@ from hvdrun.joining.token import open_keys
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.choice import find_own_outward
 from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.signals import keep_signals
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.mapping import MapBy, map_workers, take_slots
@@ -57,6 +58,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
     tasks = BackgroundTasks()
     roster = Roster(spec.limits.lease_seconds, tasks)
     with ExitStack() as stack:
+        stack.enter_context(keep_signals())
         keys = stack.enter_context(open_keys(joining.token_file, spec.workers.directory, token_hex(_NAME_BYTES)))
         listener = JoinListener(keys.token, keys.authority.issue_server(), roster.receive, tasks)
         stack.callback(listener.close)

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from hvdrun.startup.early import EarlyNotice
+from hvdrun.startup.early import EarlySignal
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -14,10 +14,24 @@ _ANSWERED = (*_STOPPING, signal.SIGTSTP, signal.SIGUSR2)
 
 def answer_notice(notice: Callable[[], None]) -> None:
     """Answer stop notices, SIGUSR2, on the running loop; one that came earlier is answered soon."""
-    loop, former = asyncio.get_running_loop(), signal.getsignal(signal.SIGUSR2)
-    loop.add_signal_handler(signal.SIGUSR2, notice)
-    if isinstance(former, EarlyNotice) and former.take():
-        loop.call_soon(notice)
+    _answer(signal.SIGUSR2, notice)
+
+
+@contextmanager
+def keep_signals() -> Iterator[None]:
+    """Record the signals that end a job until `answer_signals` answers them, so that none keeps files from removal.
+
+    After the job they have no effect. Those that are ignored stay ignored.
+    """
+    former = {number: signal.getsignal(number) for number in _STOPPING}
+    kept = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
+    for number in kept:
+        signal.signal(number, EarlySignal())
+    try:
+        yield
+    finally:
+        for number in kept:
+            signal.signal(number, former[number])
 
 
 @contextmanager
@@ -36,14 +50,22 @@ def answer_signals(
     answered = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
     for number in answered:
         if number is signal.SIGUSR2:
-            answer_notice(notice)
+            _answer(number, notice)
         elif number is signal.SIGTSTP:
-            loop.add_signal_handler(number, suspend)
+            _answer(number, suspend)
         else:
-            loop.add_signal_handler(number, stop, SIGNAL_OFFSET + number, f"received {number.name}")
+            _answer(number, stop, SIGNAL_OFFSET + number, f"received {number.name}")
     try:
         yield
     finally:
         for number in answered:
             loop.remove_signal_handler(number)
             signal.signal(number, former[number])
+
+
+def _answer(number: signal.Signals, call: Callable[..., None], *given: object) -> None:
+    """Answer a signal on the running loop; one that was recorded earlier is answered soon."""
+    loop, former = asyncio.get_running_loop(), signal.getsignal(number)
+    loop.add_signal_handler(number, call, *given)
+    if isinstance(former, EarlySignal) and former.take():
+        loop.call_soon(call, *given)

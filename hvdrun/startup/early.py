@@ -12,8 +12,8 @@ _NAMES = frozenset({"hvdrun", "protos", "rendezvous"})
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
-class EarlyNotice:
-    """Handles SIGUSR2, a stop notice, until the program answers it: the default would kill a program that starts.
+class EarlySignal:
+    """Handles a signal until the program answers it: the default would kill a program that starts.
 
     The processes that the program starts do not inherit this handler.
     """
@@ -22,11 +22,11 @@ class EarlyNotice:
         self._has_come = False
 
     def __call__(self, *_: object) -> None:
-        """Record the notice."""
+        """Record the signal."""
         self._has_come = True
 
     def take(self) -> bool:
-        """Whether a notice has come since the last call."""
+        """Whether the signal has come since the last call."""
         has_come, self._has_come = self._has_come, False
         return has_come
 
@@ -34,7 +34,7 @@ class EarlyNotice:
 def keep_notice() -> None:
     """Record stop notices from now on, unless they are ignored; `hvdrun.processes.signals` answers them later."""
     if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-        signal.signal(signal.SIGUSR2, EarlyNotice())
+        signal.signal(signal.SIGUSR2, EarlySignal())
 
 
 class _OwnFinder(MetaPathFinder):

@@ -126,6 +126,39 @@ def test_ctrl_c_ends_an_agent_and_its_workers_with_130_and_a_sentence(hvdrun: La
     )
 
 
+# Sends the signal before hvdrun answers signals, and once more while it ends.
+SIGNALS_ITSELF = """
+import os, signal, sys
+from hvdrun.cli.program import main
+from hvdrun.job import Job
+from hvdrun.joining.roster import Roster
+
+def signal_before(work):
+    async def run(*given):
+        os.kill(os.getpid(), int(sys.argv[1]))
+        return await work(*given)
+    return run
+
+Job._make_server = signal_before(Job._make_server)
+Roster.release = signal_before(Roster.release)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # as python -m hvdrun does
+sys.exit(main(sys.argv[5:]))  # the words before are the number, and python -m hvdrun
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "sentences"),
+    [(signal.SIGTERM, 143, ["hvdrun: received SIGTERM."]), (signal.SIGINT, -signal.SIGINT, [])],
+)
+def test_a_signal_leaves_no_token_file_however_early_or_late_it_comes(
+    number: signal.Signals, exit_code: int, sentences: list[str], hvdrun: Launcher
+) -> None:
+    before = (sys.executable, str(hvdrun.write("signals.py", SIGNALS_ITSELF)), str(int(number)))
+    ended = hvdrun.start("-np", "1", "--wait-for-agents", *PLACE[:2], "true", before=before, forks=True).wait()
+    assert (ended.returncode, ended.stderr.splitlines()[1:]) == (exit_code, sentences)
+    assert sorted(path.name for path in hvdrun.directory.iterdir()) == ["signals.py"]
+
+
 NOTICED = "the job has ended, as its stop notice asked (exit code 75): start it again to continue."
 
 

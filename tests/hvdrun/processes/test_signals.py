@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdrun.processes.signals import answer_signals
+from hvdrun.processes.signals import answer_signals, keep_signals
 from hvdrun.startup.early import keep_notice
 from tests.waiting import LIMIT_SECONDS
 
@@ -74,6 +74,16 @@ def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
     other = next(known for known in STOPPING if known is not number)
     assert answer(other, ignored=number) == [(128 + other, f"received {other.name}")]
     assert signal.getsignal(number) is signal.SIG_IGN
+
+
+@numbers
+def test_a_kept_signal_is_answered_when_the_job_answers_signals(number: signal.Signals) -> None:
+    handler = signal.getsignal(number)
+    with keep_signals():
+        os.kill(os.getpid(), number)
+        assert answer(signal.SIGUSR2)[0] == (128 + number, f"received {number.name}")
+        os.kill(os.getpid(), number)  # has no effect
+    assert signal.getsignal(number) is handler
 
 
 def test_afterwards_signals_mean_what_they_meant() -> None:
