@@ -166,8 +166,8 @@ class HostsOverdueError(LaunchError):
 
     def __init__(self, hosts: Sequence[str], seconds: float) -> None:
         super().__init__(
-            f"no agent runs on {', '.join(hosts)} after {seconds:g} s: check that ssh reaches them, or give the start "
-            "more time with --start-timeout."
+            f"no agent runs on {', '.join(hosts)} after {seconds:g} s: check that ssh reaches "
+            f"{'it' if len(hosts) == 1 else 'them'}, or give the start more time with --start-timeout."
         )
         self.hosts = tuple(hosts)
         self.seconds = seconds

@@ -109,7 +109,7 @@ class WireError(RendezvousError):
 class CallRefusedError(RendezvousError):
     """The peer understood a call and refused it.
 
-    Cause: The server does not know this worker or agent any more.
+    Cause: The server no longer knows this worker or agent.
     Remedy: See the reason in the sentence.
     """
 

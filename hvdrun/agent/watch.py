@@ -195,7 +195,7 @@ class Watch:
         """End the agent with an unexpected error."""
         if not self.failure.done():
             self.failure.set_exception(error)
-            self.failure.exception()  # retrieved: asyncio would log it where nobody awaits it any more
+            self.failure.exception()  # retrieved: asyncio would log it if nobody awaits it
 
     def raise_failure(self) -> None:
         """Raise the unexpected error that ends the agent, if there is one."""

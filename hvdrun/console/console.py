@@ -150,7 +150,7 @@ class Console:
 
 
 def _write_at_once(descriptor: int, data: bytes) -> None:
-    """Write what can be written without waiting; a failure cannot be reported any more."""
+    """Write what can be written without waiting; a failure can no longer be reported."""
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
     with suppress(OSError):  # nobody reads it

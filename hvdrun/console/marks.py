@@ -78,7 +78,7 @@ class RankTable:
         return self._ranks.get(worker, 0)
 
     def forget(self, worker: Worker) -> None:
-        """Drop a worker whose rank is not needed any more."""
+        """Drop a worker whose rank is no longer needed."""
         self._ranks.pop(worker, None)
 
 

@@ -117,7 +117,7 @@ def _head(page: Page) -> str:
     """The first line: which rank failed, when and how."""
     when = "" if page.seconds is None else f" after {describe_seconds(page.seconds)}"
     if page.rank is None:
-        return (strip_controls(page.reason).rstrip(".") or "the job failed") + (f",{when}" if when else "")
+        return (strip_controls(page.reason).rstrip(".") or "the job failed") + (f",{when}." if when else ".")
     where = "" if page.worker is None else f" on {page.worker.slot.host} (slot {page.worker.slot.index})"
     how = "" if page.returncode is None else f": {describe_returncode(page.returncode)}"
     return f"rank {page.rank}{where} failed first{when}{how}"

@@ -73,7 +73,7 @@ class Writer:
                 self._call_in_loop(callback, descriptor, error)
 
     def closed_by(self, descriptor: int) -> OSError | None:
-        """Why a descriptor cannot be written any more; None if it can."""
+        """Why a descriptor can no longer be written; None if it can."""
         with self._changed:
             return self._closed_by.get(descriptor)
 
@@ -91,7 +91,7 @@ class Writer:
     def put(self, descriptor: int, data: bytes) -> bool:
         """Queue bytes, without waiting; False if the writer has ended.
 
-        Bytes for a descriptor that cannot be written any more are dropped.
+        Bytes for a descriptor that can no longer be written are dropped.
         """
         with self._changed:
             if self._is_ending:

@@ -120,7 +120,7 @@ class AgentConnection:
             self.send(Wait(None if held else patience_seconds))
 
     def release(self, exit_code: int) -> None:
-        """Release the agent; its end is not a loss any more.
+        """Release the agent; its end is then no loss.
 
         exit_code: of an agent that has joined by itself.
         """
@@ -128,7 +128,7 @@ class AgentConnection:
         self.send(Release(exit_code))
 
     def abandon(self) -> None:
-        """Kill the agent, without waiting; its end is not a loss any more."""
+        """Kill the agent, without waiting; its end is then no loss."""
         self._is_released = True
         self._answers.put_nowait("it was given up")
         if self._abandoning is None:

@@ -105,7 +105,7 @@ def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[st
     if came:
         yield f"the script names new hosts: {', '.join(came)}"
     if gone:
-        yield f"the script does not name these hosts any more: {', '.join(gone)}"
+        yield f"the script no longer names these hosts: {', '.join(gone)}"
     if others:
         yield f"the script names other numbers of slots: {', '.join(others)}"
 

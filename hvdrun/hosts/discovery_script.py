@@ -43,7 +43,7 @@ class DiscoveryImpossibleError(UsageError):
     """
 
     def __init__(self, command: str, reason: str) -> None:
-        super().__init__(f"the command {command!r}, given with --host-discovery-script, tells no hosts: {reason}.")
+        super().__init__(f"the command {command!r}, given with --host-discovery-script, names no hosts: {reason}.")
         self.command = command
 
 

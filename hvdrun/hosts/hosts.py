@@ -129,7 +129,7 @@ class Hosts:
             self._fail(host, HostLostEarlyError(host, how))
 
     def dismiss(self, effect: Dismiss) -> None:
-        """The job has no workers there any more: release the agent, if there is one, or kill what is left of it."""
+        """The job no longer has workers there: release the agent, if there is one, or kill what is left of it."""
         host = effect.host
         if host not in self._pool.hosts:
             return

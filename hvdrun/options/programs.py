@@ -141,8 +141,8 @@ def read_agent(given: dict[str, RawValues]) -> dict[str, Any]:
     for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
         if values[dest] is None:
             raise UsageError(
-                f"hvdrun agent: {flag} is missing: copy the line that hvdrun --wait-for-agents prints, as in "
-                "hvdrun agent --join 10.0.0.1:29400 --token-file job.token"
+                f"{flag} is missing: copy the line that hvdrun --wait-for-agents prints, as in "
+                "hvdrun agent --join 10.0.0.1:29400 --token-file job.token."
             )
     if values["name"] is None:
         values["name"] = socket.gethostname()
@@ -157,5 +157,5 @@ def read_token(given: dict[str, RawValues]) -> dict[str, Any]:
     """
     values = TOKEN.read(given)
     if values["file"] is None:
-        raise UsageError(f"hvdrun token: FILE, the file to write, is missing: {TOKEN.name} --help lists its options.")
+        raise UsageError(f"FILE, the file to write, is missing: {TOKEN.name} --help lists its options.")
     return values

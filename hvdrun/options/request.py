@@ -177,7 +177,7 @@ def refuse_missing_size(example: str) -> NoReturn:
     Raises:
         UsageError: always; it shows this command line.
     """
-    raise UsageError(f"the number of workers is missing: give it with -np, as in {example}")
+    raise UsageError(f"the number of workers is missing: give it with -np, as in {example}.")
 
 
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:

@@ -64,7 +64,7 @@ def merge_errors(errors: Sequence[BaseException]) -> BaseException:
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a task that nobody may await any more, so that asyncio does not log it; a done callback."""
+    """Retrieve the error of a task that nobody may await, so that asyncio does not log it; a done callback."""
     if not task.cancelled():
         task.exception()
 

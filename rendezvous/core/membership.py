@@ -198,7 +198,7 @@ def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> t
     """A dismissed agent may not report; that it starts or is lost changes nothing."""
     is_known = any(slot.host == host for slot in state.workers)
     if not is_known or isinstance(event, Reported):
-        raise IllegalEventError(event, f"host {host} is not in use{' any more' if is_known else ''}")
+        raise IllegalEventError(event, f"host {host} is {'no longer' if is_known else 'not'} in use")
     return state, ()
 
 

@@ -86,7 +86,7 @@ class Frame(IntEnum):
     RELEASES = 16  # releases of questions of this rank, in the order of their indices
     NEUTRAL = 17  # a release to a joined rank, which has not asked
     REFUSAL = 18  # the number of a refused question, and the reason
-    FAILURE = 19  # the reason why nothing will be released any more
+    FAILURE = 19  # the reason why nothing more will be released
     STALL = 20  # a warning for the user
     DEADLOCK = 21  # like REFUSAL: every rank waits for another, and all pending questions are refused
     STOPPING = 23  # the job has received a stop notice: it takes effect before the release of this index

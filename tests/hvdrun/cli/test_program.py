@@ -255,4 +255,4 @@ def test_a_program_on_standard_input_is_not_given_to_python_in_silence(
 
 def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-v", "3", "python", "x"], REFUSE) == 2
-    assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x\n")
+    assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x.\n")

@@ -35,13 +35,13 @@ def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:
 
 def test_a_page_leaves_out_what_is_not_known() -> None:
     assert render_page(Page(rank=0, returncode=1)) == "hvdrun: rank 0 failed first: exit code 1\n"
-    assert render_page(Page()) == "hvdrun: the job failed\n"
+    assert render_page(Page()) == "hvdrun: the job failed.\n"
 
 
 def test_without_a_single_culprit_the_reason_is_the_headline() -> None:
     page = Page(reason="host b was lost: it was silent for 30 s.", seconds=3723, ended_ranks=(0,))
     assert render_page(page) == (
-        "hvdrun: host b was lost: it was silent for 30 s, after 1 h 2 min\n  hvdrun then stopped rank 0.\n"
+        "hvdrun: host b was lost: it was silent for 30 s, after 1 h 2 min.\n  hvdrun then stopped rank 0.\n"
     )
 
 
@@ -133,7 +133,7 @@ def test_notes_are_the_last_lines() -> None:
     page = render_page(
         Page(reason="too few workers.", last_lines=("x",), notes=("Lost before: b.", "Exit code\x1b[1m 75"))
     )
-    assert page == "hvdrun: too few workers\n  It wrote last:\n  | x\n  Lost before: b.\n  Exit code 75\n"
+    assert page == "hvdrun: too few workers.\n  It wrote last:\n  | x\n  Lost before: b.\n  Exit code 75\n"
 
 
 def test_an_annotation_is_one_line_with_the_innermost_place_of_the_traceback() -> None:
@@ -143,4 +143,4 @@ def test_an_annotation_is_one_line_with_the_innermost_place_of_the_traceback() -
         '  |   File "/a,b/train.py", line 3, in main%0A  |   File "/a,b/model.py", line 7, in step%0A'
         "  | ValueError: 5%25\n"
     )
-    assert render_annotation(Page()) == "::error title=hvdrun::the job failed\n"
+    assert render_annotation(Page()) == "::error title=hvdrun::the job failed.\n"

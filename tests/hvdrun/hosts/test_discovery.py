@@ -168,7 +168,7 @@ def test_hosts_that_come_and_go_are_described() -> None:
     now = (Host("c", 4), Host("d", 1), Host("a", 2))
     assert list(describe_changes(before, now)) == [
         "the script names new hosts: d (1 slot)",
-        "the script does not name these hosts any more: b",
+        "the script no longer names these hosts: b",
         "the script names other numbers of slots: c (4 slots, before 1)",
     ]
     assert list(describe_changes(before, tuple(reversed(before)))) == []

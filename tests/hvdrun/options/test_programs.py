@@ -26,8 +26,8 @@ def test_an_agents_words_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "hvdrun agent: --join is missing: copy the line that hvdrun --wait-for-agents prints"),
-        (("--join", "10.0.0.1:7"), "hvdrun agent: --token-file is missing"),
+        ((), "--join is missing: copy the line that hvdrun --wait-for-agents prints"),
+        (("--join", "10.0.0.1:7"), "--token-file is missing"),
         (("--join", "10.0.0.1"), "--join takes an address and a port, as in --join 10.0.0.1:29400, not '10.0.0.1'"),
         ((*JOIN, "--slots", "0"), "--slots takes a number of slots from 1 to 65536"),
         ((*JOIN, "--speed"), "there is no option '--speed': hvdrun agent --help lists its options."),
@@ -52,7 +52,7 @@ def test_options_of_a_token_stand_before_or_after_its_file(words: Sequence[str])
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "hvdrun token: FILE, the file to write, is missing: hvdrun token --help lists its options."),
+        ((), "FILE, the file to write, is missing: hvdrun token --help lists its options."),
         (("a", "b"), "'b' is one argument too many: hvdrun token --help lists its options."),
         (("a", "--lifetime", "0"), "--lifetime takes a time longer than 0, as in --lifetime 30s, not '0'"),
     ],

@@ -70,7 +70,7 @@ def test_files_of_the_job_are_looked_for_from_where_hvdrun_was_called(
 def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str) -> None:
     with pytest.raises(UsageError, match="is missing") as caught:
         read_spec(words)
-    assert str(caught.value).endswith(f"as in {example}")
+    assert str(caught.value).endswith(f"as in {example}.")
     assert "hunter2" not in str(caught.value)
 
 

@@ -328,7 +328,7 @@ class Ordering:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
 
     def _unlock(self) -> list[Answer]:
-        """If no rank can ask any more, refuse all pending uses except a JOIN."""
+        """If no rank can ask, refuse all pending uses except a JOIN."""
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []

@@ -164,9 +164,7 @@ class Ucc:
             return group
         plugin = find_plugin("ucc")
         if plugin is None:
-            raise RuntimeError(
-                "torch has no UCC any more: its plug-in was unregistered after init(); use --backend gloo"
-            )
+            raise RuntimeError("torch has no UCC: its plug-in was unregistered after init(); use --backend gloo")
         if not plugin.extended_api:
             group = plugin.creator_fn(store, rank, size, limit)
             return group
