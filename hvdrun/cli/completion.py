@@ -111,7 +111,11 @@ def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool 
     except UsageError:  # a flag is wrong
         return []
     if not incomplete.startswith("-"):
-        return [CompletionItem(incomplete, type="file")]
+        programs = [] if words else [CompletionItem(name) for name in _PROGRAMS if name.startswith(incomplete)]
+        return [
+            CompletionItem(incomplete, type="file"),
+            *programs,
+        ]  # click's script for bash drops what is before files
     return [
         CompletionItem(flag, help=option.help)
         for option in options

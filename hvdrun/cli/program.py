@@ -5,13 +5,15 @@ large packages: --help and a mistyped flag answer quickly.
 """
 
 import os
+import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import add_hosts, prepare
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as shells report a program whose reader has closed the pipe
 INTERRUPTED = 130
+PROGRAMS = ("agent", "token", "horovodrun")  # hvdrun's own, as the first word
+_MIN_LIKENESS = 0.8  # of difflib: agnet is like agent, agent.py is not
 LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
 
 Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
@@ -143,7 +147,19 @@ def read_spec(words: Sequence[str]) -> JobSpec:
         HvdrunError: the command line is wrong, or names something that does not exist.
     """
     typed, command = parse(words)
-    return make_job(typed, command, os.environ, lambda values: refuse_missing_size(complete(words, values)))
+    return make_job(typed, command, os.environ, lambda values: refuse_incomplete(words, values))
+
+
+def refuse_incomplete(words: Sequence[str], values: Mapping[str, Any]) -> NoReturn:
+    """Refuse a command line without a number of workers; its first word may be a mistyped program of hvdrun.
+
+    Raises:
+        UsageError: always.
+    """
+    for nearest in get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS) if words else ():
+        if shutil.which(words[0]) is None:
+            raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest}?")
+    refuse_missing_size(complete(words, values))
 
 
 def render_page(dest: str, *values: str) -> str:

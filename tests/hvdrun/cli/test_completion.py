@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.completion import answer_shell, join_words, list_completions
-from hvdrun.cli.program import main
+from hvdrun.cli.program import PROGRAMS, main
 from hvdrun.options.table import COMPLETION_VARIABLE
 
 AGENT = ["--join", "--token-file", "--slots", "--name", "--join-timeout", "-h", "--help"]
@@ -33,7 +33,10 @@ def complete(line: str) -> list[str]:
         ("hvdrun --wdir ", ["dir"]),
         ("hvdrun --blacklist-cooldown-range 10 ", []),
         ("hvdrun --blacklist-cooldown-range 10 20 --min-n", ["--min-np", "--min-num-proc"]),
-        ("hvdrun ", ["file"]),
+        ("hvdrun ", ["file", *PROGRAMS]),
+        ("hvdrun ag", ["file", "agent"]),
+        ("hvdrun -v ag", ["file"]),
+        ("hvdrun agent ", ["file"]),
         ("hvdrun -np 2 python tr", ["file"]),
         ("hvdrun horovodrun -np 2 --timeline-f", ["--timeline-filename"]),
         ("hvdrun horovodrun --log-level D", ["DEBUG"]),
@@ -100,14 +103,22 @@ def test_a_value_after_an_equals_sign_lacks_its_flag_in_bash_alone(monkeypatch: 
     assert answer_shell("zsh_complete", ["horovodrun"]) == "plain\n--log-level=DEBUG\n_"
 
 
-@pytest.mark.parametrize("name", ["hvdrun", "horovodrun"])
-def test_bash_completes_a_line_with_the_script(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "line", "completed"),
+    [
+        ("hvdrun", "hvdrun -np 2 --start-t", "--start-timeout"),
+        ("horovodrun", "horovodrun -np 2 --start-t", "--start-timeout"),
+        ("hvdrun", "hvdrun ag", "agent"),
+    ],
+)
+def test_bash_completes_a_line_with_the_script(name: str, line: str, completed: str, tmp_path: Path) -> None:
     path, word = tmp_path / name, "horovodrun" if name == "horovodrun" else ""
     path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m hvdrun {word} "$@"\n')
     path.chmod(0o755)
     script = f"""
     eval "$({name} --completion bash)"
-    COMP_WORDS=({name} -np 2 --start-t) COMP_CWORD=3
+    COMP_WORDS=({line}) COMP_CWORD={len(line.split()) - 1}
+    compopt() {{ :; }}  # works only while bash completes
     _{name}_completion {name}
     echo "${{COMPREPLY[@]}}"
     """
@@ -115,7 +126,7 @@ def test_bash_completes_a_line_with_the_script(name: str, tmp_path: Path) -> Non
     run = subprocess.run(
         ["bash", "-c", script], check=True, capture_output=True, text=True, timeout=60, env=environment
     )
-    assert (run.stdout, run.stderr) == ("--start-timeout\n", "")
+    assert (run.stdout, run.stderr) == (f"{completed}\n", "")
 
 
 @pytest.mark.parametrize("program", ["hvdrun", "horovodrun"])

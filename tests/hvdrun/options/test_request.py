@@ -74,6 +74,27 @@ def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("word", "suggested"),
+    [("agents", "agent"), ("agnet", "agent"), ("tokn", "token"), ("horovodruns", "horovodrun")],
+)
+def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
+    word: str, suggested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match=rf"^there is no program '{word}': did you mean hvdrun {suggested}\?$"):
+        read_spec([word, "--join", "x"])
+    program = tmp_path / word
+    program.touch(0o755)
+    with pytest.raises(UsageError, match="the number of workers is missing"):
+        read_spec([word, "--join", "x"])
+
+
+def test_a_script_with_the_name_of_a_program_of_hvdrun_lacks_the_number_of_workers() -> None:
+    with pytest.raises(UsageError, match="the number of workers is missing"):
+        read_spec(["agent.py"])
+
+
 def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_spec(["-np", "1", "--wdir", "runs/1", "true"]).workers.directory == tmp_path / "runs" / "1"
