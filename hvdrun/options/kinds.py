@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from ipaddress import IPv6Address
@@ -119,6 +120,20 @@ def parse_local_path(text: str) -> Path:
         UsageError: the working directory was removed.
     """
     return find_directory() / parse_path(text)
+
+
+def parse_folder(text: str) -> Path:
+    """Read the name of a folder as an absolute path; this machine may lack the folder.
+
+    Raises:
+        ValueError: no path can have such a name, or it is that of a file.
+        UsageError: the working directory was removed.
+    """
+    path = parse_local_path(text)
+    with suppress(OSError):  # only the hosts may have access to it
+        if path.exists() and not path.is_dir():
+            raise ValueError(text)
+    return path
 
 
 def parse_private_key(text: str) -> Path:

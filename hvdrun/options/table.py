@@ -22,6 +22,7 @@ from hvdrun.options.kinds import (
     parse_bind,
     parse_cooldown,
     parse_duration,
+    parse_folder,
     parse_integer,
     parse_interfaces,
     parse_local_path,
@@ -98,7 +99,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "checkpoint",
             "The folder of the job's checkpoints, which all hosts share. A function under hvd.elastic.run begins "
             "with the newest checkpoint, and writes one after a stop notice (SIGUSR2).",
-            FOLDER,
+            replace(FOLDER, parse=parse_folder),
             environment=CHECKPOINT_VARIABLE,
         ),
         Option(

@@ -54,6 +54,15 @@ def test_files_of_the_job_are_looked_for_from_where_hvdrun_was_called(
     assert (spec.workers.checkpoint, spec.display.output_folder) == (tmp_path / "run1", tmp_path / "logs")
 
 
+@pytest.mark.parametrize("name", ["file", "/dev/null"])
+def test_checkpoints_are_refused_where_the_name_is_that_of_a_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        UsageError, match=r"^--checkpoint takes the name of a folder, as in --checkpoint /shared/run1, not"
+    ):
+        read_spec(["-np", "1", "--checkpoint", str(tmp_path / name), "true"])
+
+
 @pytest.mark.parametrize(
     ("words", "example"),
     [
