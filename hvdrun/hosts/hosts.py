@@ -265,9 +265,8 @@ class Hosts:
             raise _collect({host: self._failures[host] for host in hosts if host in self._failures}, len(hosts))
 
     def _report_lost(self, host: str, sentence: str, *, is_refused: bool = False) -> None:
-        is_final = (
-            is_refused and self._spec.remote.joining is None
-        )  # else an agent may join from elsewhere by this name
+        # Where agents join by themselves, another one may come by this name.
+        is_final = is_refused and self._spec.remote.joining is None
         with contextlib.suppress(IllegalEventError):  # the job has left the host meanwhile
             self._server.submit(Lost(host, sentence, is_refused, is_final))
 
