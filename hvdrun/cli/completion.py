@@ -23,7 +23,7 @@ _BREAKS = frozenset(":=")  # bash separates words there
 _PLACES = {FILE_NAME: "file", FOLDER_NAME: "dir"}
 _Line = tuple[Callable[[str], Typed], Sequence[Option]]  # what finds the option that a word names, and all options
 _HVDRUN: _Line = (flags.find_option, OPTIONS)
-_PROGRAMS: Mapping[str, _Line] = {
+PROGRAMS: Mapping[str, _Line] = {
     "agent": (AGENT.find_option, AGENT.options),
     "token": (TOKEN.find_option, TOKEN.options),
     "horovodrun": (horovodrun.find_option, horovodrun.OPTIONS),
@@ -91,8 +91,8 @@ def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool 
     """
     find, options = _HVDRUN
     rest = list(words)
-    if rest and rest[0] in _PROGRAMS:
-        find, options = _PROGRAMS[rest.pop(0)]
+    if rest and rest[0] in PROGRAMS:
+        find, options = PROGRAMS[rest.pop(0)]
     given: list[Option] = []
     try:
         while rest:
@@ -111,11 +111,9 @@ def list_completions(words: Sequence[str], incomplete: str, *, keeps_flag: bool 
     except UsageError:  # a flag is wrong
         return []
     if not incomplete.startswith("-"):
-        programs = [] if words else [CompletionItem(name) for name in _PROGRAMS if name.startswith(incomplete)]
-        return [
-            CompletionItem(incomplete, type="file"),
-            *programs,
-        ]  # click's script for bash drops what is before files
+        programs = [] if words else [CompletionItem(name) for name in PROGRAMS if name.startswith(incomplete)]
+        # Files come first: click's script for bash drops what is before them.
+        return [CompletionItem(incomplete, type="file"), *programs]
     return [
         CompletionItem(flag, help=option.help)
         for option in options

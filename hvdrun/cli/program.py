@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as shells report a program whose reader has closed the pipe
 INTERRUPTED = 130
-PROGRAMS = ("agent", "token", "horovodrun")  # hvdrun's own, as the first word
 _MIN_LIKENESS = 0.8  # of difflib: agnet is like agent, agent.py is not
 LAST_WORDS_SECONDS = 5.0  # to write the output that is left after a launch that raised
 
@@ -156,6 +155,8 @@ def refuse_incomplete(words: Sequence[str], values: Mapping[str, Any]) -> NoRetu
     Raises:
         UsageError: always.
     """
+    from hvdrun.cli.completion import PROGRAMS  # noqa: PLC0415 - only an error needs it
+
     for nearest in get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS) if words else ():
         if shutil.which(words[0]) is None:
             raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest}?")

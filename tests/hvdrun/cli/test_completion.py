@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli.completion import answer_shell, join_words, list_completions
-from hvdrun.cli.program import PROGRAMS, main
+from hvdrun.cli.program import main
 from hvdrun.options.table import COMPLETION_VARIABLE
 
 AGENT = ["--join", "--token-file", "--slots", "--name", "--join-timeout", "-h", "--help"]
@@ -33,7 +33,7 @@ def complete(line: str) -> list[str]:
         ("hvdrun --wdir ", ["dir"]),
         ("hvdrun --blacklist-cooldown-range 10 ", []),
         ("hvdrun --blacklist-cooldown-range 10 20 --min-n", ["--min-np", "--min-num-proc"]),
-        ("hvdrun ", ["file", *PROGRAMS]),
+        ("hvdrun ", ["file", "agent", "token", "horovodrun"]),
         ("hvdrun ag", ["file", "agent"]),
         ("hvdrun -v ag", ["file"]),
         ("hvdrun agent ", ["file"]),
