@@ -66,21 +66,20 @@ class Hosts:
         self._pool = pool
         self._console = console
         self._reach = reach
-        self._is_whole = not spec.is_elastic  # the job needs each of its first hosts, and gets no others
-        self._early = tuple(host.name for host in spec.workers.hosts if self._is_whole)
-        self._source = choose_source(spec, console.notice, roster, is_whole=self._is_whole)
+        self._early = tuple(host.name for host in spec.workers.hosts if spec.keeps_first_hosts)
+        self._source = choose_source(spec, console.notice, roster)
         self._tasks = BackgroundTasks()
         self._have_started = asyncio.Event()  # the agents that are started before the rendezvous
         self._serving: asyncio.Future[tuple[Server, AgentConfig]] = asyncio.get_running_loop().create_future()
         self._server: Server
         self._config: AgentConfig
-        self._plan = NetworkPlan(pool, console.verbose, is_whole=self._is_whole, coming=lambda: self._source.coming)
+        self._plan = NetworkPlan(pool, console.verbose, coming=lambda: self._source.coming)
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._ready: set[str] = set()
         self._failures: dict[str, LaunchError] = {}
         self._bugs: dict[str, Exception] = {}  # with which hosts were lost
         self._changed = asyncio.Event()
-        self._patience_seconds = math.inf if self._is_whole else FIRST_SECONDS
+        self._patience_seconds = math.inf if spec.keeps_first_hosts else FIRST_SECONDS
         self._has_begun = False  # an agent has its configuration
 
     async def run(self) -> None:
@@ -141,7 +140,7 @@ class Hosts:
 
     def tolerate(self, host: str, error: Exception, trace: str) -> None:
         """Raise an unexpected error of one host, or print it with -v if the job may continue without that host."""
-        if self._is_whole:
+        if self._spec.keeps_first_hosts:
             raise error
         if not isinstance(error, OSError):  # a lack of resources, which may be over later
             self._bugs[host] = error
@@ -229,7 +228,7 @@ class Hosts:
         self._raise_if_impossible()
         for host, answer in answers.items():
             if isinstance(answer, Route):
-                master = await self._config.find_master() if self._is_whole else None
+                master = await self._config.find_master() if self._spec.keeps_first_hosts else None
                 self._raise_if_impossible()
                 if self._waits(host):
                     self._begin(host, answer, master)
@@ -257,7 +256,7 @@ class Hosts:
     def _is_impossible(self) -> bool:
         """The job cannot start without the hosts that have failed."""
         has_others = self._has_begun or self._spec.discovers or bool(self._pool.hosts)
-        return bool(self._failures) and (self._is_whole or not has_others)
+        return bool(self._failures) and (self._spec.keeps_first_hosts or not has_others)
 
     def _raise_if_impossible(self) -> None:
         if self._is_impossible() and not self._opening and self._server.state.outcome is None:

@@ -59,22 +59,15 @@ class NetworkPlan:
     """The routes of the hosts that are in use, for one event loop; one caller at a time extends it.
 
     verbose: prints a sentence with -v.
-    is_whole: no host comes later, and the job needs each host.
     coming: lists the named hosts for which the lookup, whether they are this machine, is not finished.
     """
 
     def __init__(
-        self,
-        pool: AgentPool,
-        verbose: Callable[[str], None],
-        *,
-        is_whole: bool = False,
-        coming: Callable[[], Collection[str]] = tuple,
+        self, pool: AgentPool, verbose: Callable[[str], None], *, coming: Callable[[], Collection[str]] = tuple
     ) -> None:
         self._pool = pool
         self._server: Server
         self._verbose = verbose
-        self._is_whole = is_whole
         self._coming = coming
         self._listeners: dict[str, Endpoint] = {}  # of the rendezvous, by address
         self._settled: dict[str, str] = {}  # by host in use, the address at which the others reach it
@@ -103,17 +96,17 @@ class NetworkPlan:
         if self._is_inside:
             return {host: self._admit_inside(spec, host) for host in newcomers}
         answers: dict[str, Answer] = {}
-        connectivity = await self._check(list(newcomers), answers)
+        connectivity = await self._check(spec, list(newcomers), answers)
         while connectivity is not None and (left := [host for host in connectivity.hosts if host in newcomers]):
             choice = self._choose(spec, connectivity)
             if not isinstance(choice, LaunchError):
                 return answers | await self._admit_all(spec, left, choice)
-            for host in left if self._is_whole else _find_refused(choice, left):
+            for host in left if spec.keeps_first_hosts else _find_refused(choice, left):
                 answers[host] = choice
                 connectivity = connectivity.without(host)
         return answers
 
-    async def _check(self, waiting: list[str], answers: dict[str, Answer]) -> "Connectivity | None":
+    async def _check(self, spec: JobSpec, waiting: list[str], answers: dict[str, Answer]) -> "Connectivity | None":
         """Check the hosts in use and these; a host that fails meanwhile gets an answer, and is left out."""
         from hvdrun.network.connectivity import check_connectivity  # noqa: PLC0415 - the same
         from hvdrun.network.errors import ConnectivityTimeoutError  # noqa: PLC0415 - jobs on this machine alone do without it
@@ -126,7 +119,7 @@ class NetworkPlan:
                 missing = error.hosts if isinstance(error, ConnectivityTimeoutError) else (error.host,)
                 have_left = any(host in settled and host not in self._settled for host in missing)
                 failed = [host for host in waiting if host in missing] or ([] if have_left else waiting)
-                failed = waiting if self._is_whole else failed
+                failed = waiting if spec.keeps_first_hosts else failed
                 answers.update(dict.fromkeys(failed, error))
                 waiting = [host for host in waiting if host not in failed]
         return None
@@ -142,7 +135,7 @@ class NetworkPlan:
         restriction = Restriction(spec.remote.interfaces) if spec.remote.interfaces else None
         try:
             choice = choose(connectivity, restriction)
-            if len(connectivity.hosts) == 1 and not self._is_whole:
+            if len(connectivity.hosts) == 1 and not spec.keeps_first_hosts:
                 choice = replace(choice, hosts={connectivity.hosts[0]: choose_alone(connectivity, restriction)})
             check_machines(choice, have_joined=spec.remote.joining is not None)
         except LaunchError as error:

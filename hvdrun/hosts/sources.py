@@ -37,19 +37,16 @@ class FixedHosts:
         use(self._spec)
 
 
-def choose_source(spec: JobSpec, notice: Callable[[str], None], roster: "Roster | None", *, is_whole: bool) -> Source:
+def choose_source(spec: JobSpec, notice: Callable[[str], None], roster: "Roster | None") -> Source:
     """Where the hosts of this job come from.
 
-    Args:
-        spec: the job.
-        notice: prints a sentence.
-        roster: the agents that join by themselves, if this job has such.
-        is_whole: the first hosts that have all its slots are those that it keeps.
+    notice: prints a sentence.
+    roster: the agents that join by themselves, if this job has such.
     """
     if roster is not None:
         from hvdrun.joining.launcher import JoinedHosts  # noqa: PLC0415 - other jobs have no such agents
 
-        return JoinedHosts(spec, roster, notice, is_whole=is_whole)
+        return JoinedHosts(spec, roster, notice)
     if spec.discovers:
         from hvdrun.hosts.discovery import Discovery  # noqa: PLC0415 - few jobs have a script
 

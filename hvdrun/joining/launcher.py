@@ -86,18 +86,16 @@ class JoinedHosts:
     """The hosts whose agents have joined; see `hvdrun.hosts.sources.Source`.
 
     notice: prints a sentence.
-    is_whole: the first hosts that together have all slots are those that the job keeps; other agents are refused then.
     """
 
     coming = ()
 
-    def __init__(self, spec: JobSpec, roster: Roster, notice: Callable[[str], None], *, is_whole: bool) -> None:
+    def __init__(self, spec: JobSpec, roster: Roster, notice: Callable[[str], None]) -> None:
         self._spec = spec
         self._size = spec.workers.size
         self._map_by = MapBy.SLOT if spec.remote.joining is None else spec.remote.joining.map_by
         self._roster = roster
         self._notice = notice
-        self._is_whole = is_whole
 
     async def run(self, use: Callable[[JobSpec], None]) -> None:
         """See `Source`.
@@ -125,13 +123,13 @@ class JoinedHosts:
         while True:
             former, known = known, await self._roster.other_than(known)
             has_new = not frozenset(known) <= frozenset(former)
-            if self._choose(known) is None and (has_new or self._is_whole):
+            if self._choose(known) is None and (has_new or self._spec.keeps_first_hosts):
                 self._notice(describe_agents(known, self._size))
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def _choose(self, hosts: tuple[Host, ...]) -> tuple[Host, ...] | None:
         """The hosts that the job keeps; None while it takes others."""
-        return choose_hosts(hosts, self._size) if self._is_whole else None
+        return choose_hosts(hosts, self._size) if self._spec.keeps_first_hosts else None
 
     def _name(self, hosts: tuple[Host, ...]) -> JobSpec:
         """The job with these hosts; none of them is this machine, nor are those that it had before."""

@@ -124,6 +124,11 @@ class JobSpec:
         return self.limits.elasticity is not None
 
     @property
+    def keeps_first_hosts(self) -> bool:
+        """It needs each of its first hosts, and gets no others."""
+        return not self.is_elastic
+
+    @property
     def discovers(self) -> bool:
         """Its hosts are not known at the start: a script names them, or their agents join by themselves."""
         elasticity = self.limits.elasticity

@@ -35,13 +35,13 @@ needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine ha
 class Site:
     """A pool, a rendezvous, and the plan of the network between them."""
 
-    def __init__(self, machines: dict[str, Machine], *, is_whole: bool = False) -> None:
+    def __init__(self, machines: dict[str, Machine]) -> None:
         self.machines = machines
         self.doors = Doors()
         self.tasks = BackgroundTasks()
         self.said: list[str] = []
         self.pool = AgentPool(self.tasks, ignore, lambda host, _: self.plan.forget(host))
-        self.plan = NetworkPlan(self.pool, self.said.append, is_whole=is_whole)
+        self.plan = NetworkPlan(self.pool, self.said.append)
 
     async def extend(self, spec: JobSpec, *hosts: str) -> dict[str, Route | LaunchError]:
         """Start the agents of these hosts, and find their ways."""
@@ -52,8 +52,8 @@ class Site:
 
 
 @asynccontextmanager
-async def at_site(machines: dict[str, Machine], *, is_whole: bool = False) -> AsyncIterator[Site]:
-    site = Site(machines, is_whole=is_whole)
+async def at_site(machines: dict[str, Machine]) -> AsyncIterator[Site]:
+    site = Site(machines)
     try:
         async with site.tasks:
             await site.plan.open(cast("Server", site.doors))
@@ -78,7 +78,7 @@ def make_spec(
 
 async def find(agents: dict[str, Machine], *, remote: bool = True) -> tuple[dict[str, Route | LaunchError], Site]:
     """The routes of a static job."""
-    async with at_site(agents, is_whole=True) as site:
+    async with at_site(agents) as site:
         return await site.extend(make_spec(*agents, remote=remote, elastic=False), *agents), site
 
 

@@ -110,7 +110,7 @@ N1, N2, N10 = Host("n1", 2), Host("n2", 1), Host("n10", 4)
 async def test_a_static_job_keeps_the_first_hosts_that_have_its_slots() -> None:
     roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
     spec = read("-np", "3", "--wait-for-agents")
-    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append, is_whole=True).run(used.append))
+    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append).run(used.append))
     await roster.change()
     await roster.change(N10)
     await finding
@@ -125,7 +125,7 @@ async def test_the_agents_of_a_static_job_are_reported_until_it_has_its_slots(mo
     monkeypatch.setattr(launcher, "_PAUSE_SECONDS", 0)
     roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
     spec = read("-np", "3", "--wait-for-agents")
-    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append, is_whole=True).run(used.append))
+    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append).run(used.append))
     for present in ((), (N2,), (), (N2,), (N2, N1)):
         await roster.change(*present)
     await finding
@@ -139,7 +139,7 @@ async def test_an_elastic_job_takes_agents_as_long_as_it_runs(monkeypatch: pytes
     monkeypatch.setattr(launcher, "_PAUSE_SECONDS", 0)
     roster, said, used = PlayedRoster(), list[str](), list[JobSpec]()
     spec = read("-np", "1", "--min-np", "1", "--wait-for-agents")
-    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append, is_whole=False).run(used.append))
+    finding = asyncio.create_task(JoinedHosts(spec, roster, said.append).run(used.append))
     for present in ((), (N2,), (N2, N1), (N1,), (N1, N10)):
         await roster.change(*present)
     finding.cancel()
