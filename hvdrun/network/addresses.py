@@ -27,11 +27,10 @@ class InterfaceAddress:
     speed: int
 
 
-def list_addresses(*, loopback: bool = False) -> tuple[InterfaceAddress, ...]:
-    """All addresses of the interfaces that are up, in the kernel's order.
+def list_addresses() -> tuple[InterfaceAddress, ...]:
+    """All addresses of the interfaces that are up, in the kernel's order, except loopback addresses.
 
-    Link-local addresses are left out, because a client needs the name of an interface for them. So are loopback
-    addresses, unless `loopback` is set (for tests).
+    Link-local addresses are left out, too, because a client needs the name of an interface for them.
     """
     import psutil  # noqa: PLC0415 - a job on localhost need not wait for it
 
@@ -45,7 +44,7 @@ def list_addresses(*, loopback: bool = False) -> tuple[InterfaceAddress, ...]:
             if entry.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             address = ipaddress.ip_address(entry.address.partition("%")[0])
-            if address.is_link_local or (address.is_loopback and not loopback):
+            if address.is_link_local or address.is_loopback:
                 continue
             known_speed = speed if 0 < speed < _LARGEST_SPEED else 0
             found.append(InterfaceAddress(interface, str(address), _count_prefix(entry.netmask, address), known_speed))

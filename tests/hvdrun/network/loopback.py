@@ -3,12 +3,11 @@
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
 from hvdrun.network import connectivity
-from hvdrun.network.addresses import list_addresses
+from hvdrun.network.addresses import InterfaceAddress, list_addresses
 
 
 def has_ipv6() -> bool:
@@ -26,6 +25,7 @@ ADDRESSES = ("127.0.0.1", "127.0.0.2", *(("::1",) if has_ipv6() else ()))
 @contextmanager
 def loopback_listed() -> Iterator[None]:
     """Participants of a check list loopback addresses as well."""
+    loopback = tuple(InterfaceAddress("lo", address, 8, 0) for address in ADDRESSES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(connectivity, "list_addresses", partial(list_addresses, loopback=True))
+        patch.setattr(connectivity, "list_addresses", lambda: loopback + list_addresses())
         yield
