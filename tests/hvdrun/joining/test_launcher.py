@@ -18,7 +18,7 @@ from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import Outcome
 from tests.hvdrun.joining.test_description import read
 from tests.hvdrun.joining.test_listener import started
-from tests.waiting import happen, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 
 class Console:
@@ -113,7 +113,7 @@ async def test_a_static_job_keeps_the_first_hosts_that_have_its_slots() -> None:
     finding = asyncio.create_task(JoinedHosts(spec, roster, said.append).run(used.append))
     await roster.change()
     await roster.change(N10)
-    await finding
+    await asyncio.wait_for(finding, LIMIT_SECONDS)
     assert [each.workers.hosts for each in used] == [(), (Host("n10", 3),)]
     assert used[-1].remote.hosts == roster.kept == {"n10"}
     assert roster.refusal == launcher.FULL
@@ -128,7 +128,7 @@ async def test_the_agents_of_a_static_job_are_reported_until_it_has_its_slots(mo
     finding = asyncio.create_task(JoinedHosts(spec, roster, said.append).run(used.append))
     for present in ((), (N2,), (), (N2,), (N2, N1)):
         await roster.change(*present)
-    await finding
+    await asyncio.wait_for(finding, LIMIT_SECONDS)
     assert [each.workers.hosts for each in used] == [(), (N2,), (), (N2,), (N1, N2)]
     alone = "agents: n2 (1 slot); 1 of 3 slots."
     assert said == [alone, "agents: none; 0 of 3 slots.", alone, "agents: n1 (2 slots), n2 (1 slot); 3 slots."]
