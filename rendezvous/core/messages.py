@@ -288,7 +288,7 @@ class Explanation(StrEnum):
 class Finish:
     """The job is over.
 
-    sentence: why, without a full stop; "" where nothing is printed, or only the facts about a worker.
+    sentence: why, without a full stop; "" where nothing is printed, or the returncode of a worker says enough.
     stopped: the ranks that were stopped because of the outcome.
     notes: further sentences of the page.
     """

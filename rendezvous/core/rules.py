@@ -161,7 +161,8 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     is_elastic, reason, worker = state.policy.is_elastic, outcome.reason.rstrip("."), outcome.worker
     if outcome.cause is Cause.WORKER_FAILED:
         notes = _describe_successes(state, outcome) if is_elastic else ()
-        return Finish(outcome, Explanation.WORKER_PAGE, stopped=state.stopped, notes=notes)
+        sentence = reason if outcome.returncode is None else ""
+        return Finish(outcome, Explanation.WORKER_PAGE, sentence, state.stopped, notes)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if is_elastic and (may_continue or outcome.cause in _REPEATED):
         before = [each for each in state.losses if (each.worker, each.host) != (outcome.worker, outcome.host)]

@@ -60,8 +60,9 @@ NOT_STARTED = blame_worker(TWO, 1, 127, "the command 'train' was not found.", ca
         (stop(130, "received SIGINT"), Explanation.NONE, ""),
         (succeed(), Explanation.NONE, ""),
         (FIRST, Explanation.WORKER_PAGE, ""),
+        (GIVEN_UP, Explanation.WORKER_PAGE, GIVEN_UP.reason),
     ],
-    ids=["host lost", "not started on one of several", "stopped", "interrupted", "ended well", "worker failed"],
+    ids=["host lost", "not started on one of several", "stopped", "interrupted", "ended well", "failed", "late"],
 )
 def test_of_a_static_job_only_a_failed_worker_has_a_page(
     outcome: Outcome, explanation: Explanation, sentence: str
