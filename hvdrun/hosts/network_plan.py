@@ -94,7 +94,8 @@ class NetworkPlan:
         if not self._settled:
             self._is_inside = _can_stay_inside(spec) and all(map(_is_loopback, self._coming()))
         if self._is_inside:
-            return {host: self._admit_inside(spec, host) for host in newcomers}
+            refusal = _refuse_interfaces(spec, newcomers)
+            return {host: refusal or self._admit_inside(spec, host) for host in newcomers}
         answers: dict[str, Answer] = {}
         connectivity = await self._check(spec, list(newcomers), answers)
         while connectivity is not None and (left := [host for host in connectivity.hosts if host in newcomers]):
@@ -200,6 +201,20 @@ def _can_stay_inside(spec: JobSpec) -> bool:
         return False
     hosts = spec.workers.hosts
     return not spec.discovers or (not spec.remote.interfaces and all(_is_loopback(host.name) for host in hosts))
+
+
+def _refuse_interfaces(spec: JobSpec, hosts: Sequence[str]) -> LaunchError | None:
+    """The error where this machine, on which all these hosts are, has none of the interfaces that the user names."""
+    if not spec.remote.interfaces:
+        return None
+    from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - jobs on this machine seldom name interfaces
+    from hvdrun.network.choice import check_inside  # noqa: PLC0415 - the same
+
+    try:
+        check_inside(hosts, Restriction(spec.remote.interfaces))
+    except LaunchError as error:
+        return error
+    return None
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,6 +1,6 @@
 """Chooses the address of each host at which the others reach it, from the proofs of a connectivity check.
 
-Pure. The rules, in their order:
+The rules, in their order:
 1. An address is used only if every host that was asked to reach it has reached it. So docker0 is never chosen, under
    any name.
 2. The hosts use one subnet, or else interfaces of one name, or else addresses of one family (NCCL needs one), or else
@@ -16,10 +16,10 @@ from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hvdrun.network.addresses import Restriction
+from hvdrun.network.addresses import InterfaceAddress, Restriction, list_addresses
 from hvdrun.network.connectivity import LAUNCHER, Connectivity
 from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, describe
-from rendezvous.core.model import LOOPBACK
+from rendezvous.core.model import LOOPBACK, Endpoint
 from rendezvous.wire.orders import Listening
 
 _LATENCY_CLASSES = (5.0, 50.0)  # in milliseconds: one site, one region, the world
@@ -224,6 +224,18 @@ def _choose_launcher(connectivity: Connectivity, restriction: Restriction | None
         host: next((entry.endpoint.address for entry in entries if host in reach.by(LAUNCHER, entry)), None)
         for host in connectivity.hosts
     }
+
+
+def check_inside(hosts: Sequence[str], restriction: Restriction) -> None:
+    """Refuse a restriction that fits no interface of this machine, which all hosts are; they need none but loopback.
+
+    Raises:
+        NoAllowedAddressError: it fits none.
+    """
+    listed = (InterfaceAddress("lo", LOOPBACK, 8, 0), *list_addresses())
+    entries = [Listening(entry.interface, Endpoint(entry.address, 0), entry.prefix) for entry in listed]
+    if not any(map(restriction.allows, entries)):
+        raise NoAllowedAddressError(dict.fromkeys(hosts, entries), restriction)
 
 
 _FAR = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))  # for documentation only (RFC 5737, RFC 3849)

@@ -237,6 +237,19 @@ async def test_a_job_that_stays_on_this_machine_is_not_checked(spec: JobSpec, *,
         assert (answer.address == LOOPBACK) is is_inside
 
 
+@pytest.mark.parametrize(
+    ("names", "is_allowed"),
+    [(("nosuch0",), False), (("240.0.0.0/8",), False), (("nosuch0", "lo"), True), (("127.0.0.0/8",), True)],
+)
+@in_loop
+async def test_an_interface_that_this_machine_lacks_is_refused_also_if_the_job_stays_on_it(
+    names: tuple[str, ...], *, is_allowed: bool
+) -> None:
+    async with at_site({"a": Machine()}) as site:
+        (answer,) = (await site.extend(make_spec("a", remote=False, elastic=False, interfaces=names), "a")).values()
+        assert isinstance(answer, Route if is_allowed else NoAllowedAddressError)
+
+
 @in_loop
 async def test_no_other_host_can_join_workers_that_only_this_machine_reaches() -> None:
     async with at_site({"localhost": Machine("192.0.2.1"), "b": Machine("192.0.2.2")}) as site:
