@@ -81,7 +81,7 @@ async def _tell_leftovers(story: Coroutine[Any, Any, T], complaints: list[str]) 
     result = await story
     rest = asyncio.all_tasks() - {task for task in (asyncio.current_task(),) if task is not None}
     if rest:  # a callback of a task that has just ended may still be under way
-        await asyncio.wait(rest, timeout=1.0)
+        await asyncio.wait(rest, timeout=LIMIT_SECONDS)
     complaints += [f"left behind: {task!r}" for task in rest if not task.done()]
     return result
 
