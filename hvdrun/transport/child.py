@@ -105,10 +105,8 @@ class ChildTransport(ShellTransport):
         """Signal the child; with `group` also what it has started in its own process group."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
-                if group:
-                    os.killpg(self._process.pid, number)
-                else:
-                    self._process.send_signal(number)
+                # The process' own send_signal may reap it first: asyncio then never learns its exit code.
+                (os.killpg if group else os.kill)(self._process.pid, number)
 
     async def _end(self, limits: Sequence[tuple[float, signal.Signals]], *, group: bool) -> None:
         """End the child's input and wait for its end; after each limit, in seconds, it gets the next signal."""

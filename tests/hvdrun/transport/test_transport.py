@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import make_transport
 from tests.hvdrun.transport.ssh.servers import needs_sshd
-from tests.waiting import happen, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 Make = Callable[[], Transport]
 SLEEPS = "echo $$ $PPID; trap '' TERM; sleep 600; true"
@@ -146,6 +147,30 @@ async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
         find_agent(transport).suspend()
         await transport.close()
         assert await transport.wait() == "its agent ended with signal 9"
+
+
+@in_loop
+async def test_an_agent_that_is_killed_twice_has_ended_with_that_signal(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a busy machine the thread in which asyncio waits for a child may come late."""
+    reap, may_reap = os.waitpid, threading.Event()
+
+    def reap_late(pid: int, options: int) -> tuple[int, int]:
+        if threading.current_thread() is not threading.main_thread():
+            may_reap.wait(LIMIT_SECONDS)
+        return reap(pid, options)
+
+    monkeypatch.setattr(os, "waitpid", reap_late)
+    transport = LocalTransport("a")
+    async with opened(transport):
+        agent = find_agent(transport).pid
+        await transport.kill()
+        await happen(lambda: not is_alive(agent), "its end")
+        await transport.kill()
+        may_reap.set()
+        assert await transport.wait() == "its agent ended with signal 9"
+    assert caplog.messages == []
 
 
 @in_loop
