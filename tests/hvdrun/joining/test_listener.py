@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire.orders import AgentAdmitted, AgentJoin, Hello, Release
+from tests.ports import reserve_port
 from tests.waiting import happen, in_loop
 
 PATIENCE_SECONDS = 60.0
@@ -176,23 +176,22 @@ async def test_an_agent_sends_its_secret_only_to_the_launcher_of_its_token(tmp_p
 @in_loop
 async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
-    with socket.create_server((LOOPBACK, 0)) as reserved:
-        place = Endpoint(LOOPBACK, reserved.getsockname()[1])
-    async with started(place, path) as agent:
-        await happen(lambda: agent.said == [f"waiting for the token file {str(path)!r}, which does not exist yet."])
-        keys = create_files(path)
-        await happen(
-            lambda: agent.said[1:] == [f"waiting for hvdrun at {place} (Connect call failed {(LOOPBACK, place.port)})."]
-        )
-        async with opened(path, keys=keys, port=place.port) as launcher:
-            await launcher.roster.other_than(())
-            transport = take(launcher)
-            await transport.open()
-            await transport.kill()  # a launcher that is gone, before its job has begun
-            await launcher.roster.other_than((Host("a", 2),))
-            assert await launcher.roster.other_than(()) == (Host("a", 2),)
-            assert not agent.ended
-        assert await agent.end() == 0
+    with reserve_port() as port:
+        place = Endpoint(LOOPBACK, port)
+        async with started(place, path) as agent:
+            await happen(lambda: agent.said == [f"waiting for the token file {str(path)!r}, which does not exist yet."])
+            keys = create_files(path)
+            refused = f"waiting for hvdrun at {place} (Connect call failed {(LOOPBACK, port)})."
+            await happen(lambda: agent.said[1:] == [refused])
+            async with opened(path, keys=keys, port=port) as launcher:
+                await launcher.roster.other_than(())
+                transport = take(launcher)
+                await transport.open()
+                await transport.kill()  # a launcher that is gone, before its job has begun
+                await launcher.roster.other_than((Host("a", 2),))
+                assert await launcher.roster.other_than(()) == (Host("a", 2),)
+                assert not agent.ended
+            assert await agent.end() == 0
 
 
 @in_loop

@@ -13,10 +13,10 @@ from hvdrun.network.probe import ANSWER_BYTES, CONCURRENCY, QUESTION_BYTES, Iden
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import ProbeTarget, Proof
 from tests.hvdrun.network.loopback import ADDRESSES
-from tests.waiting import in_loop
+from tests.ports import reserve_port
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 TOKEN = b"token"
-LIMIT_SECONDS = 20.0
 SHORT_SECONDS = 0.2
 ENOUGH_SECONDS = 5.0  # for a listener on this machine
 
@@ -116,9 +116,8 @@ async def test_a_peer_that_never_accepts_is_given_up() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "240.0.0.1", "fe80::1"])
 @in_loop
 async def test_where_nobody_listens_nothing_is_proven(address: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    assert await prove("a", Endpoint(address, port), limit_seconds=SHORT_SECONDS) == ()
+    with reserve_port() as port:
+        assert await prove("a", Endpoint(address, port), limit_seconds=SHORT_SECONDS) == ()
 
 
 def test_no_target_is_no_proof() -> None:

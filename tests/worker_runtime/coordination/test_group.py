@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import HashStore
 import worker_runtime.torch as hvd
 from rendezvous.core.model import Assignment, Endpoint, Membership
 from rendezvous.errors import SequencerStartError
+from tests.ports import reserve_port
 from tests.waiting import wait_until
 from tests.worker_runtime.coordination.sequencer.client import Process
 from tests.worker_runtime.ranks import RankPool
@@ -168,10 +169,8 @@ def test_a_member_that_waits_for_others_can_be_told_to_stop(sequencer: Endpoint,
 
 
 def test_a_sequencer_that_is_gone_is_an_error_within_the_limit() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        gone = Endpoint(*listener.getsockname()[:2])
-    with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1"):
-        form(be(0), Finder(gone), "127.0.0.1", timedelta(seconds=1))
+    with reserve_port() as port, pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1"):
+        form(be(0), Finder(Endpoint("127.0.0.1", port)), "127.0.0.1", timedelta(seconds=1))
 
 
 TRIES = 10

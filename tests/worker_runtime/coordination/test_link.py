@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
+from tests.ports import reserve_port
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.conversation import SUM, Echo, Sequencer
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.coordination import link as link_module
@@ -93,10 +95,8 @@ def test_one_who_is_no_sequencer_is_given_up(
 
 
 def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        endpoint = Endpoint(*listener.getsockname())
-    with pytest.raises(SequencerError, match="refused"):
-        Link.connect(endpoint, KEY, 7, 3, timedelta(hours=1))
+    with reserve_port() as port, pytest.raises(SequencerError, match="refused"):
+        Link.connect(Endpoint("127.0.0.1", port), KEY, 7, 3, timedelta(hours=1))
 
 
 def test_an_address_that_cannot_be_reached_is_given_up_in_time() -> None:

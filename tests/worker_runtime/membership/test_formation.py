@@ -1,7 +1,6 @@
 """One try to become a member: what it tells, and that nothing stays open of one that nobody waits for."""
 
 import gc
-import socket
 import threading
 import weakref
 from collections.abc import Iterator
@@ -9,7 +8,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.ports import reserve_port
+from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Registrar, publish
 from worker_runtime.coordination import group as group_module
@@ -128,16 +128,20 @@ def test_a_fault_of_its_own_is_final_and_a_connection_that_fails_is_not(
     assert scene.formation.membership is not None
 
 
-def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_group(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        endpoint = Endpoint(*listener.getsockname())
+@pytest.fixture
+def gone() -> Iterator[int]:
+    """The port of a sequencer that is gone."""
+    with reserve_port() as port:
+        yield port
 
+
+def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_group(
+    scene: Scene, gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Formed:
         """Whose sequencer was killed meanwhile."""
 
-        sequencer, key, generation, rank, torch_groups = endpoint, bytes(32), 4, 0, Mock()
+        sequencer, key, generation, rank, torch_groups = Endpoint("127.0.0.1", gone), bytes(32), 4, 0, Mock()
 
     made = [Formed()]
     group = weakref.ref(made[0])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import reserve_port
 from worker_runtime.errors import ForeignRankError, ForeignWorldError, MeetingError
 from worker_runtime.membership.foreign import FileStore, ForeignJob, find_own_address
 from worker_runtime.membership.launchers import Master, OneHost, World, find_world
@@ -133,13 +134,6 @@ def run_members(members: list[Mapping[str, str]], folder: Path) -> list[str]:
     return [output for output, _ in outputs]
 
 
-def free_port() -> str:
-    """A port that was free a moment ago, as a user of mpirun would choose one."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 def make_member(launcher: str, rank: int) -> dict[str, str]:
     """Its variables, but for the place to meet."""
     if launcher == "srun":
@@ -152,8 +146,9 @@ def make_member(launcher: str, rank: int) -> dict[str, str]:
 def test_members_meet_in_a_file_that_does_not_stay_or_at_the_master_that_the_user_named(
     tmp_path: Path, launcher: str
 ) -> None:
-    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if launcher == "srun" else {}
-    outputs = run_members([make_member(launcher, rank) | master for rank in range(2)], tmp_path)
+    with reserve_port() as port:
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)} if launcher == "srun" else {}
+        outputs = run_members([make_member(launcher, rank) | master for rank in range(2)], tmp_path)
     assert dict(enumerate(outputs)) == EXPECTED
     assert list(tmp_path.iterdir()) == []
 

@@ -6,7 +6,6 @@ import getpass
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.target import Target, resolve_target
 from tests.hvdrun.agent.sleepers import is_alive
+from tests.ports import reserve_port
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -119,6 +119,19 @@ def serving(
     certify_host: Callable[[Path], Path] | None = None,
 ) -> Iterator[SshServer]:
     """A server that runs meanwhile; it shows certificates where they can be made."""
+    with reserve_port() as port, serving_at(port, folder, kinds, options, certify_host) as server:
+        yield server
+
+
+@contextmanager
+def serving_at(
+    port: int,
+    folder: Path,
+    kinds: tuple[str, ...],
+    options: tuple[str, ...],
+    certify_host: Callable[[Path], Path] | None,
+) -> Iterator[SshServer]:
+    """The same, at this port."""
     assert SSHD is not None
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:
@@ -126,8 +139,6 @@ def serving(
     host_keys = {kind: make_key(folder / f"host_{kind}", kind) for kind in kinds}
     authorized = folder / "authorized"
     authorized.touch()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
     lines = [
         *options,
         f"Port {port}",

@@ -19,6 +19,7 @@ from hvdrun.transport.ssh.failures import (
     UnknownHostError,
 )
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, reach, serving
+from tests.ports import reserve_port
 from tests.waiting import wait_until
 
 pytestmark = needs_sshd
@@ -102,9 +103,7 @@ def test_a_jump_host_is_left_without_blocking_the_event_loop(
 
 
 def test_a_port_without_a_listener_is_reported_as_refused(home: Home) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}: .*--ssh-port"):
+    with reserve_port() as port, pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}: .*--ssh-port"):
         reach(replace(home.target(), port=port))
 
 
@@ -158,9 +157,7 @@ def test_a_way_through_jump_hosts(home: Home, server: SshServer, tmp_path: Path)
 
 
 def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshServer, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        closed = probe.getsockname()[1]
-    with serving(tmp_path / "jump", options=("AllowTcpForwarding no",)) as jump:
+    with reserve_port() as closed, serving(tmp_path / "jump", options=("AllowTcpForwarding no",)) as jump:
         home.trust(server, jump)
         home.configure(
             f"Host closed\n HostName 127.0.0.1\n Port {closed}\n ProxyJump good\n"

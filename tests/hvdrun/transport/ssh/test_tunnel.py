@@ -15,6 +15,7 @@ from hvdrun.transport.ssh.failures import TunnelRefusedError
 from hvdrun.transport.ssh.transport import SshTransport
 from tests.hvdrun.transport.ssh.agents import opened, write_script
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, serving
+from tests.ports import reserve_port
 from tests.waiting import happen, in_loop
 
 pytestmark = needs_sshd
@@ -125,10 +126,9 @@ async def test_a_remote_side_that_does_not_read_pauses_the_sender(
 async def test_a_tunnel_to_a_port_without_a_listener_closes_the_connection(
     home: Home, server: SshServer, tmp_path: Path
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        closed = probe.getsockname()[1]
-    async with connected(home, server, tmp_path) as transport:
-        assert await read(await transport.tunnel(closed)) == b""
+    with reserve_port() as closed:
+        async with connected(home, server, tmp_path) as transport:
+            assert await read(await transport.tunnel(closed)) == b""
 
 
 @in_loop
