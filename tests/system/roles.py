@@ -60,6 +60,8 @@ def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:
 
 
 def _find_only(hvdrun: Launcher, is_wanted: Callable[[str], bool]) -> int | None:
-    found = [process.pid for process in hvdrun.processes("-m hvdrun.") if is_wanted(process.command)]
-    assert len(found) <= 1, found
-    return found[0] if found else None
+    """The only one; a child that it has forked has its command line until it executes another program."""
+    found = {process.pid: process.parent for process in hvdrun.processes("-m hvdrun.") if is_wanted(process.command)}
+    first = [pid for pid, parent in found.items() if parent not in found]
+    assert len(first) <= 1, first
+    return first[0] if first else None

@@ -113,7 +113,7 @@ print("threads", late[0] - early[0], "descriptors", late[1] - early[1], "KiB", l
     found = re.findall(r"threads (-?\d+) descriptors (-?\d+) KiB (-?\d+)", finished.stdout)
     assert len(found) == 2
     for threads, descriptors, kibibytes in found:
-        assert (int(threads), int(descriptors)) == (0, 0)
+        assert max(int(threads), int(descriptors)) <= 0  # fewer, where something has ended since
         assert int(kibibytes) < MOST_MEMORY_KIB + MOST_GROWTH_KIB * CYCLES
 
 

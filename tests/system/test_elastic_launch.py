@@ -71,7 +71,7 @@ def test_a_host_that_comes_later_gets_an_agent_and_workers_and_one_that_goes_is_
     running.stdout.wait_for(r"^\[0@localhost\] up$", 60)
     name_hosts(hvdrun, "localhost:1", "127.0.0.1")
     running.stdout.wait_for(r"^\[1@127.0.0.1\] up$", 60)
-    assert len(hvdrun.processes("-m hvdrun.")) == 5  # each with its watchdog, and hvdrun's own
+    wait_until(lambda: len(hvdrun.processes("-m hvdrun.")) == 5)  # each with its watchdog, and hvdrun's own
     name_hosts(hvdrun, "localhost:1")
     running.stderr.wait_for("^hvdrun: the script no longer names these hosts: 127.0.0.1.$", 60)
     wait_until(lambda: len(hvdrun.processes("-m hvdrun.")) == 3)

@@ -93,5 +93,5 @@ def test_a_worker_that_does_not_join_in_time_is_named(hvdrun: Launcher) -> None:
     (said,) = [line for line in finished.stderr.splitlines() if line.startswith("hvdrun: ")]
     assert "rank 1 (localhost:1)" in said
     assert "--start-timeout" in said
-    (place,) = [line for line in finished.stderr.splitlines() if "train.py" in line]
+    (place,) = [line for line in finished.stderr.splitlines() if line.startswith("[1]") and "train.py" in line]
     assert re.fullmatch(r'\[1\]   File ".*/train.py", line \d+ in <module>', place)

@@ -86,11 +86,13 @@ if hvd.rank():
     time.sleep(600)
 hvd.allreduce(torch.ones(1))
 """
+FAMILY_MEMBERS = ("worker", "child", "stray", "bare", "daemon")
 JOBS = {
-    "their families live": (FAMILY, ("worker", "child", "stray", "bare", "daemon")),
+    "their families live": (FAMILY, FAMILY_MEMBERS),
     "their daemons hide": (HIDING, ("worker", "hidden")),
     "one waits for the other to join": (ONE_JOINS, ("worker",)),
     "they have joined": (HAVE_JOINED, ("worker",)),
+    "they have joined, and their families live": (f"{JOIN}join()\n{FAMILY}", FAMILY_MEMBERS),
     "they hold semaphores": (LOCKS, ("worker",)),
     "one is blocked in a collective": (BLOCKS, ("worker",)),
 }
@@ -159,7 +161,7 @@ VICTIMS: dict[str, Callable[[Job, signal.Signals], int]] = {
 KILLED = -signal.SIGKILL
 LOST = r"hvdrun: host localhost was lost: its agent ended with signal 9\.\n"
 ENDED = r"hvdrun: host localhost was lost: its agent ended with exit code 1: a signal asked it to end\.\n"
-SILENT = r"hvdrun: host localhost was lost: its agent was silent for 1 s \(--lease\)\.\n"
+SILENT = r"hvdrun: host localhost was lost: its agent was silent for 2 s \(--lease\)\.\n"
 FAILED = r"hvdrun: rank 1 on localhost \(slot 1\) failed first after .*: killed by SIGKILL"
 
 
@@ -180,7 +182,7 @@ def story(
     )
 
 
-FAMILIES, HIDDEN, JOINING, JOINED, SEMAPHORES, BLOCKED = JOBS
+FAMILIES, HIDDEN, JOINING, JOINED, JOINED_FAMILIES, SEMAPHORES, BLOCKED = JOBS
 STORIES = [
     story("hvdrun", FAMILIES, KILLED),
     story("agent", FAMILIES, 75, LOST),
@@ -188,8 +190,8 @@ STORIES = [
     story("worker", FAMILIES, 137, FAILED, forks=True),
     story("watchdog agent", HIDDEN, 75, LOST),
     story("agent", FAMILIES, 75, ENDED, number=signal.SIGTERM),
-    # Though nobody wakes it: it is killed, and its watchdog does the rest.
-    story("agent", FAMILIES, 75, SILENT, "--lease", "1s", number=signal.SIGSTOP),
+    # Though nobody wakes it: it is killed, and its watchdog does the rest. The workers have joined, so its lease runs.
+    story("agent", JOINED_FAMILIES, 75, SILENT, "--lease", "2s", number=signal.SIGSTOP),
     story("agent", JOINED, 75, LOST, forks=True),
     story("hvdrun", SEMAPHORES, KILLED),
     story("watchdog agent", FAMILIES, 75, LOST, nightly=True),

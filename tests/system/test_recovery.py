@@ -26,7 +26,6 @@ from tests.waiting import wait_until
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train.py"
 IS_SOAK = "HVDRUN_SOAK_RUNS" in os.environ
 LIMIT_SECONDS = 60.0
-LEASE_SECONDS = 2.0
 EVERYTHING = "norm,sparse,clip,schedule,accumulate,two,adasum,scaler"
 
 # What waits for a rank that is gone cannot be run again: its result would depend on who is left.
@@ -127,7 +126,7 @@ def test_a_sequencer_that_is_killed_or_stopped_costs_nobody(
     hvdrun: Launcher, folder: Path, number: signal.Signals
 ) -> None:
     command = ("python", SCRIPT, folder, "clip", "--until", folder / "stop")
-    running = hvdrun.start("-np", "2", "--min-np", "1", "--lease", f"{LEASE_SECONDS:g}s", *command)
+    running = hvdrun.start("-np", "2", "--min-np", "1", *command)
     wait_until(lambda: any(note["what"] == "step" and note["step"] > 3 for note in read_notes(folder)))
     (former,) = find_sequencers(hvdrun)
     kill(former, number)

@@ -116,7 +116,7 @@ async def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more()
 
 @in_loop
 async def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_line, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(start_line, "PERIOD_SECONDS", LIMIT_SECONDS)
     sheet = Sheet()
     looks = 0
 
@@ -126,9 +126,11 @@ async def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
         return HALFWAY
 
     line = make_line(sheet, look, clock=lambda: 0.0)
-    line.open(asyncio.get_running_loop(), 0.0)
+    line.open(asyncio.get_running_loop(), LIMIT_SECONDS)
     await asyncio.sleep(0)
+    line.close()
     assert (sheet.drawn, looks) == ([], 0)
+    line.open(asyncio.get_running_loop(), -start_line.PATIENCE_SECONDS)
     await sheet.wait(1)
     line.close()
     assert looks == 1

@@ -61,8 +61,13 @@ def test_the_watchdog_finds_processes_of_the_workers_in_other_sessions(program: 
 
 def test_a_session_whose_leader_is_another_is_left_alone(program: subprocess.Popen[str]) -> None:
     with sleeping("sleep 600 & echo $!") as stranger:
+
+        def is_whole() -> bool:
+            return len([process for process in processes.running() if process.session == stranger.pid]) == 3
+
+        wait_until(is_whole)
         assert tell(program, f"session {stranger.pid} {find(stranger.pid).started - 1}") == 0
-        assert len([process for process in processes.running() if process.session == stranger.pid]) == 3
+        assert is_whole()
 
 
 def test_the_watchdog_ignores_unknown_lines(program: subprocess.Popen[str], folder: Path) -> None:

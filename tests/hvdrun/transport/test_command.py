@@ -168,8 +168,8 @@ async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
         import signal, subprocess
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = subprocess.Popen(["sleep", "600"])
-        out.write(struct.pack(">I", 9) + b"x"); out.flush()
         sys.stderr.write(f"{child.pid}\\n"); sys.stderr.flush()
+        out.write(struct.pack(">I", 9) + b"x"); out.flush()
         time.sleep(600)
         """,
     )

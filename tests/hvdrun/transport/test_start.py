@@ -19,6 +19,7 @@ from hvdrun.transport.failures import (
     TransportError,
 )
 from hvdrun.transport.start import MARK, RemoteAgent, last_words
+from tests.waiting import LIMIT_SECONDS
 
 SHELLS = ("sh", "bash", "dash", "csh", "tcsh", "fish", "zsh")
 
@@ -31,7 +32,7 @@ def run(
         input=agent.script() + orders,
         env={"PATH": "/usr/bin:/bin", "HOME": "/no/home", **environment},
         capture_output=True,
-        timeout=20,
+        timeout=LIMIT_SECONDS,
         check=False,
     )
 
@@ -65,7 +66,7 @@ def test_a_shell_without_input_ends_by_itself(monkeypatch: pytest.MonkeyPatch, s
     monkeypatch.setattr(start, "_LEAST_SECONDS", 1)
     command = RemoteAgent("python3", patience_seconds=0.5).command()
     with subprocess.Popen([shell, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.wait(60) == 0
+        assert process.wait(LIMIT_SECONDS) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b""
 

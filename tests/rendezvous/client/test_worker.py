@@ -26,7 +26,6 @@ from rendezvous.wire.notifications import KEY_BYTES, Published, Topics
 from tests.rendezvous.stage import (
     A0,
     A1,
-    LIMIT_SECONDS,
     LOOPBACK,
     Stage,
     find_sockets,
@@ -36,7 +35,7 @@ from tests.rendezvous.stage import (
     open_stage,
     open_worker,
 )
-from tests.waiting import happen
+from tests.waiting import LIMIT_SECONDS, happen
 
 PAIR = [Host("a", 2)]
 LONE = [Host("a", 1)]
@@ -51,9 +50,9 @@ def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def open_impatient(path: Path) -> Iterator[WorkerClient]:
+def open_impatient(path: Path, seconds: float = PATIENCE_SECONDS) -> Iterator[WorkerClient]:
     """A worker's client that gives up soon."""
-    bootstrap = make_bootstrap(path, A0, start_timeout_seconds=PATIENCE_SECONDS)
+    bootstrap = make_bootstrap(path, A0, start_timeout_seconds=seconds)
     with closing(WorkerClient(bootstrap, margin_seconds=0.0)) as client:
         yield client
 
@@ -155,7 +154,7 @@ def test_calls_to_a_missing_or_silent_agent_time_out(
 @in_clean_loop
 async def test_a_wait_ends_at_its_deadline(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path):
-        with open_impatient(path) as client:
+        with open_impatient(path, 2.0) as client:  # long enough for the call to arrive
             for call, what in (
                 (lambda: client.join(0), "no generation was formed"),
                 (lambda: client.await_sequencer(7), "the sequencer at generation 7"),

@@ -85,7 +85,7 @@ def test_streams_are_the_objects_that_the_imports_may_have_kept(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("done", "objection"),
     [
-        ("import _thread, time; _thread.start_new_thread(time.sleep, (9,))", "1 more threads"),
+        ("import _thread, time; _thread.start_new_thread(time.sleep, (600,))", "1 more threads"),
         ("kept = open('/dev/zero')", "keeps /dev/zero open"),
     ],
 )

@@ -26,9 +26,13 @@ def test_many_that_ask_at_once_hear_of_one_run(tmp_path: Path) -> None:
 def test_a_command_that_does_not_end_is_ended_as_a_whole_and_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(match_commands, "LIMIT_SECONDS", 1.0)
-    assert not MatchCommands().succeeds("a", f"echo $$ > {tmp_path}/pid; sleep 600; true")
-    assert not is_alive(int((tmp_path / "pid").read_text(encoding="utf-8")))
+    path = tmp_path / "pid"
+    for limit_seconds in (1.0, 10.0, 50.0):  # a busy machine may need longer to start it
+        monkeypatch.setattr(match_commands, "LIMIT_SECONDS", limit_seconds)
+        assert not MatchCommands().succeeds("a", f"echo $$ > {path}; sleep 600; true")
+        if path.exists() and path.read_text(encoding="utf-8"):
+            break
+    assert not is_alive(int(path.read_text(encoding="utf-8")))
 
 
 @in_loop

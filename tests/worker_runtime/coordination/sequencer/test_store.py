@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 from rendezvous.core.model import Endpoint
-from tests.worker_runtime.coordination.sequencer.client import KEY, LIMIT_SECONDS, LOOPBACK, Client, Process, serving
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.coordination.sequencer.client import KEY, LOOPBACK, Client, Process, serving
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.sequencer.store import Ends, match_ends
 from worker_runtime.coordination.store import SequencerStore
@@ -54,7 +55,7 @@ def test_a_wait_has_a_limit_and_leaves_nothing_behind(process: Process) -> None:
     store.set("never", b"x")
     assert store.get("never") == b"x"  # not what was asked before
     store.disconnect()
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count
 
 
 def test_keys_that_are_awaited_together_share_one_limit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
