@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tests.lab.plan import HostPlan, list_names, plan_interfaces
 from tests.lab.requirements import find_program
+from tests.waiting import LIMIT_SECONDS
 
 PREFIX = "hvdrun-lab-"
-LIMIT_SECONDS = 20.0
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0  # a folder without a lock may be another lab's, which is about to lock it
 _LOCAL_NAMES = ("127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback")

@@ -16,8 +16,8 @@ from tests.lab.network import Network
 from tests.lab.plan import HostPlan, SshdPlan, plan_interfaces
 from tests.lab.process import HostProcess, end, find_processes, wait_for_entry
 from tests.lab.sshd import Sshd
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 60.0
 OWN_FOLDERS = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - each host has its own
 _TORCH_S_OWN = "torchinductor_"  # a cache, which torch makes and keeps wherever a model is trained
 _LISTENING = "0A"  # as the kernel writes the state in /proc/net/tcp

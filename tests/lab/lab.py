@@ -39,9 +39,9 @@ from tests.lab.folder import Folder, sweep
 from tests.lab.host import Host
 from tests.lab.machine import Machine
 from tests.lab.plan import LAUNCHER, LAUNCHER_NUMBER, HostPlan, plan_interfaces
+from tests.waiting import LIMIT_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
-LIMIT_SECONDS = 60.0
 _PAUSE_SECONDS = 0.01
 
 

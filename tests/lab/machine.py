@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import kernel
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 20.0
 _NETWORK_SETTINGS = Path("/proc/sys/net/ipv6/conf")
 _OWN = ("/tmp", "/dev/shm")  # noqa: S108 - mounted, each host's own
 _RUN = Path("/run")

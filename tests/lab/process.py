@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LIMIT_SECONDS = 10.0
+from tests.waiting import LIMIT_SECONDS
+
 _PAUSE_SECONDS = 0.001
 _MOST_LOOKS = 20
 _PROC = Path("/proc")

@@ -8,8 +8,9 @@ from typing import NoReturn
 
 import pytest
 
+from tests.waiting import LIMIT_SECONDS
+
 REQUIRED = "HVDRUN_REQUIRE_LAB"
-LIMIT_SECONDS = 20.0
 _FOLDERS = ("/usr/sbin", "/sbin")
 # What a lab calls by name -> the package of Debian that has it.
 _PACKAGES = {

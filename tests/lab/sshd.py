@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.lab.plan import SshdPlan
 from tests.lab.process import HostProcess, end
 from tests.lab.requirements import find_program
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 20.0
 _PAUSE_SECONDS = 0.002
 
 

@@ -20,8 +20,8 @@ from tests.lab.lab import ROOT, Lab
 from tests.lab.plan import HostPlan
 from tests.lab.process import find_processes
 from tests.lab.requirements import require_lab
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 20.0
 ALL_PROCESSES = 8  # the keeper, three hosts, two servers, two that sleep
 # An owner with processes on its hosts; it says what there is to look for, and waits.
 OWNER = """

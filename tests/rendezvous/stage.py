@@ -23,14 +23,13 @@ from rendezvous.server.relay import Relay
 from rendezvous.server.server import Server
 from rendezvous.wire.notifications import Notification, Published, SequencerFailed
 from rendezvous.wire.orders import Credential
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 LOOPBACK = "127.0.0.1"
 SERVICE = "hvdrun.rendezvous.v1.Rendezvous"
-LIMIT_SECONDS = 30.0  # for anything that is waited for: generous, since a busy machine is no fault
 _CHUNK_BYTES = 65_536
 
 A0, A1, B0, B1 = (Worker(Slot(host, index), 1) for host in "ab" for index in range(2))

@@ -18,7 +18,8 @@ from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server.server import MAX_MESSAGE_BYTES
 from rendezvous.wire.orders import SERVER_NAME
 from tests.rendezvous.fire import burning, holding, make_hello
-from tests.rendezvous.stage import A0, A1, LIMIT_SECONDS, LOOPBACK, in_clean_loop, in_thread, open_stage, open_worker
+from tests.rendezvous.stage import A0, A1, LOOPBACK, in_clean_loop, in_thread, open_stage, open_worker
+from tests.waiting import LIMIT_SECONDS
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.system.recording import read_notes
 from tests.system.recovery_scripts.stage import read_place
+from tests.waiting import wait_until
 
 # What a worker is doing, by the places that it notes.
 PHASES = {
@@ -19,9 +20,7 @@ PHASES = {
     "forming": frozenset({"forming"}),
 }
 AIM_SECONDS = 5.0  # for a worker to come to a place where all of them pass all the time
-_START_SECONDS = 40.0
 _STOP_SECONDS = 1.0
-_PAUSE_SECONDS = 0.02
 
 
 class Killer:
@@ -40,13 +39,12 @@ class Killer:
 
     def await_training(self, size: int, step: int) -> None:
         """Wait until so many workers have made this step."""
-        deadline = time.monotonic() + _START_SECONDS
-        while True:
+
+        def do_train() -> bool:
             notes = read_notes(self._folder)
-            if len({note["pid"] for note in notes if note["what"] == "step" and note["step"] >= step}) >= size:
-                return
-            assert time.monotonic() < deadline, "they do not train"
-            time.sleep(_PAUSE_SECONDS)
+            return len({note["pid"] for note in notes if note["what"] == "step" and note["step"] >= step}) >= size
+
+        wait_until(do_train, f"step {step} of {size} workers")
 
     def find_victims(self) -> list[int]:
         """Those that train, in an order that the job has given them; at least two."""

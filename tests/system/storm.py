@@ -11,7 +11,7 @@ from typing import Self
 from tests.house.sources import ROOT
 from tests.system.attack import LET_IN, SILENT
 from tests.system.leftovers import LeftProcess
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 IDLE = 5000
 STEPS = 50  # of each of two generations
@@ -47,7 +47,6 @@ sys.exit(int(os.environ.get("EXIT_CODE", "0")) if os.environ["RANK"] == "1" else
 NOBODY = "65534"
 ATTACK = ("-m", "tests.system.attack", str(IDLE))
 KINDS = 9  # of what an attacker does at a port
-LIMIT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.02
 
 Target = str  # `ADDRESS PORT`, or the path of a Unix socket

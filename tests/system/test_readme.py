@@ -14,6 +14,7 @@ import pytest
 from tests.documentation import ROOT, find_blocks, find_commands, is_for_one_host, read
 from tests.hvdrun.testing.suite import run_suite
 from tests.system.launcher import Launcher
+from tests.waiting import LIMIT_SECONDS
 
 BLOCKS = find_blocks(read(), "python")
 # A notebook's cells, and the script that stands before them.
@@ -219,6 +220,6 @@ def test_the_warning_about_a_stall_is_the_one_that_comes(hvdrun: Launcher) -> No
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb") as answers:
         running = hvdrun.start("-np", "2", "--stdin", "1", "python", "train.py", environment=seconds, stdin=stdin)
-        running.stderr.wait_for(re.escape(expected), limit_seconds=30)
+        running.stderr.wait_for(re.escape(expected), limit_seconds=LIMIT_SECONDS)
         answers.write(b"go on\n")
     assert running.wait().returncode == 0

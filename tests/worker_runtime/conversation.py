@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.link import Link
@@ -15,7 +16,6 @@ from worker_runtime.coordination.ordering.questions import Kind, Question, Reduc
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import ShutDownError
 
-LIMIT_SECONDS = 20.0
 SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
 
 

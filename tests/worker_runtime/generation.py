@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from rendezvous.core.reports import Done
-from tests.worker_runtime.conversation import LIMIT_SECONDS, Sequencer
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.conversation import Sequencer
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature

@@ -18,7 +18,7 @@ from worker_runtime.coordination.sequencer_process import SequencerProcess
 from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.membership.runtime import RUNTIME
 
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = 60.0
 KEY = bytes(range(KEY_BYTES))
 SEQUENCER = SequencerProcess("127.0.0.1")  # of rank 0, for all its worlds
 

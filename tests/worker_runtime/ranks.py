@@ -14,9 +14,10 @@ from typing import Any, Self
 
 import cloudpickle
 
+from tests.waiting import LIMIT_SECONDS
+
 SCRIPT = Path(__file__).with_name("rank_process.py")
 POOL_SIZE = 3
-LIMIT_SECONDS = 40.0
 
 
 class RankFailedError(AssertionError):

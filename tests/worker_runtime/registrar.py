@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from rendezvous.core.model import Endpoint
 from rendezvous.core.reports import Report, Verdict
-from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.rendezvous import (
     Assignment,
     Decision,

@@ -13,9 +13,8 @@ from hvdrun.console import Console, Marks, Page
 from rendezvous.core.state import StartProgress
 from rendezvous.wire.orders import OutputStream
 from tests.hvdrun.console.screens import Screen, at
-from tests.waiting import in_loop
+from tests.waiting import LIMIT_SECONDS, in_loop
 
-LIMIT_SECONDS = 10.0
 PAGE = Page(rank=0, worker=at(0), returncode=3)
 
 

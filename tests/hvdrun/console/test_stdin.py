@@ -5,9 +5,7 @@ import os
 from pathlib import Path
 
 from hvdrun.console.stdin import StdinReader
-from tests.waiting import in_loop
-
-LIMIT_SECONDS = 10
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 
 async def read_pieces(descriptor: int) -> list[bytes]:

@@ -15,7 +15,7 @@ from hvdrun.spec.hosts import HostList, parse_hosts
 from hvdrun.spec.limits import Elasticity
 from rendezvous.core.model import Host
 from tests.hvdrun.specs import build_spec
-from tests.waiting import happen, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 A = HostList((Host("a", 1),), {})
 AB = HostList((Host("a", 1), Host("b", 2)), {})
@@ -23,7 +23,6 @@ BA = HostList((Host("b", 2), Host("a", 1)), {})
 FAILS = DiscoveryFailedError("exit code 1")
 LATE = DiscoveryFailedError("it took longer than 30 s")
 HOPELESS = DiscoveryFailedError("exit code 127: not found", is_hopeless=True)
-LIMIT_SECONDS = 10.0
 PATIENCE_SECONDS = 0.05
 
 

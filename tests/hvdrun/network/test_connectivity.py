@@ -31,8 +31,8 @@ from rendezvous.wire.orders import (
     Remark,
 )
 from tests.hvdrun.network.loopback import loopback_listed
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 5.0  # for an agent on this machine
 
 

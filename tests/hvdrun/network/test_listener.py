@@ -13,10 +13,9 @@ from hvdrun.network.probe import MAX_CONNECTIONS, QUESTION_BYTES, Identity, List
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Listening, ProbeTarget
 from tests.hvdrun.network.loopback import ADDRESSES
-from tests.waiting import in_loop
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 TOKEN = b"token"
-LIMIT_SECONDS = 20.0
 LONG_SECONDS = 600.0  # a silence that only counting can end
 
 

@@ -11,8 +11,8 @@ import pytest
 from hvdrun.shim.__main__ import COMMAND, NAME, install_command
 from hvdrun.shim.path import FOLDER
 from tests.house.sources import ROOT
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 60
 ASKS = "import horovod; print(horovod.__version__)"
 OURS, THEIRS = "0.28.1", "0.19.5"
 FOREIGN = {"PYTHONPATH", "HVD_HOROVOD_SHIM"}

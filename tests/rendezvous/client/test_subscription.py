@@ -18,8 +18,8 @@ from rendezvous.core.messages import Interrupt, Refuse
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification, Topic
-from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread, serve_method
-from tests.waiting import happen, wait_until
+from tests.rendezvous.stage import A0, in_clean_loop, in_thread, serve_method
+from tests.waiting import LIMIT_SECONDS, happen, wait_until
 
 BROKEN, BURNT = Interrupt(1, "it broke"), Interrupt(2, "it burnt")
 

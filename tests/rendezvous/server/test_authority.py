@@ -19,7 +19,8 @@ from rendezvous.server.authority import Authority
 from rendezvous.server.server import Server
 from rendezvous.wire import codec
 from rendezvous.wire.orders import SERVER_NAME, Credential
-from tests.rendezvous.stage import A0, B0, LIMIT_SECONDS, LOOPBACK, Stage, in_clean_loop, open_stage, run
+from tests.rendezvous.stage import A0, B0, LOOPBACK, Stage, in_clean_loop, open_stage, run
+from tests.waiting import LIMIT_SECONDS
 
 ODD_NAMES = ["a" * 300, "é" * 300, "語" * 64, "2001:db8::1", "a b/c?d=%e#f", "a\nb", "*", "rendezvous.hvdrun", "a\0b"]
 TRY_SECONDS = 1.0  # within which a handshake on loopback has failed

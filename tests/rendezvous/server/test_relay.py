@@ -27,7 +27,6 @@ from tests.rendezvous.stage import (
     A1,
     B0,
     B1,
-    LIMIT_SECONDS,
     Sequencing,
     in_clean_loop,
     in_thread,
@@ -36,7 +35,7 @@ from tests.rendezvous.stage import (
     open_worker,
     run,
 )
-from tests.waiting import happen
+from tests.waiting import LIMIT_SECONDS, happen
 
 SEQUENCER = Sequencing().endpoint
 

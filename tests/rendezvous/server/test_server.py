@@ -37,19 +37,8 @@ from rendezvous.server.server import Server
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, Topics
 from tests.rendezvous.counting import count_steps
-from tests.rendezvous.stage import (
-    A0,
-    A1,
-    B0,
-    B1,
-    LIMIT_SECONDS,
-    LOOPBACK,
-    Stage,
-    in_clean_loop,
-    open_network,
-    open_stage,
-)
-from tests.waiting import happen
+from tests.rendezvous.stage import A0, A1, B0, B1, LOOPBACK, Stage, in_clean_loop, open_network, open_stage
+from tests.waiting import LIMIT_SECONDS, happen
 
 SEQUENCER = Endpoint("10.0.0.1", 4711)
 # Ranks go host by host; cross ranks count the hosts that have the same local rank.

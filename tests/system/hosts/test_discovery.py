@@ -10,12 +10,12 @@ from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_agents, find_workers
 from tests.system.launcher import Running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 DISCOVERS = ("-np", "1", "--min-np", "1", "--host-discovery-script", "cat hosts", "--lease", "2s")
 COMES_BACK = ("--blacklist-cooldown-range", "1", "1")
 STAY = "echo at $HVD_ADDRESS; while [ ! -e go ]; do sleep 0.05; done"
-SECONDS = 30.0
+SECONDS = LIMIT_SECONDS
 
 
 def end(cluster: Cluster, running: Running) -> None:

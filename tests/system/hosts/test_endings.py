@@ -10,6 +10,7 @@ import pytest
 
 from tests.system.hosts.cluster import WAYS, Cluster
 from tests.system.launcher import Running
+from tests.waiting import LIMIT_SECONDS
 
 JOB = ("-np", "3", "-H", "host1:2,host2:1", "--lease", "600s")
 WAITS = ("sh", "-c", "echo alive; sleep 600; true")
@@ -26,7 +27,7 @@ STOPPED = pytest.mark.parametrize(
 def await_all(running: Running) -> None:
     """Return when every rank has said that it is alive."""
     for mark in ("0@host1", "1@host1", "2@host2"):
-        running.stdout.wait_for(rf"^\[{mark}\] alive$", 30)
+        running.stdout.wait_for(rf"^\[{mark}\] alive$", LIMIT_SECONDS)
 
 
 @WAYS

@@ -14,7 +14,7 @@ from tests.lab.network import Direction
 from tests.system.hosts.cluster import Cluster
 from tests.system.hosts.roles import find_agents, kill
 from tests.system.launcher import Running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
 LEASE = ("--lease", "2s", "--launcher-timeout", "2s")
@@ -47,7 +47,7 @@ def start(cluster: Cluster, *options: str, command: tuple[str, ...] = ("sh", "-c
     """A job of a worker on each of host1 and host2, both of which run."""
     running = cluster.start(*JOB, *options, *command)
     for rank in range(2):
-        running.stdout.wait_for(rf"^\[{rank}@host{rank + 1}\] ready$", 30)
+        running.stdout.wait_for(rf"^\[{rank}@host{rank + 1}\] ready$", LIMIT_SECONDS)
     return running
 
 

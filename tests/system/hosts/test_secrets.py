@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tests.system.hosts.cluster import Cluster
+from tests.waiting import LIMIT_SECONDS
 
 FORWARDED = "correct horse battery staple"
 ASSIGNED = "tr0ub4dor"
@@ -16,7 +17,7 @@ def test_no_command_line_and_no_word_of_ours_has_a_secret_or_the_environment(pai
     job = ("-np", "3", "-H", "localhost:1,host1:1,host2:1", "-v", "-x", "MY_TOKEN", "-x", f"API_KEY={ASSIGNED}")
     running = pair.start(*job, "sh", "-c", SHELL_WAITS, environment={"MY_TOKEN": FORWARDED})
     for mark in ("0@localhost", "1@host1", "2@host2"):
-        running.stdout.wait_for(rf"^\[{mark}\] alive$", 30)
+        running.stdout.wait_for(rf"^\[{mark}\] alive$", LIMIT_SECONDS)
 
     lines = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()}
     agents = [path for path, line in lines.items() if line.endswith(b"-m\0hvdrun.agent\0")]
@@ -28,7 +29,7 @@ def test_no_command_line_and_no_word_of_ours_has_a_secret_or_the_environment(pai
         assert ASSIGNED.encode() not in line or path == own, path
         assert SECRET.search(line) is None, path
     pair.write("go", "")
-    finished = running.wait(30)
+    finished = running.wait()
     assert finished.returncode == 0
     said = finished.stdout + finished.stderr
     assert FORWARDED not in said

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import background as background_module
 from worker_runtime.coordination.background import Background
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
-from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player, Sequencer, converse
+from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.worker_runtime.conversation import SUM, Errand, Player, Sequencer, converse
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer

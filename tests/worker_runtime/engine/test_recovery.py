@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from rendezvous.core.reports import Done, Report
-from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.conversation import Errand
 from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succession, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 from worker_runtime.groups import gloo, reachability
 from worker_runtime.groups.gloo import Connections, find_listener, list_connections, list_sockets, silence
 from worker_runtime.groups.reachability import Reachability, UnreachedError, probe
@@ -122,9 +122,6 @@ def test_no_descriptor_is_left_behind() -> None:
     with connected():
         Connections.of(list_connections(list_sockets(), 0)).shut_down()
     assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count
-
-
-LIMIT_SECONDS = 20.0
 
 
 @pytest.fixture

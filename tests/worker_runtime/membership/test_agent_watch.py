@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.membership.agent import find_listener
 
-LIMIT_SECONDS = 20
 AGENT = """
 import socket, sys
 with socket.create_server(sys.argv[1], family=socket.AF_UNIX) as server:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from rendezvous.core.model import Slot, Worker
-from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives.agreements import Commit

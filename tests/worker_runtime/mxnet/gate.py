@@ -4,7 +4,8 @@ import threading
 
 import mxnet as mx
 
-LIMIT_SECONDS = 20.0
+from tests.waiting import LIMIT_SECONDS
+
 WIDTH = 1200
 
 

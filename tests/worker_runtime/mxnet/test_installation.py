@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.house.sources import ROOT
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.mxnet.errors import MXNetMissingError
 
-LIMIT_SECONDS = 60
 NUMPY = "module 'numpy' has no attribute 'bool'"
 
 

@@ -12,6 +12,7 @@ import worker_runtime
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import WorkerClient
 from rendezvous.core.model import Slot, Worker
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime import rendezvous
 from worker_runtime.rendezvous import import_client
 
@@ -52,9 +53,6 @@ def test_grpc_starts_without_fork_handlers_unless_they_are_asked_for(
     rendezvous.connect(bootstrap)
     assert starts == [seen]
     assert os.environ.get(name) == wanted
-
-
-LIMIT_SECONDS = 30
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker_runtime.forkserver_process import LIMIT_SECONDS, Server, running
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.forkserver_process import Server, running
 from worker_runtime.startup import program
 
 FACTS = Path(__file__).parents[2] / "system" / "facts.py"

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame, Released
@@ -20,7 +21,6 @@ from worker_runtime.coordination.wire import Frame, Released
 ROOT = Path(__file__).parents[4]
 LOOPBACK = "127.0.0.1"
 KEY = bytes(range(wire.KEY_BYTES))
-LIMIT_SECONDS = 20.0
 
 Answer = tuple[Frame, Released | Release | tuple[int, str] | str]
 

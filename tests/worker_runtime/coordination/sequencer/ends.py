@@ -2,7 +2,8 @@
 
 import socket
 
-from tests.worker_runtime.coordination.sequencer.client import LIMIT_SECONDS, LOOPBACK
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.coordination.sequencer.client import LOOPBACK
 from worker_runtime.coordination.sequencer.connection import Connection, Poller
 
 

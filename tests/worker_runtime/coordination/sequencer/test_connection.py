@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.worker_runtime.coordination.sequencer.client import LIMIT_SECONDS, Process, gathering
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.coordination.sequencer.client import Process, gathering
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.sequencer import connection as connection_module

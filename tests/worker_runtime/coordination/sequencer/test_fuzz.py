@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from tests.rendezvous.fire import Fire, burning, flip
+from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.coordination.sequencer.client import (
     BARRIER,
     JOIN,
     KEY,
-    LIMIT_SECONDS,
     LOOPBACK,
     PLAIN,
     Client,

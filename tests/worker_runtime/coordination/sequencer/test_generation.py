@@ -11,11 +11,11 @@ from contextlib import closing, suppress
 
 import pytest
 
+from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.coordination.sequencer.client import (
     BARRIER,
     JOIN,
     KEY,
-    LIMIT_SECONDS,
     PLAIN,
     Client,
     Process,

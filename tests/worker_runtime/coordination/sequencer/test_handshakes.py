@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.worker_runtime.coordination.sequencer.client import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.sequencer import server as server_module
 from worker_runtime.coordination.sequencer.connection import Poller

@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker_runtime.coordination.sequencer.client import (
-    LIMIT_SECONDS,
-    ROOT,
-    Client,
-    Process,
-    exchange,
-    serving,
-    summing,
-)
+from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime.coordination.sequencer.client import ROOT, Client, Process, exchange, serving, summing
 
 LOADED = """
 import sys

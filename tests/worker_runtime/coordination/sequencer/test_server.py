@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
+from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.coordination.sequencer.client import (
     BARRIER,
     KEY,
-    LIMIT_SECONDS,
     LOOPBACK,
     Client,
     Process,

@@ -10,9 +10,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from tests.waiting import LIMIT_SECONDS
 from worker_runtime.groups.gloo import Gloo
 
-LIMIT = timedelta(seconds=20)
+LIMIT = timedelta(seconds=LIMIT_SECONDS)
 
 
 class StubWork:

@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from hvdrun.shim.path import FOLDER, ShimMode
 from rendezvous.bootstrap import HOROVOD_SHIM
 from tests.house.sources import name_module
+from tests.waiting import LIMIT_SECONDS
 
-LIMIT_SECONDS = 60
 UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
 RUNNER = ("runner.util.threads", "runner.common.util.hosts", "runner.launch")
 TABLES: dict[str, dict[str, tuple[str, ...]]] = run_path(str(FOLDER / "horovod" / "_modules.py"))["MODULES"]
