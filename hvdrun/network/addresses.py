@@ -4,9 +4,7 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Self
 
-from hvdrun.errors import BadValueError
 from rendezvous.wire.orders import Listening
 
 _LARGEST_SPEED = 2**31 - 1  # drivers that do not know the speed report 2**32 - 1
@@ -70,19 +68,6 @@ class Restriction:
 
     pieces: tuple[str, ...]
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a list with commas.
-
-        Raises:
-            BadValueError: a piece is empty, or a subnet that cannot be.
-        """
-        pieces = tuple(piece.strip() for piece in text.split(","))
-        if not all(map(_is_readable, pieces)):
-            wanted = "names of interfaces, patterns of them or subnets, with commas between (eth0,ib*,10.0.0.0/8)"
-            raise BadValueError(OPTION, wanted, text)
-        return cls(pieces)
-
     def allows(self, listening: Listening) -> bool:
         """Whether this address may be used."""
         return self.rank(listening) < len(self.pieces)
@@ -94,10 +79,6 @@ class Restriction:
 
     def __str__(self) -> str:
         return f"{OPTION} {','.join(self.pieces)}"
-
-
-def _is_readable(piece: str) -> bool:
-    return bool(piece) and (_read_subnet(piece) is not None or ("/" not in piece and ":" not in piece))
 
 
 def _fits(piece: str, listening: Listening) -> bool:

@@ -64,7 +64,10 @@ REFUSED: dict[Callable[[str], object], list[str]] = {
     kinds.parse_path: ["", "a\0b", "~no-such-user/x"],
     kinds.parse_absolute_path: ["python3", "./python3", ""],
     kinds.parse_shell_command: [" "],
-    kinds.parse_interfaces: ["", "eth0,", "eth0 eth1", "a/b", "x" * 16],
+    kinds.parse_interfaces: [
+        *("", "eth0,", ",", "eth0,,eth1", "eth0 eth1", "x" * 16),
+        *("10.0.0.0/33", "10.0.0/8", "fe80::/200", "eth0/24", "a/b"),
+    ],
 }
 
 
