@@ -87,16 +87,6 @@ def check_transition(table: Transitions[S], former: S, new: S) -> None:
         raise ValueError(f"there is no transition from {former} to {new}")
 
 
-def draw(table: Transitions[S]) -> str:
-    """A table as text."""
-    width = max(map(len, table))
-    return "\n".join(
-        f"    {former if number == 0 else '':{width}} -> {new:{width}}  {when}".rstrip()
-        for former, ways in table.items()
-        for number, (new, when) in enumerate(ways.items())
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
     """The present incarnation of one slot's worker, and its state.

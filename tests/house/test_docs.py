@@ -18,7 +18,7 @@ from hvdrun.cli.program import read_spec
 from hvdrun.options.horovodrun import BY_FLAG as OF_HOROVODRUN
 from hvdrun.options.programs import AGENT, TOKEN
 from hvdrun.options.table import OPTIONS
-from rendezvous.core.lifecycle import PHASES, WORKER_STATES, draw
+from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, Transitions, WorkerState
 from tests.documentation import DEPLOY, PAGES, README, find_blocks, find_commands, find_reason, find_shell_lines, read
 from tests.house.sources import ROOT, read_sources
 
@@ -239,10 +239,15 @@ def test_every_variable_in_the_text_exists_and_every_one_for_users_is_in_the_tex
     assert sorted(known - named - INTERNAL_VARIABLES) == []
 
 
-def test_the_map_draws_the_tables_of_the_core() -> None:
-    text = MAP.read_text(encoding="utf-8")
-    assert f"\n{draw(PHASES)}\n" in text
-    assert f"\n{draw(WORKER_STATES)}\n" in text
+@pytest.mark.parametrize("table", [PHASES, WORKER_STATES], ids=["phases", "workers"])
+def test_the_map_draws_the_tables_of_the_core(table: Transitions[Phase] | Transitions[WorkerState]) -> None:
+    width = max(map(len, table))
+    drawing = "\n".join(
+        f"    {former if number == 0 else '':{width}} -> {new:{width}}  {when}".rstrip()
+        for former, ways in table.items()
+        for number, (new, when) in enumerate(ways.items())
+    )
+    assert f"\n{drawing}\n" in MAP.read_text(encoding="utf-8")
 
 
 def test_the_workflow_on_the_page_about_ci_is_the_one_to_copy() -> None:
