@@ -45,7 +45,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.core.rules import explain_end
-from rendezvous.wire.orders import AgentFailed, AgentMessage, Alert, Output, Remark, Reserved, Taken, Written
+from rendezvous.wire.orders import AgentFailed, AgentMessage, Alert, Input, Output, Remark, Reserved, Taken, Written
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
@@ -181,7 +181,7 @@ class Job:
         def feed(data: bytes) -> None:
             if is_typed and data.endswith(b"\n"):
                 self._console.output.note_typed_line()
-            self._pool.feed(host, data)
+            self._pool.send(host, Input(data))
 
         reader = StdinReader(feed)
         self._tasks.create_task(reader.run(), name="read standard input")

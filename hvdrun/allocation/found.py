@@ -34,9 +34,7 @@ def _find_slurm(environment: Mapping[str, str]) -> Allocation | None:
     return find_slurm(environment)
 
 
-def find_mpijob(
-    environment: Mapping[str, str], *, is_elastic: bool = False, folder: Path = MPI_FOLDER
-) -> Allocation | None:
+def find_mpijob(environment: Mapping[str, str], *, is_elastic: bool) -> Allocation | None:
     """The workers' pods of an MPIJob, in its launcher's pod, which the operator marks with a variable.
 
     The script names the running pods, without slots; the file names all planned pods, with their slots.
@@ -44,7 +42,7 @@ def find_mpijob(
     Raises:
         HostFileError: the file cannot be read.
     """
-    path, script = folder / "hostfile", folder / "discover_hosts.sh"
+    path, script = MPI_FOLDER / "hostfile", MPI_FOLDER / "discover_hosts.sh"
     if environment.get("K_MPI_JOB_ROLE") != "launcher" or not path.exists():
         return None
     return Allocation(

@@ -1,6 +1,5 @@
 """What holds for every pod of deploy/kubernetes, and for the objects around them."""
 
-import functools
 import re
 import shlex
 import shutil
@@ -157,7 +156,7 @@ def mpijob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the MPI Operator has told the launcher of its job."""
     (tmp_path / "hostfile").write_text("train-worker-0.train-worker.default.svc slots=8\n", encoding="utf-8")
     monkeypatch.setenv("K_MPI_JOB_ROLE", "launcher")
-    monkeypatch.setattr(hostfiles, "find_mpijob", functools.partial(hostfiles.find_mpijob, folder=tmp_path))
+    monkeypatch.setattr(hostfiles, "MPI_FOLDER", tmp_path)
 
 
 @pytest.mark.usefixtures("mpijob")

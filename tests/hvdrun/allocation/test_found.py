@@ -38,7 +38,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str
         "job-worker-0.job.ns.svc slots=4\njob-worker-1.job.ns.svc slots=4\n", encoding="utf-8"
     )
     (mpi / "discover_hosts.sh").write_text("#!/bin/sh\necho job-worker-0.job.ns.svc\n", encoding="utf-8")
-    monkeypatch.setattr(hostfiles.find_mpijob, "__kwdefaults__", {"is_elastic": False, "folder": mpi})
+    monkeypatch.setattr(hostfiles, "MPI_FOLDER", mpi)
     return {
         "PBS job 5": {"PBS_JOBID": "5", "PBS_NODEFILE": str(tmp_path / "nodes")},
         "LSF job 6": {"LSB_JOBID": "6", "LSB_DJOB_HOSTFILE": str(tmp_path / "nodes")},
