@@ -1,7 +1,9 @@
 """A process that plays one rank: it runs the functions that a test sends, each in an initialised world."""
 
+import faulthandler
 import os
 import select
+import signal
 import sys
 import traceback
 import warnings
@@ -103,6 +105,7 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
 def main() -> None:
     """Read the descriptors from the command line."""
     torch.set_num_threads(1)
+    faulthandler.register(signal.SIGQUIT)  # `Ranks` asks a rank that does not finish what it does
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")  # of torch's own compiler
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy

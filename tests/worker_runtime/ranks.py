@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from tests.waiting import LIMIT_SECONDS
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
 POOL_SIZE = 3
+_PRINT_SECONDS = 1.0  # for the stacks of ranks that hang
 
 
 class RankFailedError(AssertionError):
@@ -68,6 +70,9 @@ class Ranks:
     def _receive(self, rank: int, deadline: float) -> tuple[bool, Any]:
         connection = self._connections[rank]
         if not connection.poll(max(0.0, deadline - time.monotonic())):
+            for process in self.processes:
+                process.send_signal(signal.SIGQUIT)  # it prints the stacks of its threads
+            time.sleep(_PRINT_SECONDS)
             self.kill()
             raise RankFailedError(f"rank {rank} did not finish in time")
         try:

@@ -12,6 +12,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from worker_runtime.coordination.background import Background
@@ -98,9 +99,7 @@ class Driver:
         began, is_reported = time.monotonic(), False
         try:
             while not handle.is_answered and not self._is_closed:
-                if self._driving.acquire(blocking=False):
-                    self._drive_turn(self._patience_seconds)
-                else:
+                if not self._drive(partial(self._exchange, self._patience_seconds)):
                     self._flush()  # the driving thread may be receiving, and would send this question only afterwards
                     self._await_turn(handle, self._patience_seconds)
                 has_waited = not handle.is_answered and time.monotonic() - began >= self._patience_seconds
@@ -128,20 +127,14 @@ class Driver:
 
     def listen(self) -> None:
         """Carry out received answers without waiting, also the loss of a rank when no operation is pending."""
-        if not self._is_closed and self._driving.acquire(blocking=False):
-            self._drive_turn(None)
+        if not self._is_closed:
+            self._drive(partial(self._exchange, None))
 
     def await_end(self, limit_seconds: float) -> None:
         """Wait for the end of the conversation, up to a limit."""
         deadline = time.monotonic() + limit_seconds
         while not self._is_closed and (left := deadline - time.monotonic()) > 0:
-            if self._driving.acquire(timeout=left):
-                try:
-                    if not self._is_closed:  # else another thread has received it
-                        self._receive(left)
-                finally:
-                    self._driving.release()
-                    self._wake_waiters()
+            self._drive(partial(self._receive, left), left)
 
     def halt(self, reason: str, limit_seconds: float) -> None:
         """Make the sequencer release nothing more to any rank, and carry out earlier releases.
@@ -174,9 +167,7 @@ class Driver:
         else:
             self._link.leave_to_process()
         # The driving thread may be connecting a group without its other members: then the link is closed when freed.
-        if self._driving.acquire(timeout=_END_SECONDS):
-            self._link.close()
-            self._driving.release()
+        self._drive(self._link.close, _END_SECONDS)
         self._pending.clear()
 
     def quit(self, find_farewell: Callable[[], Farewell], kind: Frame = Frame.LEAVE) -> None:
@@ -213,37 +204,49 @@ class Driver:
         try:
             while self._pending and not self._is_closed:
                 self._flush()  # also while another thread receives, which would send this only afterwards
-                if not self._driving.acquire(timeout=_TRY_SECONDS):
-                    continue
-                try:
-                    ready = set() if self._is_closed else {number for number, _ in poller.poll(_WAIT_MILLISECONDS)}
-                    if descriptor in ready or self._link.has_received:
-                        self._receive(wait_seconds=None)
-                finally:
-                    self._driving.release()
-                self._wake_waiters()
-                if ready - {descriptor}:
+                ready: list[int] = []
+                self._drive(partial(self._poll, poller, ready), _TRY_SECONDS)
+                if set(ready) - {descriptor}:
                     return
         finally:
             poller.unregister(descriptor)
 
-    def _drive_turn(self, wait_seconds: float | None) -> None:
-        """Send, and receive once. The caller holds `_driving`, which this releases."""
+    def _drive(self, turn: Callable[[], None], wait_seconds: float = 0.0) -> bool:
+        """Drive for one turn, if no other thread drives for so long; return whether it did.
+
+        A raising signal handler does not leave the lock held: Python calls handlers after a call, but not between the
+        one call that acquires the lock and stores the result, and the `try` around it.
+        """
+        acquired: list[bool] = []
         try:
-            self._flush()
-            self._receive(wait_seconds)
+            acquired.extend(map(self._driving.acquire, (True,), (wait_seconds,)))
+            if acquired[0]:
+                turn()
+            return acquired[0]
         finally:
-            self._driving.release()
-            self._wake_waiters()
+            if True in acquired:
+                self._driving.release()
+                self._wake_waiters()
+
+    def _poll(self, poller: select.poll, ready: list[int]) -> None:
+        """Wait for an answer or for the bell, and receive an answer; `ready` takes the ready descriptors."""
+        if self._is_closed:
+            return  # the connection may be closed
+        ready += [number for number, _ in poller.poll(_WAIT_MILLISECONDS)]
+        if self._link.fileno() in ready or self._link.has_received:
+            self._receive(wait_seconds=None)
+
+    def _exchange(self, wait_seconds: float | None) -> None:
+        """Send, and receive once."""
+        self._flush()
+        self._receive(wait_seconds)
 
     def _await_turn(self, handle: Handle[object], wait_seconds: float) -> None:
         """Wait while another thread drives, until it stops driving or wakes this thread."""
         woken: SimpleQueue[None] = SimpleQueue()
         self._waiters.add(woken)  # before the next try, so that a thread that stops driving now wakes this one
         try:
-            if self._driving.acquire(blocking=False):
-                self._driving.release()
-            elif not handle.is_answered:
+            if not self._drive(lambda: None) and not handle.is_answered:
                 with contextlib.suppress(Empty):  # the caller looks again
                     woken.get(timeout=wait_seconds)
         finally:
@@ -283,6 +286,8 @@ class Driver:
 
     def _receive(self, wait_seconds: float | None) -> None:
         """Receive frames, up to a time, and carry out their answers."""
+        if self._is_closed:
+            return  # another thread has received the end
         try:
             frames = self._link.receive(wait_seconds)  # an exception of a signal's handler here changes nothing
             try:

@@ -185,6 +185,11 @@ class Handle(Generic[ResultT_co]):
         return self.state is not _ASKED
 
     @property
+    def has_succeeded(self) -> bool:
+        """Whether its works are done, and its result may be half computed: `finish` runs once."""
+        return self.state is _SUCCEEDED
+
+    @property
     def is_finished(self) -> bool:
         """Whether the result is computed."""
         return self.state is _FINISHED

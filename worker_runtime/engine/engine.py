@@ -310,7 +310,7 @@ class Engine:
 
     def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
         """Wait for the next generation after one has failed; in a static job fail the operation."""
-        with self.in_flight.changed:
+        with self.in_flight.lock:
             if not handle.is_answered and (self.is_closed or not self.is_elastic):
                 handle.fail(self._explain_end(handle.title))
             elif not handle.is_answered and (self.is_suspended or self.current is generation):
@@ -397,7 +397,7 @@ class Engine:
 
     def fail_all(self, make_error: MakeError) -> None:
         """Fail all pending operations, and all that are submitted later."""
-        with self.in_flight.changed:
+        with self.in_flight.lock:
             self._make_error = make_error
             self.in_flight.fail_pending(make_error)
             self.in_flight.changed.notify_all()
@@ -428,7 +428,7 @@ class Engine:
         finally:
             if is_alone:
                 self.ending.release()
-        with self.in_flight.changed:
+        with self.in_flight.lock:
             self.in_flight.changed.notify_all()
 
     def _close(self, end: str) -> None:
@@ -584,7 +584,7 @@ class Engine:
             return
         cause = describe_cause(error)
         self.retry.report_failure(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
-        with self.in_flight.changed:
+        with self.in_flight.lock:
             while handle.state is State.RELEASED and handle.terms is terms and not self.is_closed:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
             if self.is_closed:

@@ -53,7 +53,7 @@ class HandleTable:
     def synchronize(self, number: int) -> Any:  # noqa: ANN401 - what the operation gives
         """Wait for an operation, return its result, and remove the handle, also after an error.
 
-        After an interrupted wait (KeyboardInterrupt) the handle remains.
+        After an interrupted wait (KeyboardInterrupt) the handle remains, unless its result was being computed.
 
         Raises:
             ValueError: the handle does not exist, or is already synchronized.
@@ -62,8 +62,9 @@ class HandleTable:
         handle, convert = self._find(number)
         try:
             result = self._wait(handle)
-        except Exception:
-            self._entries.pop(number, None)
+        except BaseException as error:
+            if isinstance(error, Exception) or handle.has_succeeded:
+                self._entries.pop(number, None)
             raise
         self._entries.pop(number, None)
         return result if convert is None else convert(result)

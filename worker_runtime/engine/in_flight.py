@@ -74,6 +74,7 @@ class InFlight:
     def renew_lock(self) -> None:
         """Create a new lock, also in a forked child: another thread of the parent may have held the earlier one."""
         self.lock = threading.RLock()  # reentrant, since a signal's handler may call shutdown()
+        # Enter it by `lock`: a raising signal handler could leave it held, since `Condition.__enter__` is Python code.
         self.changed = threading.Condition(self.lock)
 
     def __iter__(self) -> Iterator[Handle[Any]]:

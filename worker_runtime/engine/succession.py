@@ -61,7 +61,7 @@ class Succession:
                 raise StuckError
             if generation.driver is not None:
                 generation.driver.halt(reason, _HALT_SECONDS)
-            with engine.in_flight.changed:
+            with engine.in_flight.lock:
                 generation.is_over = True
                 engine.is_suspended = True
                 for handle in engine.in_flight:
@@ -102,7 +102,7 @@ class Succession:
         self.disconnect()
         ranks = {old: new for new, old in enumerate(verdict.survivors)}
         done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
-        with engine.in_flight.changed:
+        with engine.in_flight.lock:
             former = engine.current.sets
             engine.current, engine.moved = generation, ranks
             generation.sets.move_from(former, ranks)
@@ -130,7 +130,7 @@ class Succession:
             engine.connect_current(group, link)
             self._send_early_notes(generation)
             self._announce_sets(generation)
-        with engine.in_flight.changed:
+        with engine.in_flight.lock:
             if engine.is_closed:  # meanwhile
                 generation.close()
                 return
@@ -141,7 +141,7 @@ class Succession:
             if generation.driver is not None and generation.sets.count(handle.operation.question.process_set) > 1:
                 generation.driver.ask(handle, at_once=True, is_awaited=False)
             else:
-                with engine.in_flight.changed:
+                with engine.in_flight.lock:
                     engine.run_alone(handle)
                     engine.in_flight.changed.notify_all()
 

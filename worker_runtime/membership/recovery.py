@@ -107,7 +107,8 @@ class Recovery:
         self._needs_state = bootstrap.is_late  # True until the worker has the others' state
         self._commits = 0  # the number of commits of the program's state
         self._states = 0  # the number of running functions that can restart after an exception
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)  # entered by its lock: see `InFlight.renew_lock`
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._client = connect(bootstrap)
         self._threads = [
@@ -133,7 +134,7 @@ class Recovery:
             RendezvousError, InitializationError: there is no further generation for this worker.
         """
         while True:
-            with self._changed:
+            with self._lock:
                 while self._end is None and self._formation is not None and not self._is_ready:
                     self._changed.wait(_LOOK_SECONDS)
                 if self._end is not None:
@@ -151,20 +152,20 @@ class Recovery:
                     _end_process(str(stuck))
                 report = succession.report()
                 succession.engine.close()
-            with self._changed:
+            with self._lock:
                 self._begin(replace(report, reason=reason, error=error, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:
         """A context in which this worker can restart its function, so that the job replaces lost workers."""
-        with self._changed:
+        with self._lock:
             self._states += 1
         try:
             if self._states == 1:
                 self._client.declare(needs_state=self._needs_state)
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._states -= 1
 
     def note_commit(self) -> None:
@@ -181,7 +182,7 @@ class Recovery:
         """End the threads. The engine stays open; its owner closes it."""
         self._events.put(Closed())
         self._client.close()
-        with self._changed:
+        with self._lock:
             formation, self._formation = self._formation, None
             self._succession = None
         if formation is not None:
@@ -226,7 +227,7 @@ class Recovery:
             raise
 
     def _note_departed(self, notice: Depart) -> None:
-        with self._changed:
+        with self._lock:
             self._departed = [each for each in self._departed if each.generation >= self._generation] + [notice]
             succession = self._succession
         if succession is not None:
@@ -279,7 +280,7 @@ class Recovery:
         _LOG.debug("interrupted: %s", reason)
         if succession is not None:
             succession.suspend(reason)
-        with self._changed:
+        with self._lock:
             if self._succession is not succession:
                 return  # the program has just called `enter`
             former, self._formation = self._formation, None
@@ -310,7 +311,7 @@ class Recovery:
                 succession.adopt(membership.generation, numbers.rank, numbers.size, verdict)
             else:
                 succession.engine.fail_all(_explain(verdict))
-                with self._changed:
+                with self._lock:
                     self._succession = None  # the program will enter the generation
         self._leave(self._interrupted.generation, self._interrupted.reason)
 
@@ -319,7 +320,7 @@ class Recovery:
         _LOG.debug("connected: generation %d", self._generation)
         succession = self._succession
         if succession is None:
-            with self._changed:
+            with self._lock:
                 self._is_ready = formation is self._formation
                 self._changed.notify_all()
             return
@@ -330,7 +331,7 @@ class Recovery:
         except HorovodInternalError as error:
             self._leave(self._generation, str(error), error=str(error))
             return
-        with self._changed:
+        with self._lock:
             self._formation = None
             self._changed.notify_all()
         _LOG.debug("resumed: generation %d", self._generation)
@@ -350,7 +351,7 @@ class Recovery:
 
     def _give_up(self, error: Exception) -> None:
         """Fail all operations: there is no further generation for this worker."""
-        with self._changed:
+        with self._lock:
             self._end = error
             self._formation = None
             self._changed.notify_all()

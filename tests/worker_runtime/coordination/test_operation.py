@@ -228,9 +228,9 @@ def test_what_could_not_be_begun_has_ended_and_raises_why() -> None:
     assert error.__traceback__ is None
 
 
-def give(*outcomes: object, is_done: bool = True) -> Mock:
+def give(*outcomes: object, is_done: bool = True, has_succeeded: bool = False) -> Mock:
     """A handle of which each wait returns or raises the next of these."""
-    return Mock(**{"wait.side_effect": outcomes, "is_done.return_value": is_done})
+    return Mock(**{"wait.side_effect": outcomes, "is_done.return_value": is_done}, has_succeeded=has_succeeded)
 
 
 def make_table() -> HandleTable:
@@ -275,6 +275,14 @@ def test_a_wait_that_was_interrupted_may_be_repeated() -> None:
     with pytest.raises(KeyboardInterrupt):
         table.synchronize(number)
     assert table.synchronize(number) == "a"
+
+
+def test_a_handle_whose_result_was_being_computed_when_its_wait_was_interrupted_is_cleared() -> None:
+    table = make_table()
+    number = table.add(give(KeyboardInterrupt(), "an average that was divided twice", has_succeeded=True))
+    with pytest.raises(KeyboardInterrupt):
+        table.synchronize(number)
+    assert len(table) == 0
 
 
 @pytest.mark.parametrize("number", [0, 1, -3, None, "1"])
