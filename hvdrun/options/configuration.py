@@ -259,7 +259,7 @@ def write_configuration(path: Path, given: Mapping[str, RawValues], command: tup
             table[names[option.dest]] = value
     if command:
         table[COMMAND] = command
-    text = (render_toml if path.suffix == ".toml" else render_yaml)(table, str(path))
+    text = render_toml(table, str(path)) if path.suffix == ".toml" else render_yaml(table)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
         with os.fdopen(descriptor, "wb") as file:

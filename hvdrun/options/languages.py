@@ -146,7 +146,7 @@ def render_toml(table: Mapping[str, RawValues], name: str) -> str:
     return text
 
 
-def render_yaml(table: Mapping[str, RawValues], _name: str) -> str:
+def render_yaml(table: Mapping[str, RawValues]) -> str:
     """Write YAML."""
     return "".join(f"{key}: {_render(value, plain=True)}\n" for key, value in table.items())
 
