@@ -31,6 +31,7 @@ class AgentConnection:
         self.host = host
         self.pieces = 0  # messages, so far
         self.showing = 0  # messages that `show` handles now
+        self.listening: asyncio.Task[None] | None = None  # done once the agent sends nothing more
         self._transport = transport
         self._tasks = tasks
         self._show = show
@@ -38,24 +39,18 @@ class AgentConnection:
         self._early: list[Launch | Terminate] | None = []  # None once the agent has its configuration
         self._answers: asyncio.Queue[AgentMessage | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
-        self._listening: asyncio.Task[None] | None = None
         self._abandoning: asyncio.Task[None] | None = None
         self._is_released = False
 
     @property
     def is_open(self) -> bool:
         """The agent has been started."""
-        return self._listening is not None
+        return self.listening is not None
 
     @property
     def has_begun(self) -> bool:
         """The agent has its configuration."""
         return self._early is None
-
-    @property
-    def listening(self) -> asyncio.Task[None] | None:
-        """Done once the agent sends nothing more; None before it was started."""
-        return self._listening
 
     async def open(self) -> None:
         """Start the agent, and receive its messages from then on.
@@ -64,9 +59,9 @@ class AgentConnection:
             LaunchError: it cannot be started.
         """
         # A separate task, so that `close` can cancel it and wait until it has stopped.
-        self._opening = asyncio.create_task(self._start(), name="open the way to an agent")
+        self._opening = asyncio.create_task(self._transport.open(), name="open the way to an agent")
         await self._opening
-        self._listening = self._tasks.create_task(self._listen(), name="listen to an agent")
+        self.listening = self._tasks.create_task(self._listen(), name="listen to an agent")
 
     def send(self, order: Order) -> None:
         """Send an order that has no worker."""
@@ -141,7 +136,7 @@ class AgentConnection:
         """
         self._is_released = True
         self._answers.put_nowait("the job no longer needs it")
-        for task in (self._opening, self._listening):
+        for task in (self._opening, self.listening):
             if task is not None:
                 task.cancel()
                 await asyncio.wait({task})
@@ -151,9 +146,6 @@ class AgentConnection:
         if abandons:
             await self._transport.kill()
         await self._transport.close()
-
-    async def _start(self) -> None:
-        await self._transport.open()
 
     async def _listen(self) -> None:
         try:
