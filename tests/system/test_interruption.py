@@ -171,7 +171,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(hvdrun: Launcher, nu
 
 def met_python_itself(errors: str) -> bool:
     """A SIGINT came while the interpreter started, or ran the first import of ours, before any function did."""
-    is_early = errors.startswith("Fatal Python error: init_import_site: ")
+    is_early = errors.startswith("Fatal Python error: init_")  # of its streams, or of the module site
     return is_early or (errors.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in errors)
 
 

@@ -1,6 +1,5 @@
 """The image for processors is built, and hvdrun runs in its root: as process 1, as another user, and read-only."""
 
-import faulthandler
 import os
 import re
 import shutil
@@ -79,7 +78,6 @@ def image() -> Iterator[Path]:
         do_without(f"{error}: on Debian, apt-get install debootstrap podman")
     if os.geteuid() != 0:
         do_without("a build of an image needs root")
-    faulthandler.cancel_dump_traceback_later()  # a build takes longer; the limit of this file's tests holds
     sweep()
     with TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-") as folder:
         root, wheels, archive = (Path(folder, name) for name in ("root", "wheels", "base.tar"))
