@@ -1613,23 +1613,16 @@ class Hello(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
-    HOSTNAME_FIELD_NUMBER: _builtins.int
-    PYTHON_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """of hvdrun"""
-    hostname: _builtins.str
-    python: _builtins.str
-    """its version"""
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
-        hostname: _builtins.str = ...,
-        python: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "python", b"python", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

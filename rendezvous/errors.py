@@ -67,7 +67,6 @@ class UnreachableError(RendezvousError):
 
     def __init__(self, what: str, where: str, detail: str) -> None:
         super().__init__(f"{what} at {where} did not answer: {detail}")
-        self.what = what
         self.where = where
 
 

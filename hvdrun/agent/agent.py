@@ -21,7 +21,6 @@ import os
 import signal
 import socket
 import stat
-import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
@@ -332,9 +331,8 @@ async def serve(
     is_noticed = asyncio.Event()
     if not is_joined:
         answer_notice(is_noticed.set)
-    name = socket.gethostname()
-    output.tell(Hello(__version__, name, ".".join(map(str, sys.version_info[:3]))))
-    with report_bugs(name, output):
+    output.tell(Hello(__version__))
+    with report_bugs(socket.gethostname(), output):
         begin = await prepare(orders, output)
     if isinstance(begin, Ending):
         return begin

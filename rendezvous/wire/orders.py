@@ -233,13 +233,9 @@ class Hello:
     """An agent's first message, sent before it reads an order.
 
     version: of hvdrun on its host.
-    hostname: of its host.
-    python: its version.
     """
 
     version: str
-    hostname: str
-    python: str
 
 
 @dataclass(frozen=True, slots=True)

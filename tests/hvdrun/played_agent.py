@@ -113,7 +113,7 @@ class Machine(PlayedAgent):
         failure: str = "",
         starts: bool = True,
         unreached: Collection[str] = (),
-        hello: AgentMessage | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
+        hello: AgentMessage | None = Hello(__version__),  # noqa: B008 - it does not change
         answers: bool = True,
         tunnel_failure: str = "",
     ) -> None:

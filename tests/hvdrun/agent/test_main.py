@@ -4,7 +4,6 @@ import asyncio
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,7 +39,7 @@ from rendezvous.wire.orders import (
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
 from tests.waiting import LIMIT_SECONDS
 
-HELLO = Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3])))
+HELLO = Hello(__version__)
 
 
 AS_JOINED = """

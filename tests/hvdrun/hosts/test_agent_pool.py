@@ -102,7 +102,7 @@ async def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
 async def test_answers_from_before_the_beginning_are_for_whoever_asks_and_so_is_the_end() -> None:
     agent = PlayedAgent()
     async with opened(a=agent) as (pool, launcher):
-        hello = Hello("1.0", "host", "3.11")
+        hello = Hello("1.0")
         agent.told.put_nowait(hello)
         assert await pool.hear("a") == hello
         agent.end()

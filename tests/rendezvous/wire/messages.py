@@ -141,7 +141,7 @@ tellings: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(AgentFailed, texts, texts),
     st.builds(Reserved, endpoints),
     st.builds(Taken),
-    st.builds(Hello, texts, texts, texts),
+    st.builds(Hello, texts),
     st.builds(Addresses, st.lists(listenings, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(ProbeResults, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),

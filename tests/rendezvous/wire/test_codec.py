@@ -16,7 +16,7 @@ from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReas
 from rendezvous.errors import WireError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification
-from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Hello, Order, Remark
+from rendezvous.wire.orders import Admission, AgentAdmitted, AgentJoin, AgentMessage, Order, Remark
 from rendezvous.wire.tasks import OutcomeHead
 from tests.rendezvous.wire import messages
 from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, unframe
@@ -97,7 +97,6 @@ def test_a_message_survives_the_wire(ways: Codec, values: st.SearchStrategy[obje
         (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE, signal=2), Terminate(WORKER, 1.0, READABLE, signal=2)),
         (of(Report), Report(JoinReason.CONTINUE, UNDECODABLE), Report(JoinReason.CONTINUE, READABLE)),
         (TELLINGS, Remark(UNDECODABLE), Remark(READABLE)),
-        (TELLINGS, Hello("1.0", UNDECODABLE, "3.11.2"), Hello("1.0", READABLE, "3.11.2")),
     ],
 )
 def test_a_sentence_that_is_not_utf8_arrives_readable(ways: Codec, sent: object, arrived: object) -> None:
