@@ -7,7 +7,6 @@ Long because every event of a job (a signal, a lost host, output without a reade
 
 import asyncio
 import os
-import secrets
 import signal
 import time
 from collections.abc import Coroutine, Iterator
@@ -26,7 +25,7 @@ from hvdrun.hosts.checkpoints import hold_checkpoints
 from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
-from hvdrun.processes.processes import name_origin
+from hvdrun.processes.processes import name_job
 from hvdrun.processes.signals import answer_signals
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.losses import is_lost
@@ -95,9 +94,7 @@ class Job:
     def __init__(
         self, spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = None, roster: "Roster | None" = None
     ) -> None:
-        origin = name_origin(os.environ)
-        token = secrets.token_hex(8)
-        self._id = f"{origin}/{token}" if origin else token  # what a worker starts carries its origin too
+        self._id = name_job(os.environ)
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher

@@ -27,6 +27,7 @@ _JOB_ENTRY = f"{JOB}=".encode()
 TRACKER_SECONDS = 1.0  # how long a resource tracker may take to end by itself, after its process was killed
 _TRACKER = b"from multiprocessing.resource_tracker import main"
 _STAT_BYTES = 4096  # more than the longest
+_TOKEN_BYTES = 8  # of a job's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,12 @@ def name_origin(environment: Mapping[str, str]) -> str | None:
     except (KeyError, ValueError):  # another program uses these names
         return job
     return name_worker_origin(job, worker)
+
+
+def name_job(environment: Mapping[str, str]) -> str:
+    """A new name for a job of this process, which has this environment: inside a worker it is below the worker's."""
+    around, token = name_origin(environment), os.urandom(_TOKEN_BYTES).hex()
+    return f"{around}/{token}" if around else token
 
 
 def name_agent_origin(job: str, host: str) -> str:

@@ -4,7 +4,6 @@ An agent has a watchdog, and so has hvdrun while it uses a discovery script.
 """
 
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -153,9 +152,7 @@ class ScriptWatchdog(Watchdog):
     """
 
     def __init__(self, own: Mapping[str, str]) -> None:
-        around = processes.name_origin(own)
-        token = secrets.token_hex(8)
-        origin = f"{around}/{token}" if around else token  # an hvdrun inside a worker belongs to that worker
+        origin = processes.name_job(own)
         super().__init__(origin)
         kept = {name: value for name, value in own.items() if name not in {SLOT, INCARNATION}}
         self.environment = {**kept, JOB: origin}
