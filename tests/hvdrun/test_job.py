@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hvdrun.transport.ssh.servers import write_ssh
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.system
@@ -45,11 +46,11 @@ def port() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Variables with a home in which ssh is told where `far` is, and with those of no job."""
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text("Host far\n  HostName 127.0.0.1\n", encoding="utf-8")
+    """Variables with a program ssh that knows where `far` is, and without those of a job."""
+    config = tmp_path / "config"
+    config.write_text("Host far\n  HostName 127.0.0.1\n", encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HVD_", "HOROVOD_"))}
-    return {**kept, "HOME": str(tmp_path)}
+    return {**kept, "PATH": write_ssh(tmp_path / "bin", config)}
 
 
 def start(

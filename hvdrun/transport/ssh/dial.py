@@ -22,7 +22,6 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
-from hvdrun.transport.ssh.commands import ProxyCommand
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
     ConnectionRefusedError,  # noqa: A004 - see there
@@ -34,6 +33,7 @@ from hvdrun.transport.ssh.failures import (
 )
 from hvdrun.transport.ssh.host_keys import HostKey, list_names
 from hvdrun.transport.ssh.login import Login
+from hvdrun.transport.ssh.proxy_command import ProxyCommand
 from hvdrun.transport.ssh.target import Target
 
 _FIRST_PAUSE_SECONDS = 0.2
@@ -186,8 +186,8 @@ async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
 
 
 def _suggest(target: Target) -> str | None:
-    """The most similar name of the configuration and the known_hosts files; None if none is similar."""
-    known = (list_names(target.known_hosts) | target.configured_names) - {target.host}
+    """The most similar name of the known_hosts files; None if none is similar."""
+    known = list_names(target.known_hosts) - {target.host}
     close = get_close_matches(target.host, sorted(known), n=1, cutoff=_LIKENESS)
     return close[0] if close else None
 

@@ -13,8 +13,8 @@ class SshError(TransportError):
 class BadSshConfigError(SshError):
     """The ssh configuration for this host is wrong.
 
-    Cause: `~/.ssh/config` has a line that hvdrun cannot read.
-    Remedy: `ssh -G HOST` shows the error. Correct the line.
+    Cause: `~/.ssh/config` has a line that ssh refuses, or the program `ssh`, which reads it, is not installed.
+    Remedy: `ssh -G HOST` shows the error. Correct the line, or install OpenSSH's client.
     """
 
     def __init__(self, host: str, reason: str) -> None:

@@ -14,12 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import paramiko
 
 from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, HostCertificate
-from hvdrun.transport.ssh.config_file import fits_any
 from hvdrun.transport.ssh.failures import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError, SshError
 from hvdrun.transport.ssh.target import Target
 
@@ -51,7 +51,7 @@ class KnownKey:
         """The line is for this host."""
         if self.names.startswith("|"):
             return _matches_hash(self.names, name)
-        return fits_any(name, self.names.lower().split(","))
+        return _fits_any(name, self.names.lower().split(","))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,12 @@ def _parse(file: Path, text: str, first: int = 1) -> Iterator[KnownKey]:
             yield KnownKey(file, number, marker, names, kind, base64.b64decode(key, validate=True))
         except (binascii.Error, ValueError):  # no key, which ssh ignores, too
             continue
+
+
+def _fits_any(name: str, patterns: Iterable[str]) -> bool:
+    """A pattern fits, and no fitting one begins with !. Brackets, as around an address with a port, are not special."""
+    fitting = [pattern for pattern in patterns if fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]"))]
+    return bool(fitting) and not any(pattern.startswith("!") for pattern in fitting)
 
 
 def _matches_hash(hashed: str, name: str) -> bool:

@@ -3,23 +3,19 @@
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvdrun.transport.account import name_user
-from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig, first
-from hvdrun.transport.ssh.config_file import expand_path, expand_tokens, make_tokens
+from hvdrun.transport.ssh.config import DEFAULT_KEYS, DEFAULT_PORT, Settings, SshConfig, first
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
+from hvdrun.transport.ssh.tokens import expand_home, expand_path, expand_tokens, make_tokens
 
 _MAX_JUMPS = 8  # ends the chain of a jump host that is reached through itself
-_DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
-_SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
-_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_OTHER_DEFAULT_KEYS = ("~/.ssh/id_dsa", "~/.ssh/id_ecdsa_sk", "~/.ssh/id_ed25519_sk", "~/.ssh/id_xmss")
+_ACCEPT_NEW = frozenset({"accept-new", "false", "no", "off"})
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
-_YES = frozenset({"yes", "true"})
-_JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?/?")
+_JUMP = re.compile(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,6 @@ class Target:
     known_hosts: the known_hosts files; new keys go to the first. revoked_keys: a file of keys that are refused.
     accept_new: a host without a known key is trusted, and its key added.
     connect_timeout_seconds: ConnectTimeout; None if it is not configured.
-    configured_names: hosts that the configuration names, for suggestions.
     """
 
     host: str
@@ -59,7 +54,6 @@ class Target:
     hash_known_hosts: bool
     accept_new: bool
     connect_timeout_seconds: float | None
-    configured_names: frozenset[str]
 
     @property
     def where(self) -> tuple[str, str, int]:
@@ -124,24 +118,24 @@ class _Resolver:
     def _make(
         self, host: str, settings: Settings, identity_file: Path | None, jumps: Sequence[str] | None, depth: int
     ) -> Target:
-        address = settings["hostname"][0]
-        port = int(first(settings, "port") or DEFAULT_PORT)
-        user = first(settings, "user") or name_user()
+        home = self._config.home
+        address, port, user = settings["hostname"][0], int(settings["port"][0]), settings["user"][0]
         alias = first(settings, "hostkeyalias")
-        alias = alias.lower() if alias else None
-        tokens = make_tokens(host, address=address, port=port, user=user, alias=alias, home=self._config.home)
+        tokens = make_tokens(host, address=address, port=port, user=user, alias=alias, home=home)
 
-        def expand(keyword: str, default: tuple[str, ...] = ()) -> tuple[Path, ...]:
-            names = (name for name in settings.get(keyword, default) if name.lower() != "none")
-            return tuple(expand_path(name, tokens, self._config.home) for name in names)
+        def expand(names: Iterable[str]) -> tuple[Path, ...]:
+            return tuple(expand_path(name, tokens, home) for name in names if name.lower() != "none")
 
-        folder = self._config.home / ".ssh"
+        keys = settings["identityfile"]
+        has_default_keys = set(DEFAULT_KEYS) <= set(keys)  # ssh prints them where no IdentityFile is configured
+        if has_default_keys:
+            keys = [key for key in keys if key not in {*DEFAULT_KEYS, *_OTHER_DEFAULT_KEYS}]
+        known_hosts = [*settings["userknownhostsfile"][0].split(), *settings["globalknownhostsfile"][0].split()]
         if jumps is None:
             jumps = expand_tokens(first(settings, "proxyjump") or "none", tokens).split(",")
-        jumps = [jump.strip() for jump in jumps]
-        via = None if not jumps or jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
+        via = None if jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
         command = first(settings, "proxycommand") or "none"
-        checking = (first(settings, "stricthostkeychecking") or "").lower()
+        timeout = first(settings, "connecttimeout") or "none"
         return Target(
             host=host,
             address=address,
@@ -149,26 +143,24 @@ class _Resolver:
             user=user,
             known_as=alias or name_host(address, port),
             principal=alias or address,
-            family=_FAMILIES.get((first(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
-            keys=((identity_file,) if identity_file is not None else ()) + expand("identityfile"),
-            default_keys=() if "identityfile" in settings else tuple(folder / name for name in _DEFAULT_KEYS),
-            certificates=expand("certificatefile"),
-            identities_only=(first(settings, "identitiesonly") or "").lower() in _YES,
+            family=_FAMILIES.get(first(settings, "addressfamily") or "", socket.AF_UNSPEC),
+            keys=((identity_file,) if identity_file is not None else ()) + expand(keys),
+            default_keys=expand(DEFAULT_KEYS if has_default_keys else ()),
+            certificates=expand(settings.get("certificatefile", ())),
+            identities_only=first(settings, "identitiesonly") == "yes",
             agent_socket=self._find_agent(settings, tokens),
             via=via,
             proxy_command=None if via is not None or command.lower() == "none" else expand_tokens(command, tokens),
-            known_hosts=expand("userknownhostsfile", _KNOWN_HOSTS)
-            + expand("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
-            revoked_keys=next(iter(expand("revokedhostkeys")), None),
-            hash_known_hosts=(first(settings, "hashknownhosts") or "").lower() in _YES,
-            accept_new=self._accept_new or checking in {"accept-new", "no", "false", "off"},
-            connect_timeout_seconds=_read_seconds(first(settings, "connecttimeout") or "none"),
-            configured_names=self._config.names,
+            known_hosts=tuple(Path(expand_home(name, home)) for name in known_hosts if name.lower() != "none"),
+            revoked_keys=next(iter(expand(settings.get("revokedhostkeys", ()))), None),
+            hash_known_hosts=first(settings, "hashknownhosts") == "yes",
+            accept_new=self._accept_new or first(settings, "stricthostkeychecking") in _ACCEPT_NEW,
+            connect_timeout_seconds=None if timeout == "none" else float(timeout) or None,
         )
 
     def _resolve_jump(self, host: str, jumps: Sequence[str], depth: int) -> Target:
         match = _JUMP.fullmatch(jumps[-1])
-        if match is None or int(match["port"] or 1) not in range(1, LAST_PORT + 1):
+        if match is None:  # a token may be an address of version 6
             raise BadSshConfigError(host, f"ProxyJump {jumps[-1]!r} does not have the form [user@]host[:port]")
         port = int(match["port"]) if match["port"] else None
         before = list(jumps[:-1]) or None  # the first of a chain has the jump hosts of its own configuration
@@ -183,17 +175,3 @@ class _Resolver:
         if configured.startswith("$") and not configured.startswith("${"):
             return os.environ.get(configured[1:]) or None
         return str(expand_path(configured, tokens, self._config.home))
-
-
-def _read_seconds(text: str) -> int | None:
-    """The value of ConnectTimeout; None for none.
-
-    Raises:
-        ValueError: it is not a time.
-    """
-    if text.lower() == "none":
-        return None
-    if not re.fullmatch(r"(\d+[smhdw]?)+", text.lower(), re.ASCII):
-        raise ValueError(f"ConnectTimeout {text!r} is not a time")
-    parts = re.findall(r"(\d+)([smhdw]?)", text.lower())
-    return sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts) or None

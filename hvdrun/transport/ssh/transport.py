@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
 
@@ -14,10 +13,9 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.account import find_home
 from hvdrun.transport.failures import AgentStartError, advise_to_try
 from hvdrun.transport.ssh.channels import ForwardedChannel, Forwarder, Tunnels
-from hvdrun.transport.ssh.commands import MatchCommands
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import Connection, dial
-from hvdrun.transport.ssh.failures import BadSshConfigError, SshError, TunnelRefusedError
+from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
 from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.start import RemoteAgent, add_last_words, make_agent
 from hvdrun.transport.transport import CLOSE_SECONDS, MAX_AT_ONCE, START_SECONDS, ShellTransport
@@ -183,38 +181,27 @@ def _disconnect(connection: Connection, forwarder: Forwarder | None) -> None:
 
 
 class SshTransports:
-    """Creates the transports of one job; the ssh configuration is read once, when the first of them opens."""
+    """Creates the transports of one job."""
 
     def __init__(self) -> None:
         self._gate = asyncio.Semaphore(MAX_AT_ONCE)
-        self._commands = MatchCommands()
-        self._config: SshConfig | None = None
-        self._reading = threading.Lock()
+        self._config = SshConfig(find_home())
 
     def make(self, host: str, spec: JobSpec) -> SshTransport:
         """The transport to a host, not open yet; the host's name is resolved when it opens."""
         return SshTransport(host, partial(self._resolve, host, spec), make_agent(spec), self._gate)
 
     def close(self) -> None:
-        """Kill the commands of the ssh configuration that still run."""
-        self._commands.close()
+        """Stop the look-ups in the ssh configuration."""
+        self._config.close()
 
     def _resolve(self, host: str, spec: JobSpec) -> Target:
-        """Resolve a host's name; blocks while files are read and commands of `Match exec` run."""
+        """Resolve a host's name; blocks while commands of `Match exec` run."""
         return resolve_target(
             host,
-            config=self._read_config(host),
+            config=self._config,
             user=spec.remote.users.get(host),
             port=spec.remote.ssh_port,
             identity_file=spec.remote.ssh_identity_file,
             accept_new=spec.remote.ssh_accept_new,
         )
-
-    def _read_config(self, host: str) -> SshConfig:
-        with self._reading:
-            if self._config is None:
-                try:
-                    self._config = SshConfig.read(find_home(), commands=self._commands)
-                except ValueError as error:
-                    raise BadSshConfigError(host, str(error)) from error
-            return self._config

@@ -19,6 +19,7 @@ from hvdrun.transport.ssh.transport import SshTransport, SshTransports
 from rendezvous.core.model import Host
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.specs import build_spec, with_fields
+from tests.hvdrun.transport.ssh.servers import write_ssh
 from tests.waiting import happen, in_loop
 
 FOREIGN = "192.0.2.1"  # reserved for documentation (RFC 5737)
@@ -100,10 +101,9 @@ Host c*
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with a configuration."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "config").write_text(CONFIG, encoding="utf-8")
+    """A folder with a configuration."""
+    (tmp_path / "config").write_text(CONFIG, encoding="utf-8")
+    monkeypatch.setenv("PATH", write_ssh(tmp_path / "bin", tmp_path / "config"))
     return tmp_path
 
 
@@ -153,7 +153,7 @@ async def test_what_a_configuration_asks_a_command_holds_up_nobody_and_is_asked_
     home: Path, spec: JobSpec
 ) -> None:
     runs, go = home / "runs", home / "go"
-    with (home / ".ssh" / "config").open("a", encoding="utf-8") as config:
+    with (home / "config").open("a", encoding="utf-8") as config:
         config.write(f'Match exec "echo %n >> {runs}; until [ -e {go} ]; do sleep 0.01; done"\n User asked\n')
     transports = SshTransports()
     opening = [asyncio.create_task(transports.make(host, spec).open()) for host in ("c1", "c2", "c1")]
@@ -168,12 +168,12 @@ async def test_what_a_configuration_asks_a_command_holds_up_nobody_and_is_asked_
 async def test_commands_of_the_configuration_end_with_the_job(home: Path, spec: JobSpec) -> None:
     pid = home / "pid"
     config = f'Match exec "echo $$ > {pid}.new; mv {pid}.new {pid}; sleep 600; true"\n User never\n{CONFIG}'
-    (home / ".ssh" / "config").write_text(config, encoding="utf-8")
+    (home / "config").write_text(config, encoding="utf-8")
     transports = SshTransports()
     opening = asyncio.create_task(transports.make("c", spec).open())
     await happen(pid.exists, "the command's start")
     transports.close()
-    with pytest.raises(ConnectionRefusedError):
+    with pytest.raises(BadSshConfigError):
         await opening
     assert not is_alive(int(pid.read_text()))
 
@@ -182,6 +182,6 @@ async def test_commands_of_the_configuration_end_with_the_job(home: Path, spec: 
 async def test_a_configuration_that_cannot_be_understood_is_told_when_a_host_is_opened(
     home: Path, spec: JobSpec
 ) -> None:
-    (home / ".ssh" / "config").write_text("Port 1\nUser\n", encoding="utf-8")
-    with pytest.raises(BadSshConfigError, match=r"for the host 'a' .*config line 2: .*'User' has no argument"):
+    (home / "config").write_text("Port 1\nUser\n", encoding="utf-8")
+    with pytest.raises(BadSshConfigError, match=r"for the host 'a' .*config line 2: "):
         await SshTransports().make("a", spec).open()

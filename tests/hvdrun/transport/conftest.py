@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hvdrun.transport.ssh.servers import Home, SshServer, make_home, make_key, serving
+from tests.hvdrun.transport.ssh.servers import Home, SshServer, make_home, make_key, serving, write_ssh
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +21,7 @@ def home(tmp_path: Path, key_pair: Path, monkeypatch: pytest.MonkeyPatch) -> Hom
     """A user's home, with no ssh agent."""
     made = make_home(tmp_path / "home", key_pair)
     monkeypatch.setenv("HOME", str(made.path))
+    monkeypatch.setenv("PATH", write_ssh(tmp_path / "bin", made.config))
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return made
 

@@ -20,8 +20,14 @@ def test_an_unknown_account_is_named_by_its_variables_or_its_number(
     monkeypatch.setattr(os, "getuid", lambda: 54321)
     assert name_user() == name
     assert find_home() == Path("/nonexistent")
+    monkeypatch.setenv("HOME", "/some/home")
+    assert find_home() == Path("/some/home")
 
 
-def test_a_known_account_is_named_whatever_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_and_home_of_a_known_account_are_those_of_ssh_whatever_the_variables_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("USER", "somebody else")
-    assert name_user() == pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setenv("HOME", "/some/home")
+    known = pwd.getpwuid(os.getuid())
+    assert (name_user(), find_home()) == (known.pw_name, Path(known.pw_dir))

@@ -29,9 +29,6 @@ REQUIRED = os.environ.get("HVDRUN_REQUIRE_LAB", "0") not in {"", "0"}
 needs_sshd = pytest.mark.skipif(
     SSHD is None and not REQUIRED, reason="no OpenSSH server here: apt-get install openssh-server"
 )
-needs_ssh = pytest.mark.skipif(
-    shutil.which("ssh") is None, reason="no OpenSSH client here: apt-get install openssh-client"
-)
 USER = getpass.getuser()
 LOGIN = """Host far near
  HostName 127.0.0.1
@@ -71,6 +68,17 @@ def hold(*keys: Path) -> None:
     for key in keys:
         subprocess.run(["ssh-add", "-q", str(key)], check=True, capture_output=True)
         key.unlink()
+
+
+def write_ssh(folder: Path, config: Path) -> str:
+    """A program `ssh` that reads this file as the user's, instead of the one in the account's home; its PATH."""
+    if shutil.which("ssh") is None:
+        pytest.skip("no OpenSSH client here: apt-get install openssh-client")
+    folder.mkdir()
+    script = folder / "ssh"
+    script.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {config} "$@"\n', encoding="utf-8")
+    script.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 @dataclass
@@ -179,7 +187,7 @@ def _await_listening(process: subprocess.Popen[bytes], log: Path) -> None:
 
 @dataclass
 class Home:
-    """A user's home directory, and what ssh keeps there."""
+    """A user's home directory, and what ssh keeps there. `ssh` is that of `write_ssh`."""
 
     path: Path
     key: Path
@@ -193,9 +201,15 @@ class Home:
         """Note the servers' keys."""
         self.known_hosts.write_text("".join(server.known_line() for server in servers), encoding="utf-8")
 
-    def configure(self, text: str) -> None:
-        """Write the user's ssh configuration."""
-        (self.path / ".ssh" / "config").write_text(text, encoding="utf-8")
+    @property
+    def config(self) -> Path:
+        """The user's ssh configuration."""
+        return self.path / ".ssh" / "config"
+
+    def configure(self, text: str = "") -> None:
+        """Write the user's ssh configuration. Its end names the known_hosts file: ssh looks in the account's home."""
+        own = f"Match all\n UserKnownHostsFile {self.known_hosts}\n GlobalKnownHostsFile none\n"
+        self.config.write_text(f"{text}\n{own}", encoding="utf-8")
 
     def target(
         self,
@@ -209,7 +223,7 @@ class Home:
         """Where a name leads for this user."""
         return resolve_target(
             host,
-            config=SshConfig.read(self.path, system=self.path / "no_such_file"),
+            config=SshConfig(self.path),
             user=user,
             port=server.port if server is not None else None,
             identity_file=identity_file,
@@ -223,7 +237,9 @@ def make_home(path: Path, key_pair: Path) -> Home:
     folder.mkdir(mode=0o700, parents=True)
     for half in (key_pair, key_pair.with_name(f"{key_pair.name}.pub")):
         shutil.copy(half, folder)
-    return Home(path, folder / key_pair.name)
+    home = Home(path, folder / key_pair.name)
+    home.configure()
+    return home
 
 
 def reach(*targets: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
@@ -248,7 +264,7 @@ def log_in(home: Home, server: SshServer, *, extra: str = "", known: str = "", k
     words = {"port": server.port, "user": USER, "key": key or home.key, "known_hosts": home.known_hosts}
     home.configure(f"Host far\n{extra}\n{LOGIN.format(**words)}")
     home.known_hosts.write_text(known, encoding="utf-8")
-    command = ["ssh", "-F", str(home.path / ".ssh" / "config"), "-o", "BatchMode=yes", "far", "true"]
+    command = ["ssh", "-o", "BatchMode=yes", "far", "true"]
     theirs = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     home.known_hosts.write_text(known, encoding="utf-8")
     ours = ""

@@ -21,7 +21,6 @@ from tests.hvdrun.transport.ssh.servers import (
     hold,
     log_in,
     make_key,
-    needs_ssh,
     needs_sshd,
     read_public,
     serving,
@@ -64,7 +63,6 @@ HOST_CERTIFICATES = {  # how the certificate is made, known_hosts, the configura
 }
 
 
-@needs_ssh
 @needs_sshd
 @pytest.mark.parametrize("case", [
     pytest.param(case, id=name, marks=() if number % 3 == 0 else pytest.mark.nightly)
@@ -107,7 +105,6 @@ def trusting(tmp_path_factory: pytest.TempPathFactory, authorities: dict[str, Pa
         yield server
 
 
-@needs_ssh
 @needs_sshd
 @pytest.mark.parametrize("kind", ["ed25519", pytest.param("rsa", marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("made", "is_authorized", "gets_in"), USER_CERTIFICATES.values(), ids=USER_CERTIFICATES)
@@ -131,7 +128,6 @@ def test_a_certificate_beside_a_key_is_used_as_ssh_uses_it(
     assert log_in(home, trusting, known=trusting.known_line(), key=key, extra="IdentitiesOnly yes") is gets_in
 
 
-@needs_ssh
 @needs_sshd
 @pytest.mark.usefixtures("ssh_agent")
 @pytest.mark.parametrize("kind", ["ed25519", pytest.param("rsa", marks=pytest.mark.nightly)])
