@@ -19,7 +19,7 @@ from tests.waiting import LIMIT_SECONDS
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
 POOL_SIZE = 3
-_PRINT_SECONDS = 1.0  # for the stacks of ranks that hang
+_PRINT_SECONDS = 0.5  # for the stacks of a rank that hangs
 
 
 class RankFailedError(AssertionError):
@@ -72,7 +72,7 @@ class Ranks:
         if not connection.poll(max(0.0, deadline - time.monotonic())):
             for process in self.processes:
                 process.send_signal(signal.SIGQUIT)  # it prints the stacks of its threads
-            time.sleep(_PRINT_SECONDS)
+                time.sleep(_PRINT_SECONDS)
             self.kill()
             raise RankFailedError(f"rank {rank} did not finish in time")
         try:
