@@ -25,12 +25,15 @@ def open_terminal(hvdrun: Launcher, *words: str) -> Terminal:
     return Terminal(*command, directory=hvdrun.directory, environment=hvdrun.environment())
 
 
+def is_shown(line: str) -> bool:
+    return re.fullmatch(f"hvdrun: {SHOWN}", line) is not None
+
+
 def test_plain_programs_never_join_and_their_first_words_end_it(hvdrun: Launcher) -> None:
     hvdrun.write("program.py", PLAIN)
     with open_terminal(hvdrun, "python", "program.py") as terminal:
         terminal.wait_for(SHOWN, 60, count=3)
-        (line,) = terminal.screen()
-        assert re.fullmatch(f"hvdrun: {SHOWN}", line)
+        wait_until(lambda: [*map(is_shown, terminal.screen())] == [True])  # it is drawn anew meanwhile
         hvdrun.write("go", "")
         assert terminal.wait(60) == 0
         assert sorted(terminal.screen()) == ["[0] hello from 0", "[1] hello from 1"]
