@@ -7,7 +7,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.costs import Budgets, CostsPlugin, name_file, read_shard
 from tests.tiers import LIMIT_SECONDS, Tier, find_tier, leads_to_pure
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     heed_signals()
     # A bare `python` is that of the tests, as for a user whose environment is activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    settings.register_profile("hvdrun", deadline=None, print_blob=True)
+    settings.register_profile("hvdrun", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
     settings.load_profile("hvdrun")
 
 
