@@ -210,14 +210,12 @@ def _may_start(state: State) -> bool:
     policy, since = state.policy, state.waiting_since
     if since is None or state.waiting < policy.min_size:
         return False
-    if state.policy.is_elastic and start_is_overdue(state, since):
+    if policy.is_elastic and start_is_overdue(state, since):
         return True
     if not state.awaited or not policy.is_elastic or state.waiting < policy.slots_to_start:
         return not state.awaited
-    has_waited, missing = (
-        state.now - since > policy.recovery.gathering_seconds,
-        state.list_workers(WorkerState.INTENDED),
-    )
+    has_waited = state.now - since > policy.recovery.gathering_seconds
+    missing = state.list_workers(WorkerState.INTENDED)
     return has_waited and all(state.last_heard[each.worker.slot.host] is None for each in missing)
 
 
@@ -245,8 +243,8 @@ def _judge(state: State) -> tuple[State, Effects]:
     newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
     cause = _find_cause(state, reports.values())
     had_state = frozenset(ranks[record.worker] for record in survivors if record.had_state)
-    least = state.least_size
-    situation = Situation(len(generation.members), reports, least, newcomers, state.verdict, cause, had_state)
+    size = len(generation.members)
+    situation = Situation(size, reports, state.least_size, newcomers, state.verdict, cause, had_state)
     match decide(situation):
         case End(reason, is_state_lost):
             return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()
