@@ -82,7 +82,6 @@ class ForkSpawner:
         if forkserver is None:
             return None
         request = ForkRequest(
-            number=forkserver.next_number(),
             executable=self._executable,
             arguments=(self._interpreter, "-m", module, *arguments),
             directory="/",
@@ -140,7 +139,6 @@ class ForkSpawner:
         begin = self._begin
         environment = _decode(self._environment.of(launch))
         request = ForkRequest(
-            number=forkserver.next_number(),
             executable=self._executable,
             arguments=begin.command,
             directory=begin.directory,

@@ -11,6 +11,8 @@ import json
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from hvdrun.processes.background import cancel_and_wait, start_task
@@ -51,7 +53,7 @@ class Forkserver:
     def __init__(self) -> None:
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._answers: dict[int, asyncio.Future[int]] = {}
-        self._number = 0
+        self._numbers = count(1)  # of requests
         self._sending = asyncio.Lock()
         self._socket: socket.socket | None = None
         self._errors: OutputFile | None = None
@@ -113,6 +115,7 @@ class Forkserver:
         objection = await self.wait_ready()
         if objection:
             raise ForkserverError(objection)
+        request = replace(request, number=next(self._numbers))
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers[request.number] = answer
         gate, opener = os.pipe()
@@ -136,11 +139,6 @@ class Forkserver:
         """SIGKILL it, if it lives; its workers are executed for this reason."""
         if kill_child(self.pid):
             self._fault = fault
-
-    def next_number(self) -> int:
-        """A number for the next request."""
-        self._number += 1
-        return self._number
 
     async def close(self) -> None:
         """Close its socket, with which it ends; a caller that waits for it gets an error."""

@@ -29,20 +29,20 @@ DESCRIPTORS = 4  # that travel with a request: standard input, output and error,
 class ForkRequest:
     """Fork a worker that behaves as if `arguments` were executed.
 
-    number: comes back in the answer.
     executable: the interpreter's file, in case the program must be executed.
     arguments: the whole command, the interpreter first.
     directory: its working directory.
     environment: its whole environment.
     threads: OMP_NUM_THREADS in its environment, which is 1 in the forkserver's; None if it is not set.
+    number: comes back in the answer; 0 for a request that was not sent.
     """
 
-    number: int
     executable: str
     arguments: tuple[str, ...]
     directory: str
     environment: Mapping[str, str]
     threads: int | None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ class Room:
         null = os.open(os.devnull, os.O_RDWR)
         reader, writer = os.pipe()
         request = ForkRequest(
-            number=self.forkserver.next_number(),
             executable=sys.executable,
             arguments=("python", "script.py", *words),
             directory=str(self.folder),
