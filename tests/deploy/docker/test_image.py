@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import yaml
 from tests.deploy.samples import PARTIAL, check_sample
 from tests.house.sources import ROOT
 from tests.lab.requirements import do_without, find_program
+from tests.ports import reserve_port
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 BASE = "localhost/base"
@@ -138,14 +138,19 @@ def test_two_workers_train_in_the_image(image: Path, job: Path, *, rewrite: bool
     check_sample("docker", said, rewrite=rewrite)
 
 
+@pytest.fixture
+def place() -> Iterator[str]:
+    """Where the launcher of compose listens here."""
+    with reserve_port() as port:
+        yield f"127.0.0.1:{port}"
+
+
 @pytest.mark.sample
-def test_the_containers_of_compose_train(image: Path, job: Path, *, rewrite: bool) -> None:
+def test_the_containers_of_compose_train(image: Path, job: Path, place: str, *, rewrite: bool) -> None:
     """Its commands, with one network and one volume for all; Compose writes the container before each line."""
     volume = job / "volume"
     volume.mkdir()
     os.chown(volume, 1000, 1000)
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        place = f"127.0.0.1:{reserved.getsockname()[1]}"
     words = {"launcher:29400": place, "/token/token": "/mnt/volume/token", "${SCRIPT:-train.py}": "train.py"}
     services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
     commands = {
