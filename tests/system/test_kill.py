@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 
 # Every worker has a child, one that has left the session and does not end when asked to, one that has shed its
 # environment as well, and a daemon that was never executed.
-FAMILY = f"""{WAIT_FOR}
+BEGINS_FAMILY = f"""{WAIT_FOR}
 subprocess.Popen(["sh", "-c", "echo child $$ lives; sleep 600; true"])
 subprocess.Popen(["sh", "-c", "trap '' TERM; echo stray $$ lives; sleep 600; true"], start_new_session=True)
 subprocess.Popen(["/bin/sh", "-c", "echo bare $$ lives; sleep 600; true"], start_new_session=True, env={{}})
@@ -32,9 +32,14 @@ if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
 os.wait()
+"""
+LIVES = """
 os.write(1, b"worker %d lives\\n" % os.getpid())  # print would write its line in pieces, between the others
 wait_for("go")
 """
+FAMILY = BEGINS_FAMILY + LIVES
+# A process that has used gRPC may hang when it forks: it joins afterwards.
+JOINED_FAMILY = f"{BEGINS_FAMILY}{JOIN}join(){LIVES}"
 # Its daemon is known by nothing but its ancestors, which it has left.
 HIDING = f"""{WAIT_FOR}
 if os.fork() == 0:
@@ -92,7 +97,7 @@ JOBS = {
     "their daemons hide": (HIDING, ("worker", "hidden")),
     "one waits for the other to join": (ONE_JOINS, ("worker",)),
     "they have joined": (HAVE_JOINED, ("worker",)),
-    "they have joined, and their families live": (f"{JOIN}join()\n{FAMILY}", FAMILY_MEMBERS),
+    "they have joined, and their families live": (JOINED_FAMILY, FAMILY_MEMBERS),
     "they hold semaphores": (LOCKS, ("worker",)),
     "one is blocked in a collective": (BLOCKS, ("worker",)),
 }
