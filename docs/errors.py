@@ -1,9 +1,10 @@
-"""`python docs/errors.py`: writes the messages of docs/operating/troubleshooting.md, from the error classes.
+"""`python docs/errors.py`: writes the messages of docs/operating/troubleshooting.md, from docstrings.
 
 With `--check` it writes nothing, and exits with 1 where the page is out of date.
 
-The docstring of an error class has lines that begin with `Cause:` and `Remedy:`. The message is that of its
-constructor, with a name in capitals for each value.
+The docstring of an error class, or of a function that composes a message, has lines that begin with `Cause:` and
+`Remedy:`: a row of the page. `Message:` before them is what a person sees, with a name in capitals for each value.
+Without it, the message is the one in the constructor. A class without a sentence of its own is shown by its name.
 """
 
 import ast
@@ -12,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "operating" / "troubleshooting.md"
@@ -22,7 +23,8 @@ HEADINGS = {
     "Reaching other hosts": ("hvdrun/transport", "hvdrun/network", "hvdrun/hosts/network_plan.py"),
     "Agents that join by themselves": ("hvdrun/joining",),
     "Starting a job": ("hvdrun/errors.py", "hvdrun/options", "hvdrun/spec", "hvdrun/hosts", "hvdrun/agent"),
-    "Running functions from Python": ("hvdrun/cluster",),
+    "When a worker or a job ends": ("hvdrun/console", "rendezvous/core/outcome.py"),
+    "Running functions from Python": ("hvdrun/cluster", "hvdrun/testing", "rendezvous/wire/tasks.py"),
     "In the worker, when it joins": ("rendezvous", "hvdrun/shim"),
     "In the worker": ("worker_runtime",),
 }
@@ -38,33 +40,54 @@ NAMES = {
 }
 
 
+# A row in a docstring. Further lines of a message are indented.
+_MESSAGE = re.compile(r"^Message: ([^\n]*(?:\n +[^\n]*)*)\n", re.MULTILINE)
+_ROW = re.compile(rf"((?:{_MESSAGE.pattern})*)^Cause: (.*?)^Remedy: (.*?)(?:\n\n|\Z)", re.MULTILINE | re.DOTALL)
+
+Definition: TypeAlias = ast.ClassDef | ast.FunctionDef
+
+
 class Explained(NamedTuple):
-    """One error class for a person."""
+    """One row of the page."""
 
     message: str
     cause: str
     remedy: str
 
 
-def find_classes() -> Iterator[tuple[str, ast.ClassDef]]:
-    """All classes of the project, each with the path of its file."""
+def find_definitions() -> Iterator[tuple[str, Definition]]:
+    """All classes and functions of the project, each with the path of its file."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ClassDef):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
                     yield str(path.relative_to(ROOT)), node
 
 
-def explain(node: ast.ClassDef) -> Explained | None:
-    """What a class says to a person; None where its docstring has no cause."""
-    text = ast.get_docstring(node) or ""
-    found = re.search(r"^Cause: (.*?)^Remedy: (.*?)(?:\n\n|\Z)", text, re.MULTILINE | re.DOTALL)
-    if found is None:
-        return None
-    cause, remedy = (" ".join(part.split()) for part in found.groups())
+def explain(node: Definition) -> list[Explained]:
+    """The rows in the docstring of a class or function."""
+    rows = []
+    for messages, _, *rest in _ROW.findall(ast.get_docstring(node) or ""):
+        cause, remedy = map(_unwrap, rest)
+        shown = list_messages(messages) or [_derive_message(node)]
+        rows.append(Explained("<br>".join(f"`{message}`" for message in shown), cause, remedy))
+    return rows
+
+
+def list_messages(docstring: str) -> list[str]:
+    """The messages that a docstring gives."""
+    return [_unwrap(message) for message in _MESSAGE.findall(docstring)]
+
+
+def _unwrap(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _derive_message(node: Definition) -> str:
+    """The sentence in a class's constructor; the name of a class without one, as a traceback shows it."""
     choices = dict(filter(None, map(_find_choice, ast.walk(node))))
     message = next(filter(None, (_read_message(each, choices) for each in ast.walk(node))), None)
-    return Explained(f"`{message}`" if message else text.partition("\n")[0], cause, remedy)
+    return message or f"{node.name}: ..."
 
 
 def _find_choice(node: ast.AST) -> tuple[str, ast.IfExp] | None:
@@ -83,8 +106,8 @@ def _read_message(node: ast.AST, choices: Mapping[str, ast.IfExp]) -> str:
             text = _read_text(last, choices)
         case _:
             return ""
-    is_sentence = re.search("[a-z]{3,} [a-z]", text) is not None
-    return re.sub(r"\s+", " ", text).strip() if is_sentence else ""
+    is_sentence = re.search("[a-z]{2,} [a-z]", text) is not None
+    return _unwrap(text) if is_sentence else ""
 
 
 def _read_text(node: ast.AST, choices: Mapping[str, ast.IfExp]) -> str:
@@ -142,7 +165,7 @@ def _name(node: ast.AST) -> str:
 
 def render() -> str:
     """The messages by heading, in Markdown."""
-    known = [(path, explained) for path, node in find_classes() if (explained := explain(node)) is not None]
+    known = [(path, explained) for path, node in find_definitions() for explained in explain(node)]
     lines: list[str] = []
     for heading, listed in _sort(known).items():
         lines += [f"### {heading}", "", "| message | cause | what to do |", "|---|---|---|"]

@@ -80,6 +80,7 @@ class BackendNotAskedError(LaunchError):
 class HostsFailedError(LaunchError):
     """Several hosts of a job cannot be used.
 
+    Message: COUNT of HOSTS hosts cannot be used:
     Cause: Each line below the headline has its own cause.
     Remedy: See the remedy in each line.
 
@@ -197,6 +198,7 @@ class UnknownOptionError(UsageError):
 class BadValueError(UsageError):
     """An option, or the environment variable that sets it, has a wrong value.
 
+    Message: OPTION takes VALUES, not VALUE.
     Cause: The value has another form or range than the option takes.
     Remedy: Write it as the example in the sentence shows.
     """

@@ -36,7 +36,8 @@ class UnknownBackendError(RendezvousError):
 class JoinRefusedError(RendezvousError):
     """The rendezvous will never form a generation with this worker.
 
-    Cause: The job has all its workers, or has ended.
+    Message: the job is ending: REASON
+    Cause: The job ends while the worker joins it.
     Remedy: See the reason in the sentence.
     """
 

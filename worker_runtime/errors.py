@@ -18,7 +18,8 @@ class HorovodInternalError(RuntimeError):
 class NotInitializedError(HorovodInternalError, ValueError):
     """A function that needs `init()` was called before it, or after `shutdown()`.
 
-    Cause: The script calls a function of Horovod before `hvd.init()`.
+    Message: Horovod has not been initialized; use hvd.init().
+    Cause: The script calls a function of Horovod before `hvd.init()`, or after `hvd.shutdown()`.
     Remedy: Call `hvd.init()` first.
 
     It has two base classes because Horovod raises ValueError from `rank()` and HorovodInternalError from a collective.
@@ -161,6 +162,10 @@ class ForkedError(HorovodInternalError):
 class WrongArgumentError(ValueError, TypeError):
     """An argument has a wrong type or value. The message names the argument and what to give.
 
+    Message: OPERATION: a tensor was expected, not TYPE; use torch.as_tensor(x)
+    Cause: The argument is a list, a number or an array.
+    Remedy: Give a tensor.
+
     Cause: The argument has a type or a value that the function does not accept.
     Remedy: Give what the message names.
 
@@ -196,16 +201,36 @@ class UnsendableError(WrongArgumentError):
 class OperationRefusedError(HorovodInternalError):
     """A collective was not run, because the ranks' arguments differ or a rank is missing. Other collectives continue.
 
-    Cause: The ranks give different shapes, dtypes or arguments, or a rank has exited.
+    Message: Mismatched ALLREDUCE tensor shapes: OPERATION has SHAPE on rank RANK and SHAPE on rank RANK.
+    Message: Mismatched data types: OPERATION has DTYPE on rank RANK and DTYPE on rank RANK.
+    Message: Mismatched reduction operations: OPERATION has OP on rank RANK and OP on rank RANK.
+    Cause: The ranks give different shapes, dtypes or arguments.
     Remedy: Make the same call on all ranks.
+
+    Message: OPERATION failed on rank RANK before anything was sent: ERROR
+    Cause: The call of that rank has a wrong argument.
+    Remedy: See the error of that rank.
+
+    Message: rank RANK ended, and OPERATION needs it.
+    Message: Horovod has been shut down on rank RANK, and OPERATION needs it.
+    Cause: A rank has ended, or has called `hvd.shutdown()`, and others wait for it.
+    Remedy: Make the same calls on all ranks. Where the ranks have different numbers of batches, call `hvd.join()`.
+
+    Message: BROADCAST is not supported with Join at this time: OPERATION needs all members of its process set, and
+        rank RANK has joined.
+    Cause: A rank calls another collective than `allreduce` while other ranks wait in `hvd.join()`.
+    Remedy: Call it before `hvd.join()`, or after all ranks have joined.
     """
 
 
 class DeadlockError(OperationRefusedError):
     """Every rank waited for an operation that another rank will not call. All pending operations failed.
 
-    Cause: The ranks wait for different operations, as with collectives under `if hvd.rank() == 0:`.
-    Remedy: Make the same calls on all ranks, in any order.
+    Message: Mismatched operations: every rank waits for another: rank RANK waits for OPERATION; rank RANK waits for
+        OPERATION.
+    Cause: The ranks wait for different operations: they call collectives in different orders, or under
+        `if hvd.rank() == 0:`.
+    Remedy: Make the same calls in the same order on all ranks. Only `_async` calls with names may come in any order.
     """
 
 
@@ -415,8 +440,21 @@ class GradientShapeError(ValueError):
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written or loaded. Not a HorovodInternalError, since a restart does not help.
 
-    Cause: The folder is full, is not writable, or contains a checkpoint of another script.
-    Remedy: See the reason in the message.
+    Message: no checkpoint can be written to FOLDER: REASON
+    Cause: The folder is full, or rank 0 may not write to it.
+    Remedy: Free space there, or give another folder.
+
+    Message: the checkpoint FILE does not fit this program: ERROR
+    Cause: Another script wrote the checkpoint.
+    Remedy: Continue with that script, or start again with another folder.
+
+    Message: the checkpoint FILE is damaged (its checksum does not match); there is no other checkpoint
+    Cause: All checkpoints in the folder are damaged.
+    Remedy: Remove them, or give another folder.
+
+    Message: rank RANK sees a newer checkpoint in FOLDER than rank 0 does
+    Cause: The hosts do not share the folder, or another job has written to it.
+    Remedy: Give a folder that all hosts share.
     """
 
 

@@ -17,6 +17,7 @@ class JobRefusedError(LaunchError):
 class JobEndedError(HvdrunError, RuntimeError):
     """The job ended before its functions returned, and no function raised an exception.
 
+    Message: rank RANK (HOST:SLOT) was killed by signal 9. Its last lines:
     Cause: A worker was killed or exited while its function ran.
     Remedy: See the last lines of that worker in the message.
 
@@ -67,8 +68,9 @@ class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, never r
 class UnsendableError(TypeError, ValueError):
     """A function, an argument or a result cannot be pickled.
 
-    Cause: An argument, a result or a variable of the function cannot be pickled: a lock, an open file, a module.
-    Remedy: Create it inside the function.
+    Message: rank RANK: REASON; return numbers, arrays, text, or another object that can be pickled.
+    Cause: The result of the function contains a lock, an open file or the like.
+    Remedy: Return numbers, arrays or text.
     """
 
 

@@ -60,7 +60,26 @@ class Page:
 
 
 def render_page(page: Page, *, coloured: bool = False) -> str:
-    """The page in text, ending with a newline; lines are left to the terminal to wrap."""
+    """The page in text, ending with a newline; lines are left to the terminal to wrap.
+
+    Message: rank RANK on HOST (slot SLOT) failed first after TIME: exit code CODE
+    Cause: The script of that rank raised an exception, or ended with this code.
+    Remedy: See its last lines, below this sentence.
+
+    Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGKILL (signal 9)
+    Cause: Most often the kernel killed the worker because memory ran out.
+    Remedy: Look for `Out of memory` in `dmesg`, or at the container's memory limit. Use smaller batches, or fewer
+        workers on that host.
+
+    Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGBUS (signal 7)
+    Cause: Most often shared memory is full.
+    Remedy: See `df /dev/shm`. Give a container more shared memory.
+
+    Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGSEGV (signal 11)
+    Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGABRT (signal 6)
+    Cause: Native code crashed.
+    Remedy: The worker's last lines show where Python was.
+    """
     lines = ((text, tone.value if coloured else "") for text, tone in compose_page(page))
     return "".join(f"\x1b[{style}m{text}\x1b[0m\n" if style else f"{text}\n" for text, style in lines)
 

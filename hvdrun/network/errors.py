@@ -43,8 +43,15 @@ class NoCommonAddressError(LaunchError):
 class NoAllowedAddressError(LaunchError):
     """Some hosts have no address that may be used.
 
-    Cause: `--network-interfaces` names no network of that host, or the host has none but loopback.
+    Message: --network-interfaces NAMES leaves no address on HOST (it has ADDRESSES): name an interface or a subnet of
+        each host, or leave the option away.
+    Cause: `--network-interfaces` names no network of that host.
     Remedy: Name an interface or a subnet of each host.
+
+    Message: no address but loopback and link-local ones on HOST: bring up a network interface that the other hosts can
+        reach.
+    Cause: The host has no network but loopback.
+    Remedy: Bring up an interface that the other hosts reach.
     """
 
     def __init__(self, hosts: Mapping[str, Sequence[Listening]], restriction: Restriction | None) -> None:

@@ -34,6 +34,8 @@ class Node:
 class ConfigurationError(UsageError):
     """A configuration file cannot be read or written, or has a key or a value that no option takes.
 
+    Message: FILE: FAULT
+    Message: FILE, line LINE: FAULT
     Cause: The file of `--config-file` cannot be read, or has a key or a value that no option takes.
     Remedy: Correct the line that the sentence names.
 

@@ -174,6 +174,10 @@ def _make_workers(
 def refuse_missing_size(example: str) -> NoReturn:
     """Refuse a job without a number of workers.
 
+    Message: the number of workers is missing: give it with -np, as in COMMAND.
+    Cause: The command line has no `-np`, and no allocation of a scheduler says how many slots there are.
+    Remedy: Add `-np`.
+
     Raises:
         UsageError: always; it shows this command line.
     """

@@ -228,6 +228,10 @@ def read_style(name: str) -> str:
 def collect_arguments(item: pytest.Function) -> dict[str, Any]:
     """The fixtures and parameters of a test.
 
+    Message: the fixture NAME works in pytest's own process, and not on the ranks of a test with @pytest.mark.hvdrun
+    Cause: A test with the marker takes `capsys`, `request` or another fixture that belongs to pytest's process.
+    Remedy: Remove the fixture, or use it in a test without the marker.
+
     Raises:
         pytest.fail.Exception: one of them works in pytest's own process only.
     """

@@ -115,7 +115,12 @@ def describe_ranks(ranks: Iterable[int]) -> str:
 
 
 def describe_loss(worker: Worker, rank: int, returncode: int, error: str | None) -> str:
-    """A worker's failure in one sentence without a full stop; the arguments are those of `Exited`."""
+    """A worker's failure in one sentence without a full stop; the arguments are those of `Exited`.
+
+    Message: rank RANK (HOST:SLOT) was lost: HOW
+    Cause: A worker of an elastic job failed, was killed, or stopped.
+    Remedy: None, if the job continues. See the worker's last lines.
+    """
     how = describe_returncode(returncode) if error is None else error.rstrip(".")
     return f"rank {rank} ({worker}) was lost: {how}"
 
@@ -128,7 +133,13 @@ def succeed() -> Outcome:
 def blame_worker(
     worker: Worker, rank: int, returncode: int, error: str | None = None, *, cannot_start: bool = False
 ) -> Outcome:
-    """A worker failed, which ends the job; the arguments are those of `Exited`."""
+    """A worker failed, which ends the job; the arguments are those of `Exited`.
+
+    Message: rank RANK (HOST:SLOT) was killed by signal 9
+    Message: rank RANK (HOST:SLOT) failed with exit code CODE
+    Cause: The elastic job cannot continue without this worker.
+    Remedy: See the rest of the sentence, and the worker's last lines.
+    """
     if error is not None and cannot_start:
         cause, reason = Cause.COMMAND_NOT_STARTED, error
     elif error is not None:
@@ -232,7 +243,12 @@ def describe_reset_limit(resets: int) -> str:
 
 
 def run_short(count: int, needed: int, limit_seconds: float, first: Outcome | None) -> Outcome:
-    """The job has had too few workers for the elastic timeout."""
+    """The job has had too few workers for the elastic timeout.
+
+    Message: only COUNT of at least NEEDED workers (--min-np) were there for SECONDS s (--elastic-timeout)
+    Cause: Workers were lost, and no slots for new ones came.
+    Remedy: Start the job again when there are hosts, with a lower `--min-np` or a longer `--elastic-timeout`.
+    """
     sentence = (
         f"only {count} of at least {needed} workers (--min-np) were there for {limit_seconds:g} s (--elastic-timeout)"
     )

@@ -64,6 +64,11 @@ _DEEPEST = 20
 def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
     """One sentence, without a full stop, that names the part of a value that cannot be sent.
 
+    Message: FUNCTION cannot be sent to another process: its PART is a TYPE
+    Message: the fixture NAME cannot be sent to another process: it is a TYPE
+    Cause: A variable of the function, an argument or a fixture cannot be pickled: a lock, an open file, a module.
+    Remedy: Create it inside the function.
+
     place: the name of the value.
     """
     path: list[str] = []

@@ -159,7 +159,7 @@ class AnError(LaunchError):
 """
     (node,) = ast.parse(source).body
     explain = runpy.run_path(str(ROOT / "docs" / "errors.py"))["explain"]
-    assert explain(node) == (f"`{message}`", "One.", "Two.")
+    assert explain(node) == [(f"`{message}`", "One.", "Two.")]
 
 
 def test_every_error_for_users_has_a_cause_and_a_remedy() -> None:

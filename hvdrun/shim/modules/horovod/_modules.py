@@ -197,6 +197,14 @@ def offer(namespace: "dict[str, Any]", table: "dict[str, Sequence[str]]", submod
 def find_module(source: str, importer: str) -> "ModuleType | None":
     """Import a module of the runtime for another module; None where this version has no such module.
 
+    Message: MODULE cannot be imported: PYTHON has no PyTorch: install torch there
+    Cause: The Python of the workers has no torch: it is another Python than you think, or torch is not installed.
+    Remedy: Activate the environment that has torch before you start hvdrun, or install torch.
+
+    Message: MODULE cannot be imported: PYTHON has no hvdrun, which serves it: install hvdrun there
+    Cause: The Python of the workers has no hvdrun.
+    Remedy: Start the script with a Python that has it, or install hvdrun there.
+
     Raises:
         ImportError: this Python lacks hvdrun or PyTorch, or these cannot be imported.
     """

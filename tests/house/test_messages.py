@@ -1,0 +1,135 @@
+"""The messages that docstrings give to Troubleshooting are those that a person sees."""
+
+import ast
+import importlib
+import pickle
+import re
+import runpy
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hvdrun.cluster.errors import JobEndedError
+from hvdrun.cluster.pickling import read_error
+from hvdrun.console.page import Page, render_page
+from hvdrun.errors import BadValueError, HostLostError, HostsFailedError
+from hvdrun.network.addresses import Restriction
+from hvdrun.network.errors import NoAllowedAddressError
+from hvdrun.options.languages import ConfigurationError
+from hvdrun.options.request import refuse_missing_size
+from hvdrun.tasks.messages import Body, Delivered
+from hvdrun.testing.session import collect_arguments
+from rendezvous.core.facts import record_in_draining
+from rendezvous.core.membership import begin
+from rendezvous.core.messages import Joined, Refuse
+from rendezvous.core.model import Policy, Slot, Worker
+from rendezvous.core.outcome import blame_worker, describe_loss, run_short
+from rendezvous.wire.tasks import find_unsendable
+from tests.house.sources import ROOT
+from worker_runtime.checkpoints.folder import CheckpointFolder
+from worker_runtime.coordination.ordering import refusals
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
+from worker_runtime.errors import NotInitializedError
+
+_WORKER = Worker(Slot("server1", 1), 1)
+_FLOAT = Signature(Kind.ALLREDUCE, ("float32",), ((3,),), Reduction.SUM)
+_ALLREDUCE = Question(0, "allreduce.loss", _FLOAT)
+
+
+def test_each_message_in_a_docstring_reads_like_one_that_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    page = runpy.run_path(str(ROOT / "docs" / "errors.py"))
+    docstrings = (ast.get_docstring(node) or "" for _, node in page["find_definitions"]())
+    messages = [message for docstring in docstrings for message in page["list_messages"](docstring)]
+    shown = [*show_ends(), *show_errors_of_hvdrun(), *show_mismatches(), *show_imports(monkeypatch)]
+    shown += [*show_checkpoints(tmp_path), *show_errors_of_workers()]
+    assert messages
+    assert [each for each in messages if not any(map(make_pattern(each).match, shown))] == []
+
+
+def make_pattern(message: str) -> re.Pattern[str]:
+    """Of the messages that read like this one: any text may stand for a word in capitals."""
+    return re.compile(re.sub("[A-Z]{2,}", ".+", re.escape(message)))
+
+
+def show_ends() -> Iterator[str]:
+    for returncode in (3, -9, -7, -11, -6):
+        page = Page(rank=1, worker=_WORKER, returncode=returncode, seconds=3.0)
+        yield render_page(page).removeprefix("hvdrun: ")
+        yield blame_worker(_WORKER, 1, returncode).reason
+    yield describe_loss(_WORKER, 1, -9, None)
+    yield run_short(1, 2, 30.0, None).reason
+    yield str(JobEndedError(blame_worker(_WORKER, 1, -9).reason, last_lines=("Killed",)))
+    _, effects = record_in_draining(begin(Policy(2, 2)), blame_worker(_WORKER, 1, 3), Joined(_WORKER))
+    yield from (effect.reason for effect in effects if isinstance(effect, Refuse))
+
+
+def show_errors_of_hvdrun() -> Iterator[str]:
+    yield str(HostsFailedError([HostLostError("server1", "it was stopped")], 2))
+    yield str(BadValueError("-np", "a number", "two"))
+    yield str(NoAllowedAddressError({"server1": []}, None))
+    yield str(NoAllowedAddressError({"server1": []}, Restriction(("eth7",))))
+    yield str(ConfigurationError("job.yaml", "there is no key 'nq'"))
+    yield str(ConfigurationError("job.yaml", "there is no key 'nq'", 3))
+    yield catch(lambda: refuse_missing_size("hvdrun -np 2 python train.py"))
+    yield find_unsendable("train", lambda: sys, lambda value: value is not sys and not callable(value))
+    yield find_unsendable("the fixture 'lock'", object(), lambda _: False)
+    item: Any = SimpleNamespace(obj=lambda capsys: capsys, funcargs={"capsys": None})
+    yield catch(lambda: collect_arguments(item))
+    body = Body(pickle.dumps(("", "its result cannot be sent", "", None)))
+    yield str(read_error(Delivered(1, 1, failed=True, follows_another=False, body=body)))
+
+
+def show_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    modules = ROOT / "hvdrun" / "shim" / "modules" / "horovod" / "_modules.py"
+    find_module = runpy.run_path(str(modules))["find_module"]
+    for absent in ("torch", "hvdrun"):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, absent, None)
+            yield catch(partial(find_module, absent, "horovod.torch"))
+
+
+def show_mismatches() -> Iterator[str]:
+    for change in ({"shapes": ((4,),)}, {"dtypes": ("int32",)}, {"reduction": Reduction.AVERAGE}):
+        other = _ALLREDUCE._replace(signature=replace(_FLOAT, **change))
+        yield str(refusals.find_mismatch({0: _ALLREDUCE, 1: other}, {}))
+    failed = Question(0, "allreduce.loss", Signature(Kind.FAIL, note="TypeError: a list"))
+    yield str(refusals.find_mismatch({0: _ALLREDUCE, 1: failed}, {}))
+    yield refusals.explain_shutdown(_ALLREDUCE, {1: "ended"}, {})
+    yield refusals.explain_shutdown(_ALLREDUCE, {1: ""}, {})
+    yield refusals.explain_join(Question(0, "broadcast.loss", Signature(Kind.BROADCAST)), [1])
+    yield refusals.explain_deadlock({0: _ALLREDUCE, 1: _ALLREDUCE._replace(name="allreduce.other")}, [])
+
+
+def show_checkpoints(path: Path) -> Iterator[str]:
+    torch = importlib.import_module("torch")
+    all_ranks = importlib.import_module("worker_runtime.checkpoints.all_ranks")
+    folder = CheckpointFolder(path / "checkpoints")
+    checkpoint = folder.write(lambda file: torch.save({}, file))
+    yield catch(lambda: all_ranks._read(SimpleNamespace(from_checkpoint=None), path / "checkpoints"))
+    checkpoint.write_bytes(b"0" * 100)
+    yield catch(lambda: folder.find_newest(print))
+    yield catch(lambda: all_ranks._check_shared(path, [1, 2]))
+    (path / "file").touch()
+    yield catch(CheckpointFolder(path / "file").check_writable)
+
+
+def show_errors_of_workers() -> Iterator[str]:
+    yield str(NotInitializedError())
+    operations = importlib.import_module("worker_runtime.collectives.tensor_operation")
+    yield catch(lambda: operations.check_tensor("allreduce.loss", [1]))
+
+
+def catch(call: Callable[[], object]) -> str:
+    """The message of the exception that a call raises."""
+    with pytest.raises((Exception, pytest.fail.Exception)) as raised:
+        call()
+    return str(raised.value)
