@@ -1,3 +1,3 @@
 """The version of this installation. Launcher, agents and workers of one job must have the same."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
