@@ -253,17 +253,6 @@ def test_the_workflow_on_the_page_about_ci_is_the_one_to_copy() -> None:
     assert shown.splitlines() == [line for line in lines if not line.startswith("#")]
 
 
-@pytest.mark.nightly
-def test_the_built_pages_load_nothing_from_outside(tmp_path: Path) -> None:
-    mkdocs = Path(sys.executable).with_name("mkdocs")
-    subprocess.run([mkdocs, "build", "--quiet", "--site-dir", tmp_path], cwd=ROOT, check=True, timeout=200)
-    pages = sorted(tmp_path.rglob("*.html"))
-    assert len(pages) > len(PAGES) / 2
-    loads = r"<(?:script|img|iframe|source)[^>]*\ssrc=\"?(?:https?:)?//[^>]*|<link[^>]*\shref=\"?(?:https?:)?//[^>]*"
-    loaded = {match for page in pages for match in re.findall(loads, page.read_text(encoding="utf-8"))}
-    assert sorted(loaded) == []
-
-
 def test_the_five_steps_of_the_readme_stand_in_the_script_of_the_tutorial() -> None:
     pages = (README, ROOT / "docs" / "tutorials" / "pytorch.md")
     steps, script = (block.splitlines() for block in find_blocks(read(pages), "python") if "# 5." in block)

@@ -1,9 +1,4 @@
-"""Process sets: subsets of the job's ranks that communicate among themselves.
-
-Registering a `ProcessSet` gives it an id, the same on all ranks. When an elastic job loses ranks and continues in
-place, a registered set keeps its surviving members under their new ranks. `shutdown()` and the restart of an elastic
-function unregister all sets: call `add_process_set` again.
-"""
+"""Process sets: subsets of the job's ranks that communicate among themselves."""
 
 import itertools
 import operator
@@ -35,6 +30,10 @@ _NOT_JOINED = (
 
 class ProcessSet:
     """A subset of the job's ranks. It can communicate after `init(process_sets=...)` or `add_process_set`.
+
+    These register it: it gets an id, the same on all ranks. When an elastic job loses ranks and continues in place, a
+    registered set keeps its surviving members under their new ranks. `shutdown()` and the restart of an elastic
+    function unregister all sets: call `add_process_set` again.
 
     Args:
         ranks_or_comm: the ranks, in any order. (Horovod also takes an MPI communicator; hvdrun does not.)

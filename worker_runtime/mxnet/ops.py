@@ -1,8 +1,5 @@
 """The collectives of MXNet arrays, with Horovod's names and arguments. `api.calls` implements them.
 
-None is differentiable, as in Horovod. `priority` is accepted and ignored: operations run in the order in which they
-become ready on all ranks.
-
 Long because each function documents its arguments.
 """
 
