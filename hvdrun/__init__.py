@@ -1,7 +1,7 @@
 """hvdrun starts the workers of a distributed training job, watches them, and ends them.
 
-From Python: `hvdrun.run(function, num_proc=2)`, and `hvdrun.Cluster`. They are imported when they are used. Pythons
-that are too old for hvdrun must be able to read this file.
+From Python: `hvdrun.run(function, num_proc=2)`, `hvdrun.Cluster`, and their error `hvdrun.JobEndedError`. They are
+imported when they are used. Pythons that are too old for hvdrun must be able to read this file.
 """
 
 from hvdrun.version import __version__
@@ -9,8 +9,9 @@ from hvdrun.version import __version__
 TYPE_CHECKING = False  # as in `typing`, which they may not have
 if TYPE_CHECKING:
     from hvdrun.cluster.cluster import Cluster, run
+    from hvdrun.cluster.errors import JobEndedError
 
-__all__ = ["Cluster", "__version__", "run"]
+__all__ = ["Cluster", "JobEndedError", "__version__", "run"]
 
 
 def __getattr__(name: str) -> object:

@@ -242,7 +242,7 @@ class StepRevokedError(HorovodInternalError):
     """
 
     def __init__(self) -> None:
-        super().__init__("a new generation was formed before the step was committed")
+        super().__init__("a new generation was formed before all ranks had completed the step")
 
 
 class SetLostError(HorovodInternalError):

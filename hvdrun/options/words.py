@@ -15,7 +15,7 @@ _NO_NEED = "leave it out, hvdrun connects the workers by itself."
 _NO_CHOICE = "leave it out, there is nothing to choose here."
 _FILES = "--output-filename DIR writes what each worker prints into files too."
 _OF_OTHERS = {  # flags of torchrun, Python and old versions of mpirun, without their dashes
-    **dict.fromkeys(("m", "module", "run-path"), _IN_COMMAND),
+    **dict.fromkeys(("m", "module"), _IN_COMMAND),
     **dict.fromkeys(("master-addr", "master-port", "local-addr", "node-rank", "standalone"), _NO_NEED),
     **dict.fromkeys(("rdzv-backend", "rdzv-conf", "rdzv-endpoint", "rdzv-id"), _NO_NEED),
     **dict.fromkeys(("log-dir", "r", "redirects", "t", "tee", "local-ranks-filter"), _FILES),
@@ -24,8 +24,10 @@ _OF_OTHERS = {  # flags of torchrun, Python and old versions of mpirun, without 
     **dict.fromkeys(("start-method", "virtual-local-rank"), _NO_CHOICE),
     "nproc-per-node": "-np is the number of all workers, as in hvdrun -np 2 python train.py.",
     "nnodes": "-H names the hosts, as in -H server1:4,server2:4.",
-    "max-restarts": "an elastic job (--min-np) replaces workers that fail, and --reset-limit bounds how often.",
+    "max-restarts": "an elastic job (--min-np) continues without a worker that fails. Under hvd.elastic.run hvdrun "
+    "replaces it; --slot-failures limits how often.",
     "no-python": "leave it out, hvdrun starts any program.",
+    "run-path": "leave it out, as in hvdrun -np 2 python script.py.",
     "numa-binding": "hvdrun's -bind-to numa gives each worker a NUMA node.",
     "shutdown-timeout": "hvdrun's --grace is the time that a worker has to end.",
     "bynode": "-map-by node gives each host the same number of workers.",

@@ -8,8 +8,9 @@ from tempfile import TemporaryFile
 
 import pytest
 
+import hvdrun
 from hvdrun.cluster.cluster import Answers, collect
-from hvdrun.cluster.errors import JobEndedError, JobRefusedError
+from hvdrun.cluster.errors import JobRefusedError
 from hvdrun.cluster.job import Job
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
 
@@ -52,13 +53,13 @@ def test_the_first_failure_is_raised_that_does_not_follow_from_another(
 
 
 def test_the_end_of_the_job_is_the_cause_of_what_follows_from_it() -> None:
-    with pytest.raises(JobEndedError, match=r"^rank 1 \(a:1\) failed with exit code 7\.$") as caught:
+    with pytest.raises(hvdrun.JobEndedError, match=r"^rank 1 \(a:1\) failed with exit code 7\.$") as caught:
         read(failure(0, follows=True), end=DEAD)
     assert (caught.value.rank, caught.value.returncode) == (1, 7)
 
 
 def test_a_job_that_ends_without_all_results_names_the_missing() -> None:
-    with pytest.raises(JobEndedError, match="without the results of the ranks 1"):
+    with pytest.raises(hvdrun.JobEndedError, match="without the results of the ranks 1"):
         read(result(0), end=GOOD)
 
 

@@ -61,6 +61,8 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(pair: str) -> None:
     ("words", "remedy"),
     [
         ("-m train", "python -m module"),
+        ("--run-path train.py", "python script.py"),
+        ("--max-restarts 3 train.py", "Under hvd.elastic.run hvdrun replaces it"),
         ("--nproc-per-node=2 train.py", "-np is the number of all workers"),
         ("-v --nproc_per_node 2 train.py", "-np is the number of all workers"),
         ("--standalone train.py", "leave it out"),
