@@ -35,13 +35,13 @@ def read_metadata(wheel: dict[str, bytes]) -> Message:
     return message_from_bytes(content)
 
 
-def find_needed(wheel: dict[str, bytes], extra: str) -> set[str]:
-    """The packages that pip installs with the wheel: for an extra, or with "" for none."""
+def find_needed(wheel: dict[str, bytes], extra: str, python: str = "3.11") -> set[str]:
+    """The packages that pip installs with the wheel: for an extra, or with "" for none, in a Python of this version."""
     needed = map(Requirement, read_metadata(wheel).get_all("Requires-Dist", []))
     return {
         canonicalize_name(requirement.name)
         for requirement in needed
-        if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra, "python_version": python})
     }
 
 
@@ -105,6 +105,10 @@ def test_the_wheel_has_the_version_that_hvdrun_prints(wheel: dict[str, bytes]) -
 
 def test_pip_installs_it_in_no_python_that_is_too_old(wheel: dict[str, bytes]) -> None:
     assert read_metadata(wheel)["Requires-Python"] == ">=3.11"
+
+
+def test_a_newer_python_gets_the_extra_of_mxnet_without_mxnet(wheel: dict[str, bytes]) -> None:
+    assert find_needed(wheel, "mxnet") - find_needed(wheel, "mxnet", "3.12") == {"mxnet", "numpy"}
 
 
 def test_a_login_node_needs_no_framework(wheel: dict[str, bytes]) -> None:

@@ -17,14 +17,14 @@ from worker_runtime.errors import HorovodInternalError
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
-_REMEDY = "pip install mxnet==1.9.1 'numpy<1.24' torch"
+_REMEDY = "with Python 3.11, pip install mxnet==1.9.1 'numpy<1.24' torch"
 
 
 class MXNetMissingError(ImportError):
     """MXNet, or a package that it needs, cannot be imported.
 
     Cause: MXNet is not installed, or NumPy is 1.24 or newer.
-    Remedy: Install MXNet 1.9.1 and `numpy<1.24`.
+    Remedy: Install MXNet 1.9.1 and `numpy<1.24`. They need Python 3.11.
 
     Args:
         cause: the error of the import.
