@@ -6,6 +6,8 @@ returns it unchanged if its limit has not passed.
 
 A member's loss interrupts its generation: the others report, and are in the next one. A worker that is in no generation
 yet is replaced without that.
+
+Long because each time limit stands beside the loss that follows from it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -160,21 +162,29 @@ def _count_slot_failure(state: State, slot: Slot, obstacle: str = "") -> State:
 
 
 def survives(state: State) -> bool:
-    """The job survives its failures so far.
+    """The job survives the failure of a worker, and its failures so far.
 
     Before the first generation, as many failures are allowed as close every slot. Once a worker has exited with 0, no
     failure is allowed: one worker's success does not hide another's failure.
     """
+    return state.refusal is None and _allows_failures(state)
+
+
+def _allows_failures(state: State) -> bool:
     most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, state.slots_offered)
-    starts = state.number > 0 or state.failures <= most
-    return starts and state.refusal is None and state.policy.allows(state.failures)
+    return (state.number > 0 or state.failures <= most) and state.policy.allows(state.failures)
 
 
 def record_loss(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> State:
-    """Record the loss of these workers, which may end the job; that of a member interrupts its generation."""
-    if not survives(state):
+    """Record the loss of these workers, which may end the job; that of a member interrupts its generation.
+
+    Where no member ran, no success hides a failure: that loss does not end a job in which a worker has exited with 0.
+    """
+    are_members = any(state.is_member(each) for each in former)
+    has_run = are_members and any(state.last_heard[each.worker.slot.host] is not None for each in former)
+    if not (survives(state) if has_run else _allows_failures(state)):
         return _end_job(state, outcome)
-    if state.number and not any(each.generation == state.number for each in former):
+    if not are_members:
         return state
     state = replace(state, cause=state.cause or outcome)
     return state.with_interruption(outcome.reason) if state.number else state

@@ -96,9 +96,9 @@ LIMITS: tuple[Rule, ...] = (
     lose_late_newcomers,
 )
 RULES: tuple[Rule, ...] = (
+    end_failed_start,
     conclude_job,
     end_without_survivors,
-    end_failed_start,
     conclude_stop,
     interrupt,
     schedule_first,

@@ -78,14 +78,15 @@ def end_without_survivors(state: State) -> tuple[State, Effects]:
 
 
 def end_failed_start(state: State) -> tuple[State, Effects]:
-    """Before the first generation: failures have closed so many slots that too few are left.
+    """Before the first generation: failures have closed so many slots that too few workers run or have exited with 0.
 
-    If too few are offered at all, the job waits for hosts.
+    If too few slots are offered at all, the job waits for hosts.
     """
     if state.number or state.cause is None or state.policy.min_size > state.slots_offered:
         return state, ()
     scheduled, _ = schedule(state)
-    return (state if len(scheduled.alive()) >= state.policy.min_size else replace(state, outcome=state.cause)), ()
+    workers = len(scheduled.alive()) + sum(each.is_done for each in state.workers.values())
+    return (state if workers >= state.policy.min_size else replace(state, outcome=state.cause)), ()
 
 
 def interrupt(state: State) -> tuple[State, Effects]:

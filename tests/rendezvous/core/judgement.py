@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
+from rendezvous.core.lifecycle import Phase, WorkerState
 from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
@@ -105,7 +105,7 @@ def explains(outcome: Outcome, event: Event, before: State, after: State) -> boo
         case Exited(_, 0):
             return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)
         case Exited() | Lost() | Ticked() if is_elastic and outcome.cause is Cause.SUCCEEDED:
-            return outcome.exit_code == 0 and is_success_without(before.alive(), after)
+            return outcome.exit_code == 0 and is_success_without(before, after)
         case Exited(worker, returncode, error, cannot_start):
             code = returncode if returncode > 0 else 128 - returncode
             killed = Cause.COMMAND_NOT_STARTED if cannot_start else Cause.WORKER_KILLED
@@ -123,12 +123,22 @@ def explains(outcome: Outcome, event: Event, before: State, after: State) -> boo
             return False
 
 
-def is_success_without(last: Sequence[WorkerRecord], after: State) -> bool:
-    """The job has succeeded although these have not: nobody needed them any more."""
+def is_success_without(before: State, after: State) -> bool:
+    """The job has succeeded although its last workers have not: nobody needed them any more, or none of them ran."""
     members = [record for record in after.workers.values() if record.generation == after.number]
     is_made_good = after.cause is None or not after.number  # before the first generation others took their places
     is_over = is_made_good and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
-    return is_over and all(r.state is WorkerState.LEAVING or r.generation != after.number for r in last)
+    return is_over and all(
+        r.state is WorkerState.LEAVING or r.generation != after.number or before.last_heard[r.worker.slot.host] is None
+        for r in before.alive()
+    )
+
+
+def is_early_success(event: Event, before: State) -> bool:
+    """A worker has exited with 0 before the first generation, and nobody was stopping it."""
+    if not isinstance(event, Exited) or event.returncode or before.number:
+        return False
+    return before.workers[event.worker.slot].state is not WorkerState.LEAVING
 
 
 def explains_notice(outcome: Outcome, event: Event, before: State, after: State) -> bool:

@@ -32,7 +32,14 @@ from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
 from rendezvous.core.state import State
-from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
+from tests.rendezvous.core.judgement import (
+    check_counts,
+    check_retry,
+    explains,
+    explains_notice,
+    is_early_success,
+    number_members,
+)
 
 
 class Witness:
@@ -273,7 +280,7 @@ class Witness:
         if before.outcome is not None:
             assert outcome == before.outcome, "the first cause decides"
         elif outcome is not None:
-            is_known = outcome == before.cause
+            is_known = outcome == before.cause and not is_early_success(event, before)  # which is no failure's end
             is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
             explained = (explains_notice if is_notice else explains)(outcome, event, before, self.state)
             assert is_known or explained, f"{event}: {outcome}"
