@@ -4,12 +4,12 @@ import re
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.frameworks import needs_mxnet
 from tests.house.sources import ROOT
 
 EXTRAS = ("", "torch", "mxnet", "dev", "dev-torch", "deploy", "docs")
@@ -51,7 +51,7 @@ def test_each_python_has_its_numpy(version: str) -> None:
     assert sum(pin.marker is None or pin.marker.evaluate({"python_version": version}) for pin in pins) == 1
 
 
-@pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
+@needs_mxnet
 def test_beside_another_build_of_mxnet_all_is_brought_but_mxnet() -> None:
     """One that is installed as mxnet-cu112, say: pip knows it by that name alone."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -7,11 +7,11 @@ import json
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.frameworks import needs_mxnet
 from tests.house.sources import ROOT
 from tests.system.launcher import Launcher
 
@@ -119,7 +119,7 @@ def test_a_profile_is_written_for_each_of_our_ways(hvdrun: Launcher) -> None:
     assert "DDP" not in finished.stdout
 
 
-@pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
+@needs_mxnet
 def test_mxnet_s_step_is_measured_and_the_parameters_agree(hvdrun: Launcher) -> None:
     command = ("python", MXNET_STEP, "--model", "small", *SHORT, "--json", "figures.json")
     finished = hvdrun("-np", "2", *command, environment={"OMP_NUM_THREADS": "1"}, limit_seconds=_LIMIT_SECONDS)

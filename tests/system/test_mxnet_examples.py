@@ -1,11 +1,11 @@
 """The examples for MXNet train on real data; so do the two programs that MXNet's own guide to Horovod shows."""
 
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.frameworks import needs_mxnet
 from tests.house.sources import ROOT
 from tests.system.launcher import Finished, Launcher
 from tests.system.tables import rest_nightly
@@ -18,7 +18,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1"}  # the first keeps
 SMALL = ("--narrow", "16", "--image-size", "32", "--classes", "10", "--batch-size", "4", "--steps", "3")
 IN_PASSING = re.compile(r"\] \.\./src/")  # where MXNet tells what it does
 
-pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
+pytestmark = needs_mxnet
 
 # The data of both programs: two classes of points that a line divides, the same on all ranks but for their part.
 POINTS = """

@@ -3,15 +3,14 @@
 MXNet's automatic mixed precision changes MXNet for the whole process, so it is tested in jobs of its own.
 """
 
-from importlib.util import find_spec
-
 import pytest
 
+from tests.frameworks import needs_mxnet
 from tests.system.launcher import Launcher
 
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'"),
+    needs_mxnet,
 ]
 
 BEGINS = """

@@ -6,12 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.documentation import ROOT, find_blocks, find_commands, is_for_one_host, read
+from tests.frameworks import needs_mxnet
 from tests.hvdrun.testing.suite import run_suite
 from tests.system.launcher import Launcher
 from tests.waiting import LIMIT_SECONDS
@@ -172,7 +172,7 @@ def test_every_block_for_torch_runs(hvdrun: Launcher) -> None:
     assert finished.stderr == f"[0] hvdrun: continuing from {hvdrun.directory}/checkpoint-000001.pt\n"
 
 
-@pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed")
+@needs_mxnet
 def test_every_block_for_mxnet_runs(hvdrun: Launcher) -> None:
     assert len(OF_MXNET) >= 2
     hvdrun.write("blocks.json", json.dumps(OF_MXNET))

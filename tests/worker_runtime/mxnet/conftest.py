@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import cloudpickle
 import pytest
 
+from tests.frameworks import NO_MXNET
 from tests.worker_runtime.ranks import RankPool
 
 
@@ -17,7 +18,7 @@ class _Skipped(pytest.Module):
     """A file that cannot even be imported."""
 
     def collect(self) -> NoReturn:
-        pytest.skip("mxnet is not installed: pip install '.[mxnet]'", allow_module_level=True)
+        pytest.skip(NO_MXNET, allow_module_level=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:

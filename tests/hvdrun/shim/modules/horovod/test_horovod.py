@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from hvdrun.shim.path import FOLDER, ShimMode
 from rendezvous.bootstrap import HOROVOD_SHIM
+from tests.frameworks import needs_mxnet
 from tests.house.sources import name_module
 from tests.waiting import LIMIT_SECONDS
 
@@ -25,7 +26,6 @@ UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
 RUNNER = ("runner.util.threads", "runner.common.util.hosts", "runner.launch")
 TABLES: dict[str, dict[str, tuple[str, ...]]] = run_path(str(FOLDER / "horovod" / "_modules.py"))["MODULES"]
 MODULES = sorted({*TABLES, *(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))})
-needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=needs_mxnet)]
 SERVED = [pytest.param(name, marks=needs_mxnet) if "mxnet" in name else name for name in MODULES]
 # What libraries import from Horovod and use of it, in their own sources at these versions.
