@@ -21,7 +21,7 @@ from hvdrun.options.flags import find_option, parse
 from hvdrun.options.request import complete, make_job, refuse_missing_size
 from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
 from hvdrun.options.words import read_words
-from hvdrun.spec.command import LookupContext, reads_program
+from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.version import __version__
 
@@ -205,7 +205,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     marks = Marks(ranks=display.marks_ranks, hosts=hosts, times=display.marks_times, horovod=display.marks_as_horovod)
     console = Console(verbose=display.verbose, marks=marks)
     try:
-        for remark in (*display.remarks, *explain_stdin(spec)):
+        for remark in display.remarks:
             console.notice(remark)
         for detail in details:
             console.verbose(detail)
@@ -221,15 +221,6 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         return launch(spec, console)
     finally:
         console.end(LAST_WORDS_SECONDS)
-
-
-def explain_stdin(spec: JobSpec) -> tuple[str, ...]:
-    """A remark on a Python that would read its program from standard input, which the workers do not have."""
-    command = spec.workers.command
-    if spec.workers.stdin_rank is not None or not reads_program(command):
-        return ()
-    remedy = "name a script, or let one worker read it with --stdin 0"
-    return (f"{command[0]} reads its program from standard input, which the workers do not get: {remedy}.",)
 
 
 def describe(spec: JobSpec) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.shim.path import VARIABLE, ShimMode
+from hvdrun.spec.command import reads_program
 from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
 from hvdrun.spec.mapping import take_slots
@@ -59,6 +60,11 @@ class Workers:
             raise UsageError(f"a job has at least one worker: {self.size} are impossible.")
         if self.stdin_rank is not None and self.stdin_rank >= self.size:
             raise UsageError(f"--stdin {self.stdin_rank} names no worker: the ranks are 0 to {self.size - 1}.")
+        if self.stdin_rank is None and reads_program(self.command):
+            raise UsageError(
+                f"{self.command[0]} reads its program from standard input, which the workers do not get: name a "
+                "script, or let one worker read it with --stdin 0."
+            )
         names = [host.name for host in self.hosts]
         if len(set(names)) != len(names):
             raise UsageError(f"a host is listed twice in {', '.join(names)}: give its slots together.")

@@ -102,7 +102,7 @@ def test_the_plan_has_the_way_to_another_host(mixed: JobSpec, change: dict[str, 
 
 def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec) -> None:
     (mixed.workers.directory / "python").touch()
-    prefixed = with_fields(mixed, command=("./python",), prefix="export API_KEY=hunter2")
+    prefixed = with_fields(mixed, command=("./python", "-V"), prefix="export API_KEY=hunter2")
     text = render_plan(make_plan(prefixed, PATH))
     assert "\nserver1: over SSH\n  agent      /there/python, after 'export API_KEY=***'\n" in text
     assert "the environment of a login there" in text.partition("server1: ")[2]

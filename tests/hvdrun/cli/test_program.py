@@ -235,7 +235,7 @@ def test_hvdruns_own_lines_have_their_time_as_well(capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "is_told"),
+    ("words", "is_refused"),
     [
         (("python",), True),
         (("python3", "-u", "-", "x"), True),
@@ -246,11 +246,11 @@ def test_hvdruns_own_lines_have_their_time_as_well(capfd: pytest.CaptureFixture[
         (("cat",), False),
     ],
 )
-def test_a_program_on_standard_input_is_not_given_to_python_in_silence(
-    words: tuple[str, ...], capfd: pytest.CaptureFixture[str], *, is_told: bool
+def test_a_python_that_reads_its_program_from_standard_input_is_refused(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str], *, is_refused: bool
 ) -> None:
-    assert main(["-np", "2", *words], lambda *_: 0) == 0
-    assert ("standard input, which the workers do not get" in capfd.readouterr().err) is is_told
+    assert main(["-np", "2", *words], lambda *_: 0) == (2 if is_refused else 0)
+    assert ("standard input, which the workers do not get" in capfd.readouterr().err) is is_refused
 
 
 def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
