@@ -1,14 +1,16 @@
 """The keywords of `hvdrun.run()`: the options of the command line, with _ for -."""
 
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.pickling import Unit, collect_modules
+from hvdrun.errors import HvdrunError
 from hvdrun.options.flags import parse
 from hvdrun.options.option import Option
 from hvdrun.options.request import make_job
@@ -19,6 +21,7 @@ from hvdrun.spec.hosts import LOCALHOST, discover_hosts
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
 _HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # of no use for a function
+_FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]+")
 _WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"
 
 
@@ -70,13 +73,26 @@ def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
         TypeError: they are not names and texts.
     """
     if not isinstance(env, Mapping):
-        raise TypeError(f"{_WANTED_ENV}, not a {type(env).__name__}.")
+        raise TypeError(f"{_WANTED_ENV}, not a value of type {type(env).__name__}.")
     for name, text in env.items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise TypeError(f"{_WANTED_ENV}: {name!r} is given a {type(text).__name__}.")
+            raise TypeError(
+                f"{_WANTED_ENV}: {name!r} is of type {type(name).__name__}, "
+                f"and its value of type {type(text).__name__}."
+            )
         if not name or "=" in name or "\0" in name + text:
             raise TypeError(f"{_WANTED_ENV}: the variable {name!r} cannot be set.")  # its text may be a secret
     return env
+
+
+def _name_keywords(sentence: str, given: Iterable[str]) -> str:
+    """The sentence of an error with keywords in place of the flags: the given ones, or else the first of an option."""
+    known = list_keywords()
+    names: dict[str, str] = {}
+    for name in (*given, *known):
+        names.setdefault(known[name].dest, name)
+    flags = {flag: names[option.dest] for option in known.values() for flag in option.flags}
+    return _FLAG.sub(lambda match: flags.get(match[0], match[0]), sentence)
 
 
 def _choose_size(values: Mapping[str, Any]) -> int:
@@ -118,7 +134,11 @@ class Request:
         typed, _ = parse(words)
         command = (executable or sys.executable, "-m", MODULE)
         self.environment = {**os.environ, **(env or {})}
-        spec = make_job(typed, command, self.environment, _choose_size)
+        try:
+            spec = make_job(typed, command, self.environment, _choose_size)
+        except HvdrunError as error:
+            error.args = (_name_keywords(str(error), given),)
+            raise
         self.size = spec.workers.size
         self.words = [*([] if "size" in typed else ["-np", str(self.size)]), *words, *command]
         self.is_elastic = spec.is_elastic

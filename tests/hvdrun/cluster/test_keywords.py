@@ -1,5 +1,6 @@
 """The keywords of `hvdrun.run()` and the words of a command line that they stand for."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,8 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(name: str, says: str) ->
     ("keywords", "env", "says"),
     [
         ({"verbose": "no"}, None, "verbose takes True or False, not 'no'"),
-        ({}, ["A"], "env takes names and texts, .* not a list"),
-        ({}, {"A": 1}, "'A' is given a int"),
+        ({}, ["A"], "env takes names and texts, .* not a value of type list"),
+        ({}, {"A": 1}, "'A' is of type str, and its value of type int"),
         ({}, {"A=B": "secret"}, "the variable 'A=B' cannot be set.$"),
         ({}, {"A": "b\0"}, "the variable 'A' cannot be set"),
     ],
@@ -80,7 +81,21 @@ def test_the_same_option_under_two_names_is_refused() -> None:
         make_words({"num_proc": 1, "np": 2})
 
 
-def test_a_job_that_is_impossible_is_refused_in_the_command_lines_words() -> None:
+@pytest.mark.parametrize(
+    ("keywords", "says"),
+    [
+        ({"num_proc": 0}, "num_proc takes a number of workers from 1 to 100000, as in num_proc 2, not '0'."),
+        ({"np": 1, "min_num_proc": 2}, "min_num_proc 2 does not fit np 1: the job starts with np workers, .*"),
+        ({"np": 1, "elastic_timeout": 3}, "elastic_timeout means nothing .* min_np, .* host_discovery_script."),
+    ],
+)
+def test_an_error_names_the_keywords_and_not_the_flags(keywords: dict[str, object], says: str) -> None:
+    with pytest.raises(HvdrunError) as caught:
+        Request(keywords)
+    assert re.fullmatch(says, str(caught.value))
+
+
+def test_a_job_that_is_impossible_is_refused() -> None:
     with pytest.raises(HvdrunError, match="4 workers do not fit into the 2 slots"):
         Request({"num_proc": 4, "hosts": "localhost:2"})
 
