@@ -15,6 +15,7 @@ from hvdrun.options.horovodrun import BY_FLAG, translate
 from hvdrun.options.kinds import parse_path
 from hvdrun.options.languages import ConfigurationError, Node, parse_toml, parse_yaml, render_toml, render_yaml
 from hvdrun.options.option import Option, RawValues
+from hvdrun.options.table import BY_FLAG as OF_HVDRUN
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.words import Typed
 
@@ -189,6 +190,8 @@ def _type(flag: str, *values: str) -> Typed:
 
 
 def _explain_unknown(name: str, key: str, known: Collection[str], line: int | None) -> ConfigurationError:
+    if (flag := f"--{key.replace('_', '-')}") in OF_HVDRUN:
+        return ConfigurationError(name, f"{flag} belongs on the command line, and not in a file", line)
     nearest = get_close_matches(key, known, n=1) or get_close_matches(key.replace("_", "-"), known, n=1)
     advice = f"did you mean {nearest[0]}?" if nearest else "hvdrun --help lists all options."
     return ConfigurationError(name, f"there is no key {key!r}: {advice}", line)

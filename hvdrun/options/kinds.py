@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from ipaddress import IPv6Address, ip_network
@@ -213,7 +214,9 @@ def parse_interfaces(text: str) -> tuple[str, ...]:
 
 COUNT = Kind(parse_integer, "N", f"a number of workers from 1 to {MAX_WORKERS}", "2")
 SLOTS = Kind(parse_slots, "N", f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}", "4")
-TIME = Kind(parse_limit, "TIME", "a time longer than 0", "30s")
+_LONGEST = f"{MAX_DURATION_SECONDS / 3600:g}h, in ms, s, m or h"
+TIME = Kind(parse_limit, "TIME", f"a time longer than 0 and up to {_LONGEST}", "30s")
+TIME_OR_ZERO = replace(TIME, parse=parse_duration, wanted=f"a time from 0 to {_LONGEST}", example="5s")
 FILE_NAME, FOLDER_NAME = "FILE", "DIR"
 FILE = Kind(parse_path, FILE_NAME, "the name of a file", "job.yaml")
 FOLDER = Kind(parse_local_path, FOLDER_NAME, "the name of a folder", "/shared/run1")

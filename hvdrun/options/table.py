@@ -17,11 +17,11 @@ from hvdrun.options.kinds import (
     MAX_WORKERS,
     SLOTS,
     TIME,
+    TIME_OR_ZERO,
     Shell,
     parse_absolute_path,
     parse_bind,
     parse_cooldown,
-    parse_duration,
     parse_folder,
     parse_integer,
     parse_interfaces,
@@ -44,7 +44,7 @@ from hvdrun.spec.limits import (
     ELASTIC_LEASE_SECONDS,
 )
 from hvdrun.spec.mapping import MapBy
-from rendezvous.bootstrap import BACKEND, Backend
+from rendezvous.bootstrap import BACKEND, HOROVOD_SHIM, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
 from rendezvous.core.model import Recovery
 
@@ -125,6 +125,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "hvdrun's replacement; with on, the replacement; with off, Horovod or nothing.",
             Kind(ShimMode, "WHEN", "auto, on or off", "auto"),
             default=ShimMode.AUTO.value,
+            environment=HOROVOD_SHIM,
         ),
     ),
     "Hosts": (
@@ -333,7 +334,7 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "grace_seconds",
             "How long workers may take to end: after a failure or a stop notice (SIGUSR2), and from the first signal "
             "(SIGTERM; SIGINT after Ctrl-C) to SIGKILL.",
-            Kind(parse_duration, "TIME", "a time", "5s"),
+            TIME_OR_ZERO,
             default=f"{DEFAULT_GRACE_SECONDS:g}s",
         ),
         Option(

@@ -100,7 +100,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
             "line 2: there is no key 'stall_check.enable': did you mean stall_check.enabled?",
         ),
         ("zzz: 2\n", "line 1: there is no key 'zzz': hvdrun --help lists all options."),
-        ("config-file: x\n", "line 1: there is no key 'config-file'"),
+        ("config-file: x\n", "line 1: --config-file belongs on the command line, and not in a file."),
         ("np: 2\nnp: 3\n", "line 2: the key 'np' is given twice."),
         ("np: 2\nnum-proc: 3\n", "line 2: np and num-proc mean the same."),
         ("\nnp: [2]\n", "line 2: np takes a number of workers from 1 to 100000, as in -np 2."),
@@ -158,7 +158,10 @@ def test_the_error_of_a_wrong_value_names_file_and_line(tmp_path: Path) -> None:
     name = write(tmp_path, "np: 2\ngrace: soon\n")
     with pytest.raises(HvdrunError) as caught:
         read_spec(["--config-file", name, "true"])
-    assert str(caught.value) == f"grace in {name}, line 2 takes a time, as in --grace 5s, not 'soon'."
+    assert (
+        str(caught.value)
+        == f"grace in {name}, line 2 takes a time from 0 to 8784h, in ms, s, m or h, as in --grace 5s, not 'soon'."
+    )
 
 
 def test_horovods_sections_mean_what_its_options_mean(tmp_path: Path) -> None:

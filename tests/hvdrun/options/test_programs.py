@@ -54,7 +54,10 @@ def test_options_of_a_token_stand_before_or_after_its_file(words: Sequence[str])
     [
         ((), "FILE, the file to write, is missing: hvdrun token --help lists its options."),
         (("a", "b"), "'b' is one argument too many: hvdrun token --help lists its options."),
-        (("a", "--lifetime", "0"), "--lifetime takes a time longer than 0, as in --lifetime 30s, not '0'"),
+        (
+            ("a", "--lifetime", "0"),
+            "--lifetime takes a time longer than 0 and up to 8784h, in ms, s, m or h, as in --lifetime 30s, not '0'",
+        ),
     ],
 )
 def test_wrong_words_of_a_token_are_refused(

@@ -40,6 +40,7 @@ def test_a_value_that_another_source_replaces_is_not_read() -> None:
         ({"size": "x"}, {}, {}, "-np"),
         ({}, {"size": "x"}, {}, "np in job.yaml, line 1"),
         ({}, {}, {"HVD_BACKEND": "x"}, r"\$HVD_BACKEND"),
+        ({}, {}, {"HVD_HOROVOD_SHIM": "x"}, r"\$HVD_HOROVOD_SHIM"),
     ],
 )
 def test_an_error_names_the_source(
