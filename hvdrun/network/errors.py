@@ -74,7 +74,8 @@ class SameMachineError(LaunchError):
     """Two hosts of a job are one machine.
 
     Cause: Two names in the list of hosts lead to one machine, or two agents run on it.
-    Remedy: Name the machine once, or start one agent there, with all its slots.
+    Remedy: Name the machine once, or start one agent there, with all its slots. For a trial on one
+        machine, `hvdrun --bind 127.0.0.1` accepts several agents.
 
     has_joined: its agents have joined by themselves.
     """
