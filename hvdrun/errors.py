@@ -146,14 +146,13 @@ class AgentResourceError(LaunchError):
     """A host lacks a resource that its agent needs.
 
     Cause: That host has no more processes or files, or no room in its temporary folder.
-    Remedy: Free the resource, or name another temporary folder in `TMPDIR`.
+    Remedy: Set `TMPDIR` there to a folder with room, or raise the limits of processes and files.
+
+    remedy: what to do on that host.
     """
 
-    def __init__(self, host: str, need: str, error: OSError) -> None:
-        super().__init__(
-            f"the agent on {host!r} cannot {need}: {error.strerror}. Free space in that host's temporary folder "
-            "(TMPDIR), or raise its limits of processes and files."
-        )
+    def __init__(self, host: str, need: str, error: OSError, remedy: str = "set TMPDIR to a folder with room") -> None:
+        super().__init__(f"the agent on {host!r} cannot {need}: {error.strerror or error}; {remedy} on that host.")
 
 
 class HostsOverdueError(LaunchError):

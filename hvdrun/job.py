@@ -18,7 +18,7 @@ from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
 from hvdrun.console.stdin import StdinReader
-from hvdrun.errors import CANNOT_LAUNCH
+from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.checkpoints import hold_checkpoints
@@ -236,6 +236,8 @@ class Job:
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
+            case AgentFailed(text, ""):
+                self._hosts.refuse(host, LaunchError(text))
             case AgentFailed(text, trace):
                 bug = AgentBugError(text)
                 bug.add_note(trace)

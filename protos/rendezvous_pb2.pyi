@@ -1828,7 +1828,7 @@ Global___Alert: _TypeAlias = Alert  # noqa: Y015
 
 @_typing.final
 class AgentFailed(_message.Message):
-    """A bug stops the agent: the error in one sentence, and its traceback."""
+    """The agent cannot serve: the error in one sentence, and the traceback of a bug, or "" where the host lacks a resource."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

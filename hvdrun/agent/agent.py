@@ -133,7 +133,8 @@ class Agent:
         try:
             self._watchdog.start()
         except OSError as error:
-            raise AgentResourceError(begin.host, "start its watchdog", error) from error
+            remedy = "raise the limits of processes and files"
+            raise AgentResourceError(begin.host, "start its watchdog", error, remedy) from error
         try:
             self._folder.create()  # only now: the watchdog removes it after a kill
         except OSError as error:
@@ -332,12 +333,12 @@ async def serve(
     if not is_joined:
         answer_notice(is_noticed.set)
     output.tell(Hello(__version__))
-    with report_bugs(socket.gethostname(), output):
+    with report_failure(socket.gethostname(), output):
         begin = await prepare(orders, output)
     if isinstance(begin, Ending):
         return begin
     try:
-        with report_bugs(begin.host, output):
+        with report_failure(begin.host, output):
             note_begin(begin)
             if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
                 output.tell(Alert(missing))
@@ -352,10 +353,13 @@ async def serve(
 
 
 @contextlib.contextmanager
-def report_bugs(host: str, output: OutputForwarder) -> Iterator[None]:
-    """Report an unexpected error of the agent to its launcher."""
+def report_failure(host: str, output: OutputForwarder) -> Iterator[None]:
+    """Report to the launcher that the agent lacks a resource, or an unexpected error of the agent."""
     try:
         yield
+    except AgentResourceError as error:
+        output.tell(AgentFailed(str(error)))
+        raise
     except (RendezvousError, HvdrunError):
         raise
     except Exception as error:

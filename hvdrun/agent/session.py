@@ -9,6 +9,7 @@ import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 # isort: split
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
+from hvdrun.errors import AgentResourceError
 from hvdrun.processes.background import cancel_and_wait
 from rendezvous.client import AgentClient
 from rendezvous.core.messages import Exited
@@ -28,13 +29,17 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
     Raises:
         LeaseExpiredError: no report has been acknowledged for too long.
         CallRefusedError, WireError: the server and this agent disagree about the protocol.
-        ListenError: the socket cannot be created.
+        AgentResourceError: the socket cannot be created.
+        ListenError: gRPC cannot listen on it.
     """
     client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds)
     relay = Relay(begin.host, client, sequencing, watch.note_failure, watch.note_outcome, fail=watch.fail)
     parts: set[asyncio.Task[None]] = set()
     try:
-        await relay.open(socket)
+        try:
+            await relay.open(socket)
+        except OSError as error:
+            raise AgentResourceError(begin.host, f"create its socket {socket}", error) from error
         report = _report(client, watch, lease, begin.lease_seconds / REPORTS_PER_LEASE)
         parts = {
             asyncio.create_task(relay.follow_server(), name="follow the server"),

@@ -80,7 +80,7 @@ class Hosts:
         self._bugs: dict[str, Exception] = {}  # with which hosts were lost
         self._changed = asyncio.Event()
         self._patience_seconds = math.inf if spec.keeps_first_hosts else FIRST_SECONDS
-        self._has_begun = False  # an agent has its configuration
+        self._begun = 0  # how many agents got their configuration, and could serve
 
     async def run(self) -> None:
         """Find and add hosts until cancelled.
@@ -126,6 +126,11 @@ class Hosts:
             self._report_lost(host, how)
         else:
             self._fail(host, HostLostEarlyError(host, how))
+
+    def refuse(self, host: str, error: LaunchError) -> None:
+        """The agent of this host got its configuration, and cannot serve."""
+        self._begun -= 1
+        self._fail(host, error)
 
     def dismiss(self, effect: Dismiss) -> None:
         """The job no longer has workers there: release the agent, if there is one, or kill what is left of it."""
@@ -238,7 +243,8 @@ class Hosts:
         return host in self._pool.hosts and host not in self._opening and not self._pool.has_begun(host)
 
     def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
-        self._has_begun, self._patience_seconds = True, GATHER_SECONDS
+        self._begun += 1
+        self._patience_seconds = GATHER_SECONDS
         self._bugs.pop(host, None)
         number = self._server.number_agent(host)
         self._pool.begin(host, self._config.write(host, route, master, number))
@@ -255,7 +261,7 @@ class Hosts:
 
     def _is_impossible(self) -> bool:
         """The job cannot start without the hosts that have failed."""
-        has_others = self._has_begun or self._spec.discovers or bool(self._pool.hosts)
+        has_others = self._begun > 0 or self._spec.discovers or bool(self._pool.hosts)
         return bool(self._failures) and (self._spec.keeps_first_hosts or not has_others)
 
     def _raise_if_impossible(self) -> None:

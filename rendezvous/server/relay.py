@@ -9,6 +9,7 @@ The relay also notices when its host needs a sequencer. The sequencer's provider
 
 import contextlib
 import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
@@ -74,19 +75,21 @@ class Relay(pb_grpc.RendezvousServicer):
         self._server = grpc.aio.server()
         pb_grpc.add_RendezvousServicer_to_server(self, self._server)
 
-    async def open(self, socket: Path) -> None:
+    async def open(self, path: Path) -> None:
         """Listen on the Unix socket.
 
         Raises:
-            ListenError: it cannot be made there.
+            OSError: it cannot be created there.
+            ListenError: gRPC cannot listen on it.
         """
+        _check_socket(path)
         try:
-            self._server.add_insecure_port(name_socket(socket))
+            self._server.add_insecure_port(name_socket(path))
             # The folder already keeps other users out; this holds where someone has changed the folder's mode.
-            socket.chmod(0o600)  # noqa: ASYNC240 - takes no time
+            path.chmod(0o600)  # noqa: ASYNC240 - takes no time
             await serving.start(self._server)
         except (RuntimeError, OSError) as error:
-            raise ListenError(str(socket), str(error)) from None
+            raise ListenError(str(path), serving.find_reason(error)) from None
 
     async def follow_server(self) -> None:
         """Publish what the server sends to this host, until cancelled. Workers receive nothing without it.
@@ -167,6 +170,13 @@ class Relay(pb_grpc.RendezvousServicer):
             reason = f"worker {worker} is not on host {self._host}"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return worker
+
+
+def _check_socket(path: Path) -> None:
+    """Create a socket there, and remove it: unlike gRPC, the operating system gives the reason of a failure."""
+    with socket.socket(socket.AF_UNIX) as created:
+        created.bind(os.fspath(path))
+    path.unlink()
 
 
 async def _chain(first: pb.OutcomePart, others: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[pb.OutcomePart]:

@@ -117,7 +117,7 @@ class Server:
             port = listener.add_secure_port(f"{host}:0", credentials)
             await serving.start(listener)
         except (RuntimeError, TimeoutError) as error:
-            raise ListenError(address, str(error)) from None
+            raise ListenError(address, serving.find_reason(error)) from None
         if self._clock is None:
             self.submit(Ticked(time.monotonic()))
             self._clock = asyncio.create_task(self._tick(), name="tick")

@@ -76,6 +76,11 @@ async def start(server: grpc.aio.Server) -> None:
         await asyncio.wait({starting}, timeout=LIMIT_SECONDS)
 
 
+def find_reason(error: Exception) -> str:
+    """What an error of gRPC says, without its advice on how to debug gRPC."""
+    return str(error).partition("; set GRPC_VERBOSITY=")[0]
+
+
 async def stop(servers: Iterable[grpc.aio.Server], grace_seconds: float | None = None) -> None:
     """Stop servers, whose calls may take this long to complete; a server that does not stop in time is abandoned."""
     stopping = {asyncio.create_task(server.stop(grace_seconds), name="stop a server of gRPC") for server in servers}

@@ -210,10 +210,13 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AgentFailed:
-    """A bug stops the agent: the error in one sentence, and its traceback."""
+    """The agent cannot serve: the error in one sentence.
+
+    traceback: of a bug; "" where the host lacks a resource.
+    """
 
     error: str
-    traceback: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)

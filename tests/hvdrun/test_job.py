@@ -100,6 +100,31 @@ def test_a_job_inside_a_worker_is_named_after_that_worker(environment: dict[str,
     assert slot == "localhost:0"
 
 
+AGENT_LACKS_FOLDER = '''
+import sys
+from hvdrun.cli.program import main
+from hvdrun.transport.child import LocalTransport
+
+start = LocalTransport._start
+agent = """from hvdrun.agent import __main__, agent
+agent.choose_folder = lambda _: agent.Path("/dev/null/x")
+__main__.main()"""
+
+def start_agent(transport, command):
+    return start(transport, (sys.executable, "-P", "-c", agent))
+
+LocalTransport._start = start_agent
+sys.exit(main(sys.argv[1:]))
+'''
+
+
+def test_a_job_whose_agent_has_no_room_does_not_start(environment: dict[str, str]) -> None:
+    job = start(environment, "-np", "1", "true", program=("-c", AGENT_LACKS_FOLDER))
+    _, said = job.communicate(timeout=LIMIT_SECONDS)
+    sentence = "the agent on 'localhost' cannot create its folder /dev/null/x: Not a directory; set TMPDIR to"
+    assert (job.returncode, said) == (125, f"hvdrun: {sentence} a folder with room on that host.\n")
+
+
 # Agents are started with this program, and end at once.
 LACKS_HVDRUN = """
 import sys

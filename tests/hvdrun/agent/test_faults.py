@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hvdrun.agent.agent import Agent, OrderReader, report_bugs
+from hvdrun.agent.agent import Agent, OrderReader, report_failure
 from hvdrun.agent.streams import OutputForwarder
 from rendezvous.core.model import Assignment
 from rendezvous.server.authority import Authority
@@ -52,6 +52,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "wait for the launcher's end": (SLEEP, (Release(),)),
     "wait for the workers or their output": (SLEEP, (Release(),)),
 }
+ROOM = "set TMPDIR to a folder with room on that host"
 RANK_0_OF_2 = Assignment(0, 2, 0, 2, 0, 1)
 
 
@@ -112,7 +113,7 @@ async def test_a_failing_task_ends_the_agent_and_is_reported(name: str) -> None:
         await asyncio.sleep(0)
         for deed in deeds:
             await act(agent, orders, deed)
-        with pytest.raises(ZeroDivisionError, match="of a test"), report_bugs("a", output):
+        with pytest.raises(ZeroDivisionError, match="of a test"), report_failure("a", output):
             await running
         output.close()
         messages = [codec.decode_agent_message(data) for data in codec.FrameReader().feed(os.read(reading, 100_000))]
@@ -128,6 +129,14 @@ from hvdrun.agent import __main__, agent
 agent.choose_folder = lambda _: Path("/dev/null/hvdrun")
 sys.exit(__main__.main())
 """
+WITHOUT_SOCKET = """
+import sys
+from pathlib import Path
+from hvdrun.agent import __main__, agent
+choose = agent.choose_folder
+agent.choose_folder = lambda environment: choose(environment).with_name("long" * 30)
+sys.exit(__main__.main())
+"""
 WITHOUT_WATCHDOG = """
 import sys
 from hvdrun.agent import __main__
@@ -137,17 +146,23 @@ sys.exit(__main__.main())
 
 
 @pytest.mark.parametrize(
-    ("program", "failure"),
+    ("program", "sentence"),
     [
-        (WITHOUT_FOLDER, "create its folder /dev/null/hvdrun: Not a directory"),
-        (WITHOUT_WATCHDOG, "start its watchdog: No such file or directory"),
+        (WITHOUT_FOLDER, f"create its folder /dev/null/hvdrun: Not a directory; {ROOM}"),
+        (WITHOUT_SOCKET, f"create its socket .*: AF_UNIX path too long; {ROOM}"),
+        (WITHOUT_WATCHDOG, "start its watchdog: No such file or directory; raise the limits .* on that host"),
     ],
 )
-def test_an_agent_without_resources_says_so_in_one_sentence(program: str, failure: str, tmp_path: Path) -> None:
-    orders = codec.encode_order(describe(tmp_path)) + codec.encode_order(Release())
-    returncode, _, errors = run_agent(orders, tmp_path, "-c", program)
-    assert returncode == 1
-    assert re.fullmatch(rf"the agent on 'a' cannot {failure}\. Free space .* files\.\n", errors)
+def test_an_agent_without_resources_says_so_in_one_sentence(program: str, sentence: str, tmp_path: Path) -> None:
+    with start_agent(tmp_path, "-c", program) as agent:
+        conversation = Conversation(agent)
+        conversation.send(describe(tmp_path))
+        conversation.send(LAUNCH)
+        while not isinstance(failed := conversation.receive(), AgentFailed):
+            pass
+        errors = conversation.end()
+    assert re.fullmatch(rf"the agent on 'a' cannot {sentence}\.", failed.error)
+    assert (failed.traceback, errors) == ("", f"{failed.error}\n")
 
 
 FAILS_EARLY = """

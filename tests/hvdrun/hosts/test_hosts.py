@@ -130,6 +130,29 @@ async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSp
 
 
 @in_loop
+async def test_agents_that_cannot_serve_end_a_job_that_has_no_others() -> None:
+    async def refuse() -> None:
+        async with opened(make_elastic()) as office:
+            await office.bring_in(A)
+            office.hosts.refuse(A, LaunchError("no room."))
+            await office.until(lambda: False)
+
+    with pytest.raises(LaunchError, match=r"^no room\.$"):
+        await refuse()
+
+
+@in_loop
+async def test_an_elastic_job_continues_without_an_agent_that_cannot_serve() -> None:
+    async with opened(make_elastic()) as office:
+        await office.bring_in(A)
+        await office.bring_in(B)
+        office.hosts.refuse(A, LaunchError("no room."))
+        await office.until(lambda: bool(office.lost))
+        assert office.events[-1] == Lost(A, "no room.")
+        assert office.begun == [B]
+
+
+@in_loop
 async def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec) -> None:
     async with opened(spec) as office:
         office.hosts.lose("stranger", "it ended")

@@ -226,12 +226,18 @@ async def test_a_relay_whose_opening_is_cancelled_at_any_step_closes_silently(tm
 
 
 @in_clean_loop
-async def test_a_folder_that_cannot_hold_a_socket_is_named(tmp_path: Path) -> None:
+async def test_a_socket_that_cannot_be_created_gets_a_reason_without_advice_of_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / ("long" * 40)
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
         relay = Relay("a", client, stage.sequencing, fail=Mock())
-        with pytest.raises(ListenError, match="cannot listen at"):
+        with pytest.raises(OSError, match="AF_UNIX path too long"):
             await relay.open(path)
+        refused = Mock(side_effect=RuntimeError("no; set GRPC_VERBOSITY=debug to see more"))
+        monkeypatch.setattr(relay._server, "add_insecure_port", refused)
+        with pytest.raises(ListenError, match=r"a: no$"):
+            await relay.open(tmp_path / "a")
         await relay.close()
 
 
