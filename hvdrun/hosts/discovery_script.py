@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from hvdrun.errors import HostSyntaxError, UsageError
 from hvdrun.processes import processes
@@ -17,7 +18,7 @@ from hvdrun.spec.jobspec import JobSpec
 
 _END_SECONDS = 5.0  # for a script to be gone after SIGKILL
 LIMIT_SECONDS = 30.0  # a script may query a server of the cluster; one that hangs must end too
-_ERROR_BYTES = 64 * 1024
+_ERROR_BYTES = _PIECE_BYTES = 64 * 1024
 _NONSENSE = "nonsense"
 _NEVER = (126, 127)  # the shell's codes for a command that it cannot start; another try does not help
 
@@ -73,26 +74,27 @@ class DiscoveryScript:
         self._limit_seconds = limit_seconds
 
     async def ask(self) -> HostList:
-        """Run the script, and return its hosts, at least one. All processes that it has started are killed.
+        """Run the script, and return its hosts, at least one.
+
+        It has answered when it has exited. The processes that it has started are killed then.
 
         Raises:
             DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.
         """
-        process = await self._start()
-        self._watchdog.add(process.pid)
-        try:
-            async with asyncio.timeout(self._limit_seconds):
-                output, errors, _ = await asyncio.gather(
-                    _read(process.stdout, MAX_HOSTFILE_BYTES), _read(process.stderr, _ERROR_BYTES), process.wait()
-                )
-        except TimeoutError:
-            raise DiscoveryFailedError(f"it took longer than {self._limit_seconds:g} s") from None
-        finally:
-            await _end(process)
-            self._watchdog.remove(process.pid)
-        return self._understand(process.returncode or 0, output, errors)
+        with _Output(MAX_HOSTFILE_BYTES) as output, _Output(_ERROR_BYTES) as errors:
+            process = await self._start(output.writing, errors.writing)
+            self._watchdog.add(process.pid)
+            try:
+                async with asyncio.timeout(self._limit_seconds):
+                    await process.wait()
+                return self._understand(process.returncode or 0, output.read_all(), errors.read_all())
+            except TimeoutError:
+                raise DiscoveryFailedError(f"it took longer than {self._limit_seconds:g} s") from None
+            finally:
+                await _end(process)
+                self._watchdog.remove(process.pid)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self, stdout: int, stderr: int) -> asyncio.subprocess.Process:
         """Start the script; if this is cancelled meanwhile, the process is killed."""
         starting = asyncio.create_task(
             asyncio.create_subprocess_shell(
@@ -100,8 +102,8 @@ class DiscoveryScript:
                 cwd=self._directory,
                 env=self._watchdog.environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
             ),
             name="start the discovery script",
@@ -166,12 +168,43 @@ def find_now(spec: JobSpec) -> HostList:
             raise script.refuse(failure) from failure
 
 
-async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
-    """Read to the end, and keep no more than one byte beyond the limit."""
-    kept = b""
-    while stream is not None and (chunk := await stream.read(_ERROR_BYTES)):
-        kept += chunk[: max(0, limit + 1 - len(kept))]
-    return kept
+class _Output:
+    """A pipe for what the script writes. No more is kept than one byte beyond the limit.
+
+    The end of the pipe means nothing: a process that the script has started may keep it open.
+
+    writing: the descriptor for the script.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = b""
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
+
+    def __enter__(self) -> Self:
+        asyncio.get_running_loop().add_reader(self._reading, self._read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.get_running_loop().remove_reader(self._reading)
+        os.close(self._reading)
+        os.close(self.writing)
+
+    def read_all(self) -> bytes:
+        """What was written until now."""
+        while len(self._kept) <= self._limit and self._read():
+            pass
+        return self._kept
+
+    def _read(self) -> bool:
+        """Read the next piece; returns whether there was one."""
+        try:
+            piece = os.read(self._reading, _PIECE_BYTES)
+        except BlockingIOError:
+            return False
+        self._kept += piece[: max(0, self._limit + 1 - len(self._kept))]
+        return True
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -182,9 +215,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
     for member in below:
         processes.kill(member, signal.SIGKILL)
-    # For asyncio a process ends only when its pipes were read to the end.
-    try:
+    with contextlib.suppress(TimeoutError):  # the kernel has not ended it yet
         async with asyncio.timeout(_END_SECONDS):
-            await asyncio.gather(_read(process.stdout, 0), _read(process.stderr, 0), process.wait())
-    except TimeoutError:  # a process that it has started in another session keeps its output open
-        process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - asyncio has no other way
+            await process.wait()
