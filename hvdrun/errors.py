@@ -234,14 +234,13 @@ class IdentityFileError(UsageError):
 class DirectoryNotFoundError(UsageError):
     """The workers' working directory does not exist on this machine.
 
-    Cause: `--wdir` names a folder that this machine does not have.
+    Message: the working directory DIRECTORY, given with --wdir, does not exist on this machine.
+    Cause: `--wdir` names a file, or a folder that this machine does not have.
     Remedy: Create the folder, or name another with `--wdir`.
     """
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(
-            f"the working directory {str(directory)!r}, given with --wdir, does not exist on this machine."
-        )
+    def __init__(self, directory: Path, fault: str = "does not exist") -> None:
+        super().__init__(f"the working directory {str(directory)!r}, given with --wdir, {fault} on this machine.")
 
 
 class OtherUserError(UsageError):
@@ -349,11 +348,12 @@ class CommandNotExecutableError(HvdrunError):
 class ScriptNotFoundError(UsageError):
     """The script that Python is to run does not exist.
 
-    Cause: The script lies in another folder than the working directory.
+    Message: the script SCRIPT that Python is to run does not exist in DIRECTORY.
+    Cause: The script lies in another folder than the working directory, or is a link to no file.
     Remedy: Give its path, or the working directory with `--wdir`.
 
     Exit code 2, because that is what Python itself exits with for a missing script.
     """
 
-    def __init__(self, script: str, directory: Path) -> None:
-        super().__init__(f"the script {script!r} that Python is to run does not exist in {str(directory)!r}.")
+    def __init__(self, script: str, directory: Path, fault: str = "does not exist") -> None:
+        super().__init__(f"the script {script!r} that Python is to run {fault} in {str(directory)!r}.")

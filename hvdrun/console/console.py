@@ -64,7 +64,7 @@ class Console:
             ranks: how many there are at the start.
 
         Raises:
-            LaunchError: the files cannot be made.
+            LaunchError: the files cannot be created.
         """
         self.files = OutputFiles(folder, size, self._marks)
         self.files.create(ranks)

@@ -47,7 +47,7 @@ class OutputFiles:
                     path.write_bytes(b"")
                 except OSError as error:
                     reason = f"{error.strerror or error}: name another folder."
-                    raise LaunchError(f"{str(path)!r} of --output-filename cannot be made: {reason}") from error
+                    raise LaunchError(f"{str(path)!r} of --output-filename cannot be created: {reason}") from error
 
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Take a worker's bytes, and write the lines that are now complete; waits while the disk is behind."""

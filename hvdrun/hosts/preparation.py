@@ -130,15 +130,16 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
     """Check what workers on this machine, under these names, need.
 
     Raises:
-        DirectoryNotFoundError: the working directory does not exist.
+        DirectoryNotFoundError: the working directory does not exist, or is no folder.
         OtherUserError: the host is named with another user.
     """
     for host in hosts:
         user = spec.remote.users.get(host)
         if user is not None and user != (own := name_user()):
             raise OtherUserError(host, user, own)
-    if not spec.workers.directory.is_dir():
-        raise DirectoryNotFoundError(spec.workers.directory)
+    directory = spec.workers.directory
+    if not directory.is_dir():
+        raise DirectoryNotFoundError(directory, "is no folder" if os.path.lexists(directory) else "does not exist")
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:

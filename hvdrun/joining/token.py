@@ -148,9 +148,11 @@ def create_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS)
     """Write a new token, and its key beside it.
 
     Raises:
-        TokenFileError: one of the files exists, or cannot be written.
+        TokenFileError: one of the files exists, or cannot be written; or the path is that of a folder.
     """
     key_path = name_key(path)
+    if path.is_dir():
+        raise TokenFileError(path, "is a folder", "give the name of a new file in it")
     for existing in (path, key_path):
         if existing.exists():
             raise TokenFileError(path, f"cannot be created, because {str(existing)!r} exists", "remove it first")

@@ -44,7 +44,7 @@ class NoAllowedAddressError(LaunchError):
     """Some hosts have no address that may be used.
 
     Message: --network-interfaces NAMES leaves no address on HOST (it has ADDRESSES): name an interface or a subnet of
-        each host, or leave the option away.
+        each host, or leave the option out.
     Cause: `--network-interfaces` names no network of that host.
     Remedy: Name an interface or a subnet of each host.
 
@@ -64,7 +64,7 @@ class NoAllowedAddressError(LaunchError):
             facts = [f"{host} (it has {_list_some(list(map(describe, listed)))})" for host, listed in hosts.items()]
             sentence = (
                 f"{restriction} leaves no address on {_list_some(facts)}: name an interface or a subnet of each host, "
-                "or leave the option away."
+                "or leave the option out."
             )
         super().__init__(sentence)
         self.hosts = tuple(hosts)

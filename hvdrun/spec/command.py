@@ -56,8 +56,10 @@ def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[s
     elif find_on_path(name, context) is None:
         command = (_own_interpreter(name, context), *command[1:])
     script = find_script(command)
-    if script is not None and not (context.directory / script).exists():
-        raise ScriptNotFoundError(script, context.directory)
+    if script is not None and not (path := context.directory / script).exists():
+        raise ScriptNotFoundError(
+            script, context.directory, "is a broken link" if path.is_symlink() else "does not exist"
+        )
     return command
 
 

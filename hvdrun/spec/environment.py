@@ -74,7 +74,7 @@ def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[b
 ALWAYS = (b"PATH", b"PYTHONPATH", b"LD_LIBRARY_PATH", b"VIRTUAL_ENV", b"CONDA_PREFIX")
 OWN_PREFIX = b"HVD_"  # of a job that contains this one
 _FLAG = "-x"
-_WANTED = "a variable of the environment, as in -x NCCL_DEBUG=INFO"
+_WANTED = "a variable whose name is not empty and has no spaces, as in -x NCCL_DEBUG=INFO"
 _PATTERN = frozenset("*?[")
 
 
@@ -94,7 +94,7 @@ def choose_forwarded(requests: Sequence[str], own: Mapping[bytes, bytes]) -> dic
     chosen: dict[bytes, bytes] = {}
     for request in requests:
         name, equals, value = request.partition("=")
-        if not name or "\0" in request:
+        if name.split() != [name] or "\0" in request:
             raise BadValueError(_FLAG, _WANTED, f"{name}{equals}{REDACTED if value else ''}")
         key = os.fsencode(name)
         if equals:

@@ -76,7 +76,7 @@ class CheckpointFolder:
             unfinished.touch()
             unfinished.unlink()
         except OSError as error:
-            raise self._explain(error) from error
+            raise self._explain(error) from None  # it says all that the user needs
 
     def find_newest_number(self) -> int:
         """The number of the newest checkpoint that this host sees, complete or not; 0 for none."""

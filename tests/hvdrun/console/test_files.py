@@ -83,7 +83,7 @@ async def test_the_printer_gives_its_copy_all_that_it_gets(tmp_path: Path, pipe:
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match=r"rank.0/stdout' of --output-filename cannot be made: Not a directory"):
+    with pytest.raises(LaunchError, match=r"rank.0/stdout' of --output-filename cannot be created: Not a directory"):
         OutputFiles(tmp_path / "file", 1, Marks()).create(1)
 
 

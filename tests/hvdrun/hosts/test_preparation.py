@@ -80,13 +80,14 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
         ({"command": ("./no-such-program",)}, CommandNotFoundError),
         ({"command": ("python", "missing.py")}, ScriptNotFoundError),
         ({"directory": Path("/missing")}, DirectoryNotFoundError),
+        ({"directory": Path(__file__)}, DirectoryNotFoundError),
     ],
 )
 def test_what_is_missing_here_matters_only_where_workers_run_here(
     change: dict[str, Any], error: type[Exception], spec: JobSpec, context: LookupContext
 ) -> None:
     asked = with_fields(spec, **change)
-    with pytest.raises(error, match=r"no-such-program|missing"):
+    with pytest.raises(error, match=r"no-such-program|missing|is no folder"):
         prepare(asked, context, is_here)
     prepare(with_fields(asked, hosts=(Host("there", 4),)), context, is_here)
 

@@ -44,6 +44,8 @@ def test_a_token_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match=r"cannot be created, because '.*\.key' exists: remove it first"):
         create_files(path)
     assert name_key(path).read_text() == "mine"
+    with pytest.raises(TokenFileError, match=r"is a folder: give the name of a new file in it\.$"):
+        create_files(tmp_path)
 
 
 def test_a_job_without_a_token_file_leaves_none(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_restriction_that_leaves_a_host_nothing_says_what_the_host_has() -> No
     assert caught.value.hosts == ("b",)
     assert str(caught.value) == (
         "--network-interfaces ib0 leaves no address on b (it has 10.0.0.2 on eth0): name an interface or a subnet of "
-        "each host, or leave the option away."
+        "each host, or leave the option out."
     )
 
 

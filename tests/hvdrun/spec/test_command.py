@@ -159,6 +159,12 @@ def test_a_script_that_python_would_not_find_is_refused(context: LookupContext) 
         resolve_command(("python", "-u", "missing.py"), context)
 
 
+def test_a_script_that_is_a_link_to_itself_is_called_a_broken_link(context: LookupContext) -> None:
+    (context.directory / "loop.py").symlink_to("loop.py")
+    with pytest.raises(ScriptNotFoundError, match=r"'loop\.py' .* is a broken link in '.*/work'"):
+        resolve_command(("python", "loop.py"), context)
+
+
 WITH_A_SCRIPT = (
     "python train.py --epochs 3 | /usr/bin/python3.11 train.py | python -u -W ignore -X dev train.py | "
     "python -uWignore -Xdev train.py | python -uW ignore train.py | python --check-hash-based-pycs always train.py | "

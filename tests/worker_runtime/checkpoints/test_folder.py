@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -136,3 +137,10 @@ def test_a_file_in_the_place_of_the_folder_is_an_error_that_names_it(tmp_path: P
     for use in (lambda: write(path, b"one"), lambda: find(path), CheckpointFolder(path).check_writable):
         with pytest.raises(CheckpointError, match=f"{path}.*(File exists|Not a directory)"):
             use()
+
+
+def test_a_folder_without_permission_is_one_error() -> None:
+    with pytest.raises(CheckpointError, match=r"^no checkpoint can be written to /proc/1/x: ") as caught:
+        CheckpointFolder(Path("/proc/1/x")).check_writable()
+    assert "During handling" not in (shown := "".join(traceback.format_exception(caught.value)))
+    assert "direct cause" not in shown
