@@ -22,6 +22,8 @@ from rendezvous.core.outcome import (
     blame_host,
     fail_to_join,
     fail_to_report,
+    lack_slots,
+    lack_workers,
     run_short,
     time_out,
 )
@@ -294,17 +296,32 @@ def limit_shortage(state: State) -> tuple[State, Effects]:
         have = state.waiting + state.count(WorkerState.READY)
         outcome = run_short(have, state.policy.min_size, limit_seconds, state.cause)
         return (replace(state, outcome=outcome) if is_over else state), ()
-    if state.workers:  # a worker counts once its host's agent has reported
-        have = sum(state.last_heard.get(each.worker.slot.host) is not None for each in state.alive())
-        needed, what = state.policy.min_size, "workers"
-    else:
-        have, needed, what = state.slots_offered, state.policy.slots_to_start, "slots"
+    have, needed = _count_start(state)
     if have >= needed:
         return (state if state.short_since is None else replace(state, short_since=None)), ()
     if state.short_since is None:
         return replace(state, short_since=state.clock), ()
     if not is_over:
         return state, ()
-    limit = f"{limit_seconds:g} s (--elastic-timeout)"
-    reason = f"the job needs {needed} {what} to start, and there were only {have} for {limit}"
-    return replace(state, outcome=time_out(reason)), ()
+    if not state.workers:
+        return replace(state, outcome=lack_slots(have, needed, limit_seconds)), ()
+    return replace(state, outcome=lack_workers(have, needed, limit_seconds, _find_lack(state))), ()
+
+
+def _count_start(state: State) -> tuple[int, int]:
+    """How many slots, or later workers, there are for the start, and how many it needs.
+
+    A worker counts once its host's agent has reported.
+    """
+    if not state.workers:
+        return state.slots_offered, state.policy.slots_to_start
+    heard = sum(state.last_heard.get(each.worker.slot.host) is not None for each in state.alive())
+    return heard, state.policy.min_size
+
+
+def _find_lack(state: State) -> str:
+    """Why too few workers have an agent; "" if the hosts do not explain it."""
+    if state.slots_offered < state.policy.min_size:
+        return f"the hosts offer only {state.slots_offered} of the slots now"
+    unheard = unheard_hosts(state)
+    return f"no agent has reported from {', '.join(unheard)}" if unheard else ""

@@ -64,12 +64,34 @@ def test_later_refusals_give_the_first_reason() -> None:
     assert play(*story).refusal == play(*story[:-1]).refusal
 
 
-def test_a_start_without_enough_workers_says_how_many_there_were() -> None:
-    policy = "policy min=2 max=4 np=3 failures=any elastic=20 lease=60"
-    state = play(policy, "tick 0", "hosts a:3", "tick 10", "tick 20", "tick 30", "tick 30.25")
+NONE_NAMED = "no host was named: check that the discovery script answers, or that agents join"
+FEW_SLOTS = "the hosts offered only 1: add hosts, or start with fewer workers (-np, --min-np)"
+NO_AGENT = "none had an agent; no agent has reported from a, b"
+FEWER_SLOTS = "only 1 had an agent; the hosts offer only 1 of the slots now"
+REMEDY = "repair the hosts, or start with fewer workers (--min-np)"
+SINCE = "to start, but for 20 s (--elastic-timeout)"
+
+
+@pytest.mark.parametrize(
+    ("limits", "story", "reason"),
+    [
+        ("min=1 np=1", (), f"1 slot {SINCE} {NONE_NAMED}"),
+        ("min=2 np=2", ("hosts a:1",), f"2 slots {SINCE} {FEW_SLOTS}"),
+        ("min=2 np=3", ("hosts a:3 b:1",), f"2 workers {SINCE} {NO_AGENT}; {REMEDY}"),
+        (
+            "min=2 np=2",
+            ("hosts a:1 b:1", "report a running a:0", "hosts a:1"),
+            f"2 workers {SINCE} {FEWER_SLOTS}; {REMEDY}",
+        ),
+    ],
+    ids=["no host", "few slots", "no agent", "fewer slots"],
+)
+def test_a_start_without_enough_slots_says_why_and_what_to_do(limits: str, story: tuple[str, ...], reason: str) -> None:
+    waiting = ("tick 10", "tick 20", "tick 30", "tick 30.25")
+    state = play(f"policy {limits} max=4 failures=any elastic=20 lease=60", "tick 0", *story, *waiting)
     assert state.outcome is not None
-    assert state.outcome.cause is Cause.START_TIMED_OUT
-    assert "needs 2 workers to start, and there were only 0 for 20 s" in state.outcome.reason
+    assert (state.outcome.cause, state.outcome.exit_code) == (Cause.START_TIMED_OUT, 124)
+    assert state.outcome.reason == f"the job needs {reason}"
 
 
 def test_a_busy_survivor_without_a_state_may_not_begin_again() -> None:
