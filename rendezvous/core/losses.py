@@ -311,12 +311,12 @@ def limit_shortage(state: State) -> tuple[State, Effects]:
 def _count_start(state: State) -> tuple[int, int]:
     """How many slots, or later workers, there are for the start, and how many it needs.
 
-    A worker counts once its host's agent has reported.
+    A worker counts once its host's agent has reported, also when it has exited with 0.
     """
     if not state.workers:
         return state.slots_offered, state.policy.slots_to_start
     heard = sum(state.last_heard.get(each.worker.slot.host) is not None for each in state.alive())
-    return heard, state.policy.min_size
+    return heard + sum(each.is_done for each in state.workers.values()), state.policy.min_size
 
 
 def _find_lack(state: State) -> str:
