@@ -85,7 +85,8 @@ class SshConfig:
             reason = f"needs an account, and the password database has none with the number {os.getuid()}; add one"
             _refuse(host, (own,), reason)
             return _default(host, user, port)
-        words = ["ssh", "-G", "-T"]  # -T: ssh looks for no terminal
+        # `timeout` ends ssh and its commands also after hvdrun was killed. -T: ssh looks for no terminal.
+        words = ["timeout", "--signal=KILL", f"{LIMIT_SECONDS + _CLOSE_SECONDS:g}", "ssh", "-G", "-T"]
         words += ["-l", user] if user is not None else []
         words += ["-p", str(port)] if port is not None else []
         with closing(OutputFile()) as errors:

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -274,7 +275,7 @@ def test_a_look_up_that_the_kernel_does_not_end_is_left(
         with pytest.raises(BadSshConfigError, match="did not end"):
             pretend("exec sleep 600").lookup("a")
     finally:
-        left[0].kill()
+        os.killpg(left[0].pid, signal.SIGKILL)
         left[0].wait()
 
 
