@@ -18,7 +18,13 @@ import pytest
 from hvdrun.cluster.errors import JobEndedError
 from hvdrun.cluster.pickling import read_error
 from hvdrun.console.page import Page, render_page
-from hvdrun.errors import BadValueError, HostLostError, HostsFailedError
+from hvdrun.errors import (
+    BadValueError,
+    DirectoryNotFoundError,
+    HostLostError,
+    HostsFailedError,
+    ScriptNotFoundError,
+)
 from hvdrun.network.addresses import Restriction
 from hvdrun.network.errors import NoAllowedAddressError
 from hvdrun.options.languages import ConfigurationError
@@ -75,6 +81,8 @@ def show_ends() -> Iterator[str]:
 def show_errors_of_hvdrun() -> Iterator[str]:
     yield str(HostsFailedError([HostLostError("server1", "it was stopped")], 2))
     yield str(BadValueError("-np", "a number", "two"))
+    yield str(DirectoryNotFoundError(Path("/data")))
+    yield str(ScriptNotFoundError("train.py", Path("/data")))
     yield str(NoAllowedAddressError({"server1": []}, None))
     yield str(NoAllowedAddressError({"server1": []}, Restriction(("eth7",))))
     yield str(ConfigurationError("job.yaml", "there is no key 'nq'"))
