@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import UsageError
+from hvdrun.hosts import discovery_script
 from hvdrun.hosts.discovery_script import (
     DiscoveryFailedError,
     DiscoveryImpossibleError,
@@ -24,7 +25,7 @@ from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 from rendezvous.core.model import Host
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
 from tests.hvdrun.specs import build_spec
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, in_loop, wait_until
 
 
 def ask(command: str, folder: Path, *, slots_per_host: int = 1, limit_seconds: float = LIMIT_SECONDS) -> HostList:
@@ -97,8 +98,8 @@ def test_what_a_script_leaves_in_the_background_is_ended_and_delays_no_answer(ou
 
 
 def test_a_script_whose_output_another_session_keeps_open_has_answered(tmp_path: Path) -> None:
-    assert ask("setsid -f sh -c 'echo $$ >pid; exec sleep 600'; echo a:1", tmp_path).hosts == (Host("a", 1),)
-    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
+    command = "setsid -f sh -c 'echo $$ >pid; exec sleep 600'; until [ -s pid ]; do sleep 0.01; done; echo a:1"
+    assert ask(command, tmp_path).hosts == (Host("a", 1),)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
@@ -188,3 +189,11 @@ def test_a_run_belongs_to_no_worker_but_to_the_one_that_hvdrun_runs_in() -> None
     origin = processes.name_origin(inner)
     assert origin is not None
     assert origin.startswith("outer/a/0.2/")
+
+
+@in_loop
+async def test_what_a_script_has_written_just_before_its_end_is_read() -> None:
+    """The loop may hear of the end first."""
+    with discovery_script._Output(limit=100_000) as output:
+        os.write(output.writing, b"a:1\n" * 10_000)
+        assert output.read_all() == b"a:1\n" * 10_000
