@@ -2,8 +2,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Newer than the files that say what belongs into .venv.
+# Newer than the files that say what belongs into .venv: what the demos need, and all.
+INSTALLED_DEMO := .venv/installed-demo
 INSTALLED := .venv/installed
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WHICH := import sys; print(sys.base_prefix, sys.version)
 # A virtual environment of its own: nothing of the user's Python is mixed in.
 export PYTHONNOUSERSITE := 1
@@ -17,11 +19,12 @@ endif
 # Which part of `make nightly` runs: make nightly SHARD=1/3.
 SHARD ?= 1/1
 
-.PHONY: help demo docs pictures test lint nightly soak gpu bench protos clean setup check-python
+.PHONY: help demo demo-loss docs pictures test lint nightly soak gpu bench protos dist clean setup check-python
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     train a small network on handwritten digits with two workers"
+	@echo "make demo-loss  kill one of three workers in the middle of a step, and show how soon the others continue"
 	@echo "make test     run what every change needs: lint, format, types, layers, tests (10 minutes on 2 cores)"
 	@echo "make lint     the same without the tests (half a minute)"
 	@echo "make nightly  run the dear tests too (30 minutes; a third of them with SHARD=1/3)"
@@ -35,12 +38,17 @@ help:
 	@echo "make docs     build the documentation into build/site, which opens in a browser from the disk"
 	@echo "make pictures run a job, kill a worker, and draw what the terminal shows for the README"
 	@echo "make protos   generate the code of protos/*.proto again"
+	@echo "make dist     build the wheel and the source archive into dist, the same bytes each time"
 	@echo "make clean    remove .venv, caches and built files"
 	@echo "Each makes .venv first, with the python3 on PATH or the one given: make demo PYTHON=/usr/bin/python3"
 
 # A bare `python` in a worker's command is looked for on PATH, where that of .venv must come first.
-demo: setup
+demo: check-python $(INSTALLED_DEMO)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hvdrun -np 2 python examples/torch_digits.py
+	@echo "Next: make demo-loss, which kills a worker of a running job."
+
+demo-loss: check-python $(INSTALLED_DEMO)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hvdrun -np 3 --min-np 2 python examples/torch_worker_loss.py
 
 test: setup
 	@$(BIN)/python tests/house/parts.py --began $(BEGAN)
@@ -85,6 +93,13 @@ pictures: setup
 protos: setup
 	$(BIN)/python tests/protos/generate.py
 
+# The time of the commit stands in the archives: a commit gives the same bytes whenever and wherever it is built.
+dist: setup
+	@[ -z "$$(git status --porcelain)" ] || { echo >&2 "make dist builds a commit: commit or remove what git status shows."; exit 1; }
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --outdir dist
+	@cd dist && sha256sum *
+
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -93,7 +108,13 @@ setup: check-python $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing into .venv what pyproject.toml names, in the versions of constraints.txt: minutes, the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,mxnet,dev,dev-torch,deploy,docs]'
+	@$(INSTALL) --quiet -e '.[torch,mxnet,dev,dev-torch,deploy,docs]'
+	@touch $@ $(INSTALLED_DEMO)
+
+# What is imported is compiled when it is imported: that is little of torch.
+$(INSTALLED_DEMO): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing PyTorch and scikit-learn into .venv: about a minute, and the time to download 200 MB or more"
+	@$(INSTALL) --no-compile -e '.[torch,examples]'
 	@touch $@
 
 # pip is the last that venv puts there: without it an earlier attempt has failed, and is made anew.

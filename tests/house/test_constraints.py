@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from tests.frameworks import needs_mxnet
 from tests.house.sources import ROOT
 
-EXTRAS = ("", "torch", "mxnet", "dev", "dev-torch", "deploy", "docs")
+EXTRAS = ("", "torch", "examples", "mxnet", "dev", "dev-torch", "deploy", "docs")
 
 
 def read_pins() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import venv
@@ -14,6 +15,7 @@ import pytest
 from tests.documentation import README, ROOT, TUTORIAL, find_blocks, find_commands, is_for_one_host, read
 from tests.lab.requirements import do_without
 from tests.system.launcher import Launcher
+from tests.system.scripts import JOIN
 
 pytestmark = pytest.mark.nightly
 
@@ -26,6 +28,29 @@ hvd.init()
 total = hvd.allreduce(torch.ones(1), op=hvd.Sum)
 sys.stdout.write(f"{int(total)} {hvdrun.__file__}\\n")
 """
+JOINS = f"""{JOIN}
+print("rank", os.environ["RANK"], "of", join().assignment.size, *sys.version_info[:2], flush=True)
+"""
+
+
+def find_python(version: str) -> str | None:
+    """The Python of this version, if this machine has one on PATH or installed by pyenv."""
+    of_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python")
+    candidates = filter(None, (shutil.which(f"python{version}"), *map(str, of_pyenv)))
+    return next(filter(can_make_environments, candidates), None)
+
+
+def can_make_environments(python: str) -> bool:
+    """It starts, and has venv."""
+    return subprocess.run([python, "-m", "venv", "--help"], capture_output=True, check=False).returncode == 0
+
+
+def build(folder: Path, source: Path = ROOT) -> dict[str, Path]:
+    """Build the wheel and the source archive there; their paths by suffix."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+    environment = bare() | {"SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    return {path.suffix: path for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +59,7 @@ def home() -> Iterator[Path]:
     with TemporaryDirectory(prefix="hvd with blanks ") as folder:
         home = Path(folder, "virtual environment")
         venv.create(home, with_pip=True)
-        fetch("the packages that build the wheel", sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
-        (wheel,) = Path(folder).glob("*.whl")
+        wheel = build(Path(folder, "dist"))[".whl"]
         pip = (home / "bin" / "python", "-m", "pip", "install", "-c", ROOT / "constraints.txt")
         fetch("the packages that the wheel needs", *pip, f"{wheel}[torch]", cwd=folder)
         yield home
@@ -108,3 +132,32 @@ def test_the_commands_of_the_readme_run(hvdrun: Launcher, home: Path) -> None:
     for command in commands:
         done = run(hvdrun, home, hvdrun.directory, *shlex.split(command))
         assert (done.returncode, done.stderr) == (0, ""), command
+
+
+def test_two_builds_have_the_same_bytes(tmp_path: Path) -> None:
+    """The second is built from a copy, whose files have other times, and permissions of a stricter umask."""
+    skipped = shutil.ignore_patterns(".venv", ".git", "build", "dist", "__pycache__", ".*_cache", ".hypothesis")
+    copy = Path(shutil.copytree(ROOT, tmp_path / "copy", ignore=skipped, copy_function=shutil.copy))
+    for path in copy.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
+    first, second = build(tmp_path / "first"), build(tmp_path / "second", copy)
+    assert first.keys() == second.keys() == {".whl", ".gz"}
+    for suffix in first:
+        assert first[suffix].read_bytes() == second[suffix].read_bytes(), suffix
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_wheel_alone_starts_a_job_in_an_empty_environment(hvdrun: Launcher, tmp_path: Path, version: str) -> None:
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"this machine has no Python {version}")
+    wheel = build(tmp_path / "dist")[".whl"]
+    home = tmp_path / "environment"
+    subprocess.run([python, "-m", "venv", home], check=True, capture_output=True)
+    pip = (home / "bin" / "python", "-m", "pip", "install", "-c", ROOT / "constraints.txt")
+    fetch(f"the packages that the wheel needs in Python {version}", *pip, wheel, cwd=str(tmp_path))
+    hvdrun.write("join.py", JOINS)
+    done = run(hvdrun, home, hvdrun.directory, "-np", "2", "python", "join.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    what = f"of 2 {version.replace('.', ' ')}"
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] rank {rank} {what}" for rank in range(2)]

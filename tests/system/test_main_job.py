@@ -11,7 +11,8 @@ import pytest
 from tests.system.launcher import Launcher
 from tests.waiting import wait_until
 
-SCRIPT = Path(__file__).parents[2] / "examples" / "torch_digits.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPT = EXAMPLES / "torch_digits.py"
 LIMIT_SECONDS = 110
 EPOCHS = "12"  # enough for the accuracy that is promised
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # keeps a run short on a busy machine
@@ -61,3 +62,11 @@ def test_the_example_learns_without_hvdrun(hvdrun: Launcher) -> None:
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert read_accuracy(run.stdout.splitlines()[-1]) >= 0.95
+
+
+def test_the_example_of_a_loss_ends_with_its_figure_and_no_step_lost(hvdrun: Launcher) -> None:
+    command = ("python", EXAMPLES / "torch_worker_loss.py")
+    finished = hvdrun("-np", "3", "--min-np", "2", *command, environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)
+    assert finished.returncode == 0, finished.stderr
+    last = finished.stdout.splitlines()[-1]
+    assert re.fullmatch(r"\[0\] the job continued after \d+ ms; no step was lost", last)
