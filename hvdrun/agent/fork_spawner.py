@@ -24,12 +24,14 @@ from rendezvous.wire.processes import ForkRequest
 
 _THREADS = "OMP_NUM_THREADS"
 _MODULES = ("torch", "worker_runtime.torch")
+_FORKSERVERS = 2  # that one worker tries
 
 
 class ForkSpawner:
     """Forks workers of plain Python commands.
 
-    The forkserver starts with this object, so that its imports overlap with the rest of the start.
+    The forkserver starts with this object, so that its imports overlap with the rest of the start. After one that was
+    ready has died, the next worker starts another.
 
     remark: takes a line of `-v` for each worker: how it was started, and why.
     expects_init: workers are forked, and their script names a module that has `init()`.
@@ -53,17 +55,21 @@ class ForkSpawner:
 
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker; see `Spawner`."""
-        forkserver = self._forkserver
-        if forkserver is not None:
+        objection = self._objection
+        for _ in range(_FORKSERVERS):
+            forkserver = self._forkserver
+            if forkserver is None:
+                break
             try:
                 spawned = await self._fork(forkserver, launch)
             except ForkserverError as error:
-                await self._dismiss(forkserver, str(error))
+                objection = str(error)
+                await self._replace(forkserver, objection)
             else:
                 self._remark(f"{launch.worker} is process {spawned.pid}, forked{self._describe_binding(launch)}")
                 return spawned
         spawned = await self._exec.spawn(launch)
-        how = f"executed ({self._objection}){self._describe_binding(launch)}"
+        how = f"executed ({objection}){self._describe_binding(launch)}"
         self._remark(f"{launch.worker} is process {spawned.pid}, {how}")
         return spawned
 
@@ -91,7 +97,7 @@ class ForkSpawner:
         try:
             return await forkserver.fork(request, streams)
         except ForkserverError as error:
-            await self._dismiss(forkserver, str(error))
+            await self._replace(forkserver, str(error))
             return None
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
@@ -99,14 +105,15 @@ class ForkSpawner:
         return () if self._forkserver is None else ((self._forkserver.pid, "the forkserver"),)
 
     def note_stopped(self, pid: int, reason: str) -> None:
-        """Kill the forkserver, which is stopped: workers that wait for it are executed."""
+        """Kill the forkserver, which is stopped: workers that wait for it get a new one."""
         if self._forkserver is not None and self._forkserver.pid == pid:
             self._forkserver.kill(reason)
 
     async def close(self) -> None:
-        """End the forkserver."""
-        if self._forkserver is not None:
-            await self._forkserver.close()
+        """End the forkserver; no other is started."""
+        forkserver, self._forkserver = self._forkserver, None
+        if forkserver is not None:
+            await forkserver.close()
 
     def _open(self) -> str:
         """Start the forkserver; returns the reason where workers cannot be forked, else ""."""
@@ -157,11 +164,14 @@ class ForkSpawner:
     def _describe_binding(self, launch: Launch) -> str:
         return self._exec.binder.describe(launch.assignment.local_rank)
 
-    async def _dismiss(self, forkserver: Forkserver, reason: str) -> None:
-        """Execute workers from now on; several may find the forkserver dead at the same time."""
+    async def _replace(self, forkserver: Forkserver, reason: str) -> None:
+        """Start another forkserver, or execute workers from now on if this one never was ready.
+
+        Several workers may find it dead at the same time.
+        """
         if self._forkserver is forkserver:
             self._forkserver = None
-            self._objection = reason
+            self._objection = self._open() if forkserver.was_ready else reason
             await forkserver.close()
 
 

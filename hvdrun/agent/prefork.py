@@ -1,8 +1,8 @@
 """The agent's side of the forkserver: starts it, asks it for workers, and reports why it cannot be used.
 
 The forkserver runs in the job's interpreter and environment. It ends with its socket, and so with the agent. Whenever
-it cannot be used (the interpreter lacks `worker_runtime`, an import starts threads, it dies), workers are executed
-instead.
+it cannot be used (the interpreter lacks `worker_runtime`, an import starts threads, it dies at its start), workers are
+executed instead.
 """
 
 import asyncio
@@ -98,6 +98,11 @@ class Forkserver:
     async def wait_ready(self) -> str:
         """Wait until it can fork; returns the reason where it cannot, else ""."""
         return await asyncio.shield(self._ready)
+
+    @property
+    def was_ready(self) -> bool:
+        """It could fork, at least before it ended."""
+        return self._ready.done() and self._ready.result() == ""
 
     async def fork(
         self, request: ForkRequest, streams: StandardStreams, prepare: Callable[[int], None] | None = None

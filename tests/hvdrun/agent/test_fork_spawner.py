@@ -142,7 +142,7 @@ async def test_a_command_that_is_not_forked_is_executed_with_the_reason(
 
 
 @alone
-async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_note_stopped() -> None:
+async def test_a_worker_is_forked_from_another_forkserver_when_the_first_is_stopped() -> None:
     async with spawning(script="print('alive')") as room:
         assert await room.run() == "alive\n"
         ((pid, name),) = room.spawner.list_living()
@@ -154,7 +154,39 @@ async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_note
         assert room.spawner.list_living() == ((pid, name),)
         room.spawner.note_stopped(pid, "the forkserver was stopped")
         assert await waiting == "alive\n"
-        assert room.ways() == ["forked", "executed (the forkserver was stopped)"]
+        assert room.ways() == ["forked", "forked"]
+        ((replacement, _),) = room.spawner.list_living()
+        assert replacement != pid
+
+
+@alone
+async def test_workers_are_forked_after_the_forkserver_was_killed() -> None:
+    async with spawning(script="print('alive')") as room:
+        for _ in range(3):
+            assert await asyncio.gather(*map(room.run, LAUNCHES)) == ["alive\n"] * 4
+            ((pid, _),) = room.spawner.list_living()
+            os.kill(pid, signal.SIGKILL)
+        assert room.ways() == ["forked"] * 12
+
+
+@alone
+async def test_workers_are_executed_when_the_forkserver_dies_before_it_is_ready() -> None:
+    dies = "import os, sys\nif 'worker_runtime.startup.forkserver' in sys.orig_argv: os.kill(os.getpid(), 9)"
+    async with spawning(script="print('alive')", preload=dies) as room:
+        assert [await room.run() for _ in range(2)] == ["alive\n"] * 2
+        assert room.ways() == ["executed (the forkserver ended)"] * 2
+        assert room.spawner.list_living() == ()
+
+
+@alone
+async def test_a_closed_spawner_starts_no_other_forkserver() -> None:
+    async with spawning(script="print('alive')") as room:
+        assert await room.run() == "alive\n"
+        ((pid, _),) = room.spawner.list_living()
+        os.kill(pid, signal.SIGKILL)
+        waiting = asyncio.create_task(room.run())
+        await room.spawner.close()
+        assert await waiting == "alive\n"
         assert room.spawner.list_living() == ()
 
 
