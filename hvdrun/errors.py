@@ -29,10 +29,10 @@ class HvdrunError(Exception):
 class LaunchError(HvdrunError):
     """Hvdrun could not launch the job. The sentence says what failed, where, and what to do.
 
-    is_final: about a host: another try would fail, too.
+    is_refusal: about a host: the job cannot use it beside its other hosts.
     """
 
-    is_final: ClassVar[bool] = False
+    is_refusal: ClassVar[bool] = False
 
 
 class OutputLostError(HvdrunError):

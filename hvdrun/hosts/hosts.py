@@ -257,7 +257,7 @@ class Hosts:
         self._failures[host] = error
         self._changed.set()
         if not self._is_impossible():
-            self._report_lost(host, str(error), is_refused=error.is_final)
+            self._report_lost(host, str(error), is_refused=error.is_refusal)
 
     def _is_impossible(self) -> bool:
         """The job cannot start without the hosts that have failed."""
@@ -270,10 +270,8 @@ class Hosts:
             raise _collect({host: self._failures[host] for host in hosts if host in self._failures}, len(hosts))
 
     def _report_lost(self, host: str, sentence: str, *, is_refused: bool = False) -> None:
-        # Where agents join by themselves, another one may come by this name.
-        is_final = is_refused and self._spec.remote.joining is None
         with contextlib.suppress(IllegalEventError):  # the job has left the host meanwhile
-            self._server.submit(Lost(host, sentence, is_refused, is_final))
+            self._server.submit(Lost(host, sentence, is_refused))
 
     def _forget(self, host: str) -> None:
         self._cancel(host)

@@ -80,7 +80,7 @@ class SameMachineError(LaunchError):
     has_joined: its agents have joined by themselves.
     """
 
-    is_final: ClassVar[bool] = True
+    is_refusal: ClassVar[bool] = True
 
     def __init__(self, names: Sequence[str], address: str, *, has_joined: bool = False) -> None:
         remedy = (

@@ -15,7 +15,6 @@ at the same step counts, too, towards a higher limit. A job whose hosts cannot r
 workers can never connect.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -101,16 +100,13 @@ class Blacklist:
         reason = f"{share} because {counted.slots[last].explain_closing()}"
         return counted.close_host(slot.host, now, recovery, reason)
 
-    def close_host(self, host: str, now: float, recovery: Recovery, reason: str, *, is_final: bool = False) -> Self:
-        """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures.
-
-        is_final: close it for ever.
-        """
+    def close_host(self, host: str, now: float, recovery: Recovery, reason: str) -> Self:
+        """Close a host for its cooldown, which doubles each time up to its limit, and drop its slots' failures."""
         former = self.hosts.get(host)
         is_forgotten = former is None or now - former.until > recovery.forgiveness_seconds
         closings = 0 if former is None or is_forgotten else former.closings
         least, most = recovery.cooldown_seconds
-        cooldown_seconds = math.inf if is_final else min(most, least * 2.0 ** min(closings, _MOST_DOUBLINGS))
+        cooldown_seconds = min(most, least * 2.0 ** min(closings, _MOST_DOUBLINGS))
         return replace(
             self,
             slots={slot: known for slot, known in self.slots.items() if slot.host != host},

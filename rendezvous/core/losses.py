@@ -91,7 +91,7 @@ def lose_host(state: State, loss: Lost) -> tuple[State, Effects]:
             return state.with_host_ended(host), ()
     if is_offered and state.refusal is None:
         recovery, why = state.policy.recovery, "it cannot be used" if loss.is_refused else "it was lost"
-        blacklist = state.blacklist.close_host(host, state.clock, recovery, why, is_final=loss.is_final)
+        blacklist = state.blacklist.close_host(host, state.clock, recovery, why)
         state = replace(state, blacklist=blacklist)
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):

@@ -114,13 +114,12 @@ class Exited:
 class Lost:
     """A host's agent is lost, and its workers with it, or the job cannot use the host as it is.
 
-    is_refused: the job cannot use it. is_final: nor later: the host is not used again.
+    is_refused: the job cannot use it beside its other hosts.
     """
 
     host: str
     reason: str
     is_refused: bool = False
-    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ changes something, and starts over, until none does.
 Long because the rules refer to each other.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -375,7 +374,7 @@ def _describe_closings(state: State) -> Iterator[Log]:
             cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
             yield Log(f"slot {slot} is closed for {cooldown}: {known.explain_closing()}")
     for host, closing in now.hosts.items():
-        if closing != before.hosts.get(host) and closing.until < math.inf:  # else its loss was logged
+        if closing != before.hosts.get(host):
             cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
             yield Log(f"host {host} is closed for {cooldown}: {closing.reason}", host=host)
 

@@ -24,7 +24,7 @@ from hvdrun.network.errors import SameMachineError
 from hvdrun.spec.command import LookupContext
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
-from hvdrun.spec.remote import Joining, Remote
+from hvdrun.spec.remote import Remote
 from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.messages import Dismiss, HostsChanged, Lost
 from rendezvous.core.model import Endpoint, Host
@@ -284,22 +284,19 @@ async def test_each_host_of_an_elastic_job_fails_for_itself(monkeypatch: pytest.
         assert office.lost == {B: "it is down", C: "no way"}
 
 
-@pytest.mark.parametrize("joining", [None, Joining()], ids=["named", "joined"])
 @in_loop
-async def test_a_second_name_of_one_machine_is_refused_for_ever_unless_its_agent_joined(
-    monkeypatch: pytest.MonkeyPatch, joining: Joining | None
-) -> None:
+async def test_a_second_name_of_one_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def extend(_: NetworkPlan, _spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
         return {host: SameMachineError((A, B), "10.0.0.1") if host == B else ROUTE for host in newcomers}
 
     monkeypatch.setattr(NetworkPlan, "extend", extend)
     monkeypatch.setattr(hosts_module, "choose_source", lambda spec, *_, **__: FixedHosts(spec))
-    async with opened(with_fields(make_elastic(), joining=joining)) as office:
+    async with opened(make_elastic()) as office:
         for host in (A, B):
             office.hosts.want(host)
         await office.until(lambda: bool(office.lost))
         (lost,) = [event for event in office.events if isinstance(event, Lost)]
-        assert (lost.host, lost.is_refused, lost.is_final) == (B, True, joining is None)
+        assert (lost.host, lost.is_refused) == (B, True)
 
 
 @pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "a bug in")])

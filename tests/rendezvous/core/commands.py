@@ -158,9 +158,8 @@ def parse_event_of_hosts(words: list[str]) -> Event:
             return Noticed(host)
         case ["lost", host, reason]:
             return Lost(host, reason)
-        case ["refuse", host, reason, *final]:
-            assert final in ([], ["finally"]), final
-            return Lost(host, reason, is_refused=True, is_final=bool(final))
+        case ["refuse", host, reason]:
+            return Lost(host, reason, is_refused=True)
         case _:
             raise ValueError(f"no such command: {shlex.join(words)}")
 
