@@ -154,6 +154,8 @@ class ScriptWatchdog(Watchdog):
     def __init__(self, own: Mapping[str, str]) -> None:
         origin = processes.name_job(own)
         super().__init__(origin)
+        self._origin = origin
+        self._since = processes.find_own_start()
         kept = {name: value for name, value in own.items() if name not in {SLOT, INCARNATION}}
         self.environment = {**kept, JOB: origin}
 
@@ -169,3 +171,10 @@ class ScriptWatchdog(Watchdog):
         if self._process is None or self._process.poll() is not None:
             self.replace()
         super().add(pid)
+
+    def remove(self, pid: int) -> None:
+        """Report that a run has ended, and kill what has left its session: daemons, and those of earlier runs."""
+        for process in processes.running():
+            if processes.comes_from(process, self._origin, self._since):
+                processes.kill(process, signal.SIGKILL)
+        super().remove(pid)
