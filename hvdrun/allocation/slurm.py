@@ -47,7 +47,7 @@ def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
 
     Raises:
         AllocationError: its variables cannot be read.
-        UsageError: srun has started several of this program.
+        UsageError: srun has started several of this program, or the job is heterogeneous.
     """
     number, listed = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
     if not number or not listed:
@@ -59,6 +59,12 @@ def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
             "with srun --ntasks=1."
         )
     name = f"Slurm job {number}"
+    components = environment.get("SLURM_HET_SIZE", "1")
+    if components != "1":  # the other variables are those of the first component
+        raise UsageError(
+            f"{name} is heterogeneous, with {components} components, and hvdrun would use the hosts of the first one "
+            "alone: name the hosts with -H, or request one component."
+        )
     hosts = _expand(name, "SLURM_JOB_NODELIST", expand_hosts, environment)
     counts = _expand(name, "SLURM_JOB_CPUS_PER_NODE", expand_counts, environment)
     cpus = dict(zip(hosts, counts, strict=False))

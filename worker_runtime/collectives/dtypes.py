@@ -73,7 +73,7 @@ MOVABLE = (
     torch.float8_e4m3fnuz,
     torch.float8_e5m2,
     torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
+    *((torch.float8_e8m0fnu,) if hasattr(torch, "float8_e8m0fnu") else ()),  # torch 2.7 and newer have it
 )
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in MOVABLE}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}

@@ -67,6 +67,11 @@ def test_several_hvdruns_under_srun_are_refused() -> None:
         find_slurm({**JOB, "SLURM_STEP_NUM_TASKS": "8"})
 
 
+def test_a_heterogeneous_job_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Slurm job 17 is heterogeneous, with 2 components, .* -H"):
+        find_slurm({**JOB, "SLURM_HET_SIZE": "2"})
+
+
 def test_variables_that_cannot_be_read_are_one_sentence() -> None:
     with pytest.raises(AllocationError, match=r"Slurm job 17 are not known: SLURM_JOB_NODELIST is 'n\['; .* -H"):
         find_slurm({**JOB, "SLURM_JOB_NODELIST": "n["})
