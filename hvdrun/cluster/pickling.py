@@ -15,7 +15,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import IO, Any
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
@@ -25,6 +25,7 @@ from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 from rendezvous.wire.tasks import find_unsendable
 
 Unit = tuple[str, Mapping[str, bytes]]  # a folder, and the sources of one module or package by their path in it
+_HIDDEN = "<dynamic-code>"  # cloudpickle's name for any file
 _ON_ALL_HOSTS = frozenset({"horovod", "hvdrun", "protos", "rendezvous", "worker_runtime"})
 
 
@@ -81,7 +82,22 @@ def _read(folder: Path, files: Sequence[Path]) -> dict[str, bytes]:
     return sources
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+class NamingPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+    """Pickles functions by value with the names of their files, which tracebacks and warnings on the workers show.
+
+    cloudpickle 3.1.3 and newer replace these names.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - any object
+        """See `pickle.Pickler`."""
+        if isinstance(obj, CodeType) and (reduce := self.dispatch_table.get(CodeType)) is not None:
+            make, arguments, *rest = reduce(obj)
+            named = (obj.co_filename if isinstance(each, str) and each == _HIDDEN else each for each in arguments)
+            return (make, tuple(named), *rest)
+        return super().reducer_override(obj)
+
+
+class _Pickler(NamingPickler):
     """Pickles objects by value whose module the workers cannot import by its name, as some that pytest imports."""
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import cloudpickle
 
+from tests import by_value
 from tests.waiting import LIMIT_SECONDS
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
@@ -56,7 +57,7 @@ class Ranks:
         cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         self._calls += 1
         generation = self._calls * 1000  # of all ranks, though not all take part in every call
-        command = cloudpickle.dumps((function, arguments, size, generation))
+        command = by_value.dump((function, arguments, size, generation))
         for connection in self._connections[:size]:
             connection.send_bytes(command)
         deadline = time.monotonic() + limit_seconds

@@ -8,7 +8,7 @@ import sysconfig
 import threading
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
@@ -53,6 +53,21 @@ def test_a_function_of_a_module_that_cannot_be_imported_is_pickled_by_value(tmp_
         del sys.modules[module.__name__]
     assert run_elsewhere(read_all(body)) == "8"
     assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_function_keeps_the_name_of_its_file(monkeypatch: pytest.MonkeyPatch, *, hides: bool) -> None:
+    """Also where cloudpickle hides it, as 3.1.3 does."""
+    reduce = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def hide(code: CodeType) -> tuple[object, tuple[object, ...]]:
+        make, arguments = reduce(code)
+        return make, tuple("<dynamic-code>" if each == code.co_filename else each for each in arguments)
+
+    if hides:
+        monkeypatch.setitem(cloudpickle.Pickler.dispatch_table, CodeType, hide)
+    body = pack(lambda: sys._getframe().f_code.co_filename, (), {})
+    assert run_elsewhere(read_all(body)) == __file__
 
 
 def test_a_module_that_the_caller_sends_by_value_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:

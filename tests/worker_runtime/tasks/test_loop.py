@@ -10,9 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
+from tests import by_value
 from worker_runtime.tasks import loop
 from worker_runtime.tasks.loop import Answer, run, run_all
 
@@ -29,7 +29,7 @@ def do(
     place: Path = NOWHERE,
 ) -> tuple[Any, Answer]:
     """Run a function as it comes from the program: what the program reads of it, and what else is told."""
-    task = BytesIO(pickle.dumps((paths, anew, False, False, modules)) + cloudpickle.dumps((function, arguments, {})))
+    task = BytesIO(pickle.dumps((paths, anew, False, False, modules)) + by_value.dump((function, arguments, {})))
     answer = run(task, place)
     with answer.file as file:
         file.seek(0)
@@ -169,7 +169,7 @@ def test_a_worker_whose_function_fails_leaves_the_group_when_that_is_known_and_f
 ) -> None:
     Client.story = []
     tasks = [(abs, (-1,), {}), (divmod, (1, 0), {})]
-    Client.tasks = [pickle.dumps(((), False, is_last)) + cloudpickle.dumps(task) for task in tasks]
+    Client.tasks = [pickle.dumps(((), False, is_last)) + by_value.dump(task) for task in tasks]
     monkeypatch.setattr(loop.Bootstrap, "read", lambda _: SimpleNamespace(socket=NOWHERE))
     monkeypatch.setattr(loop, "import_task_client", lambda: Client)
     monkeypatch.setattr(loop, "leave_job", lambda: Client.story.append("leave"))
