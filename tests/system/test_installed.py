@@ -47,7 +47,7 @@ def can_make_environments(python: str) -> bool:
 
 def build(folder: Path, source: Path = ROOT) -> dict[str, Path]:
     """Build the wheel and the source archive there; their paths by suffix."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
+    command: list[str | Path] = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, source]
     environment = bare() | {"SOURCE_DATE_EPOCH": "1700000000"}
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return {path.suffix: path for path in folder.iterdir()}

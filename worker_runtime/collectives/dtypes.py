@@ -53,7 +53,7 @@ REDUCIBLE: dict[Reduction, frozenset[torch.dtype]] = {
 }
 
 # The dtypes whose bytes can be moved, in the order of the table.
-MOVABLE = (
+MOVABLE: tuple[torch.dtype, ...] = (
     torch.float16,
     torch.bfloat16,
     torch.float32,
