@@ -53,7 +53,7 @@ REDUCIBLE: dict[Reduction, frozenset[torch.dtype]] = {
 }
 
 # The dtypes whose bytes can be moved, in the order of the table.
-MOVABLE: tuple[torch.dtype, ...] = (
+MOVABLE = (
     torch.float16,
     torch.bfloat16,
     torch.float32,
@@ -73,7 +73,7 @@ MOVABLE: tuple[torch.dtype, ...] = (
     torch.float8_e4m3fnuz,
     torch.float8_e5m2,
     torch.float8_e5m2fnuz,
-    *((torch.float8_e8m0fnu,) if hasattr(torch, "float8_e8m0fnu") else ()),  # torch 2.7 and newer have it
+    torch.float8_e8m0fnu,
 )
 _NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in MOVABLE}
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}

@@ -32,7 +32,6 @@ def untraced(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
         marked._torchdynamo_disable_msg = _REASON  # noqa: SLF001 - as above
         marked._torchdynamo_disable_recursive = True  # noqa: SLF001 - as above
         frames: Any = torch._C._dynamo.eval_frame  # noqa: SLF001 - read when the function runs
-        if hasattr(frames, "set_code_exec_strategy"):  # newer than torch 2.6
-            skip = frames._FrameAction.SKIP  # noqa: SLF001 - as above
-            frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001 - as above
+        skip = frames._FrameAction.SKIP  # noqa: SLF001 - as above
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001 - as above
     return function
