@@ -232,15 +232,15 @@ class IdentityFileError(UsageError):
 
 
 class DirectoryNotFoundError(UsageError):
-    """The workers' working directory does not exist on this machine.
+    """The workers' working directory cannot be used on this machine.
 
-    Message: the working directory DIRECTORY, given with --wdir, does not exist on this machine.
-    Cause: `--wdir` names a file, or a folder that this machine does not have.
-    Remedy: Create the folder, or name another with `--wdir`.
+    Message: the working directory DIRECTORY does not exist on this machine: name another with --wdir.
+    Cause: `--wdir` names a file, a folder that this machine does not have, or one that this user may not enter.
+    Remedy: Create the folder, open it to this user, or name another with `--wdir`.
     """
 
     def __init__(self, directory: Path, fault: str = "does not exist") -> None:
-        super().__init__(f"the working directory {str(directory)!r}, given with --wdir, {fault} on this machine.")
+        super().__init__(f"the working directory {str(directory)!r} {fault} on this machine: name another with --wdir.")
 
 
 class OtherUserError(UsageError):

@@ -18,6 +18,7 @@ from hvdrun.errors import HvdrunError
 from hvdrun.processes import python_command
 from hvdrun.processes.child import StandardStreams
 from hvdrun.processes.python_command import PythonCommand
+from hvdrun.startup.paths import is_file
 from rendezvous.core.messages import Launch
 from rendezvous.wire.orders import Begin
 from rendezvous.wire.processes import ForkRequest
@@ -182,7 +183,7 @@ def _decode(environment: Mapping[bytes, bytes]) -> dict[str, str]:
 def _read_source(directory: str, command: PythonCommand) -> bytes | None:
     """The program's source; None where it is not below the working directory, or cannot be read."""
     for path in (Path(directory, candidate) for candidate in python_command.list_sources(command)):
-        if path.is_file():
+        if is_file(path):
             with contextlib.suppress(OSError):  # the interpreter reports it, when it runs the program
                 return path.read_bytes()
     return None

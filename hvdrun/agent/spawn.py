@@ -3,17 +3,18 @@
 import contextlib
 import errno
 import os
-import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
+from hvdrun.errors import CommandNotExecutableError, HvdrunError
 from hvdrun.processes.binding import Binder, BindTo
 from hvdrun.processes.child import StandardStreams, Start, open_pipe, start_child
+from hvdrun.spec.command import LookupContext, check_executable, explain_not_found, find_on_path
 from hvdrun.spec.environment import is_elastic
+from hvdrun.startup.paths import find_fault
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
@@ -192,24 +193,26 @@ def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes
     """The file of a command: a path is relative to the working directory, a bare name is searched on the worker's PATH.
 
     Raises:
-        CommandNotFoundError, CommandNotExecutableError: it is not there, or not executable.
+        CommandNotFoundError, CommandNotExecutableError: it is not there, or not executable, or the working directory
+            cannot be used.
     """
+    if (fault := find_fault(Path(directory))) is not None:
+        raise CommandNotExecutableError(name, f"the working directory {directory!r} {fault} here")
+    search = environment.get(b"PATH")
+    context = LookupContext(Path(directory), None if search is None else os.fsdecode(search), "")
     if "/" in name:
-        path = Path(directory, name)
-        if not path.exists():
-            raise CommandNotFoundError(name, (str(path),))
-        return str(path)
-    search = os.fsdecode(environment.get(b"PATH", b""))
-    found = shutil.which(name, path=search)
+        check_executable(name, context)
+        return str(Path(directory, name))
+    found = find_on_path(name, context)
     if found is None:
-        raise CommandNotFoundError(name, search.split(os.pathsep) if search else ())
-    return str(Path(directory, found))
+        raise explain_not_found(name, context)
+    return found
 
 
 def explain_failure(error: OSError, executable: str, directory: str) -> HvdrunError:
     """The error for a command that exists and cannot be started."""
-    if not Path(directory).is_dir():
-        return CommandNotExecutableError(executable, f"the working directory {directory!r} does not exist here")
+    if (fault := find_fault(Path(directory))) is not None:
+        return CommandNotExecutableError(executable, f"the working directory {directory!r} {fault} here")
     if error.errno == errno.ENOEXEC:
         return CommandNotExecutableError(executable, "it is not an executable program and has no #! line")
     return CommandNotExecutableError(executable, os.strerror(error.errno or 0))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hvdrun.spec.hosts import read_hostfile
 from hvdrun.spec.remote import Allocation
+from hvdrun.startup.paths import exists
 
 MPI_FOLDER = Path("/etc/mpi")
 
@@ -43,10 +44,10 @@ def find_mpijob(environment: Mapping[str, str], *, is_elastic: bool) -> Allocati
         HostFileError: the file cannot be read.
     """
     path, script = MPI_FOLDER / "hostfile", MPI_FOLDER / "discover_hosts.sh"
-    if environment.get("K_MPI_JOB_ROLE") != "launcher" or not path.exists():
+    if environment.get("K_MPI_JOB_ROLE") != "launcher" or not exists(path):
         return None
     return Allocation(
-        "MPIJob", read_hostfile(path).hosts, script=str(script) if is_elastic and script.exists() else None
+        "MPIJob", read_hostfile(path).hosts, script=str(script) if is_elastic and exists(script) else None
     )
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
+from hvdrun.startup.paths import is_folder
 from hvdrun.tasks.messages import INLINE_BYTES, Body, Delivered
 from rendezvous.wire.tasks import find_unsendable
 
@@ -53,7 +54,7 @@ def list_own_folders(search_path: Sequence[str]) -> list[Path]:
     return [
         folder
         for folder in dict.fromkeys(folders)
-        if installed.isdisjoint({folder, *folder.parents}) and folder.is_dir()
+        if installed.isdisjoint({folder, *folder.parents}) and is_folder(folder)
     ]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hvdrun.errors import LaunchError
+from hvdrun.startup.paths import exists
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 
 _LOCK = ".hvdrun.lock"
@@ -41,7 +42,7 @@ def hold_checkpoints(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    lock, is_new, file = folder / _LOCK, not folder.exists(), None
+    lock, is_new, file = folder / _LOCK, not exists(folder), None
     try:
         folder.mkdir(exist_ok=True)
         file = _take(lock)

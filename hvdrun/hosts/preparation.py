@@ -18,6 +18,7 @@ from hvdrun.spec.command import (
 )
 from hvdrun.spec.hosts import LOCALHOST, HostList
 from hvdrun.spec.jobspec import JobSpec
+from hvdrun.startup.paths import find_fault
 from hvdrun.transport.account import name_user
 
 _LOOKUPS = 32  # at the same time: a name that no server knows takes seconds
@@ -130,7 +131,7 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
     """Check what workers on this machine, under these names, need.
 
     Raises:
-        DirectoryNotFoundError: the working directory does not exist, or is no folder.
+        DirectoryNotFoundError: the working directory does not exist, or is no folder, or is closed to this user.
         OtherUserError: the host is named with another user.
     """
     for host in hosts:
@@ -138,8 +139,8 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
         if user is not None and user != (own := name_user()):
             raise OtherUserError(host, user, own)
     directory = spec.workers.directory
-    if not directory.is_dir():
-        raise DirectoryNotFoundError(directory, "is no folder" if os.path.lexists(directory) else "does not exist")
+    if (fault := find_fault(directory)) is not None:
+        raise DirectoryNotFoundError(directory, fault)
 
 
 def explain_interpreter(spec: JobSpec, command: tuple[str, ...], context: LookupContext) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hvdrun.errors import UsageError
+from hvdrun.startup.paths import exists, is_folder
 from rendezvous.server.authority import Authority
 
 KEY_SUFFIX = ".key"
@@ -151,10 +152,10 @@ def create_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS)
         TokenFileError: one of the files exists, or cannot be written; or the path is that of a folder.
     """
     key_path = name_key(path)
-    if path.is_dir():
+    if is_folder(path):
         raise TokenFileError(path, "is a folder", "give the name of a new file in it")
     for existing in (path, key_path):
-        if existing.exists():
+        if exists(existing):
             raise TokenFileError(path, f"cannot be created, because {str(existing)!r} exists", "remove it first")
     keys = _create(path, lifetime_seconds)
     write_secret(key_path, keys.authority.key)  # first: where the token is, the key is
@@ -217,7 +218,7 @@ def open_keys(path: Path | None, directory: Path, name: str) -> Iterator[Keys]:
         TokenFileError: they cannot be used, or cannot be written.
     """
     if path is not None:
-        yield load_files(path) if path.exists() else create_files(path)
+        yield load_files(path) if exists(path) else create_files(path)
         return
     _remove_orphans(directory)
     keys = _create(directory / _JOB_NAME.format(name), DEFAULT_LIFETIME_SECONDS)
@@ -249,5 +250,5 @@ def _remove_orphans(directory: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             known = os.fstat(file.fileno())
             is_old = time.time() - known.st_mtime > _ORPHAN_SECONDS
-            if is_old and known.st_uid == os.getuid() and not name_key(path).exists():
+            if is_old and known.st_uid == os.getuid() and not exists(name_key(path)):
                 path.unlink()

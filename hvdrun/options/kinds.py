@@ -3,7 +3,6 @@
 import re
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
@@ -14,6 +13,7 @@ from hvdrun.errors import IdentityFileError
 from hvdrun.options.option import Kind
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.startup.paths import exists, is_folder
 from rendezvous.core.model import Endpoint
 
 
@@ -131,9 +131,8 @@ def parse_folder(text: str) -> Path:
         UsageError: the working directory was removed.
     """
     path = parse_local_path(text)
-    with suppress(OSError):  # only the hosts may have access to it
-        if path.exists() and not path.is_dir():
-            raise ValueError(text)
+    if exists(path) and not is_folder(path):
+        raise ValueError(text)
     return path
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
+from hvdrun.startup.paths import exists, find_closed, is_file
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
 _PLAIN_PYTHON = frozenset({"python", "python3"})
@@ -52,14 +53,12 @@ def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[s
     """
     name = command[0]
     if "/" in name:
-        _check_executable(name, context)
+        check_executable(name, context)
     elif find_on_path(name, context) is None:
         command = (_own_interpreter(name, context), *command[1:])
     script = find_script(command)
-    if script is not None and not (path := context.directory / script).exists():
-        raise ScriptNotFoundError(
-            script, context.directory, "is a broken link" if path.is_symlink() else "does not exist"
-        )
+    if script is not None and not exists(path := context.directory / script):
+        raise ScriptNotFoundError(script, context.directory, _explain_absence(path))
     return command
 
 
@@ -131,8 +130,13 @@ def _find_program(command: tuple[str, ...]) -> str | None:
     return _STDIN
 
 
-def _check_executable(name: str, context: LookupContext) -> None:
-    """Refuse a path that cannot be executed."""
+def check_executable(name: str, context: LookupContext) -> None:
+    """Refuse a path that cannot be executed.
+
+    Raises:
+        CommandNotFoundError: there is no such file.
+        CommandNotExecutableError: it is a directory, lacks the permission, or lies where this user may not look.
+    """
     path = context.directory / name
     try:
         mode = path.stat().st_mode
@@ -153,12 +157,23 @@ def _own_interpreter(name: str, context: LookupContext) -> str:
         CommandNotFoundError: it is another program.
     """
     if name not in _PLAIN_PYTHON or not context.interpreter:
-        raise CommandNotFoundError(name, context.places(), _suggest_local_file(name, context))
+        raise explain_not_found(name, context)
     return context.interpreter
+
+
+def explain_not_found(name: str, context: LookupContext) -> CommandNotFoundError:
+    """The error for a bare name that PATH does not have, with the folders that this user may not look into."""
+    places = [
+        place if (closed := find_closed(context.directory / place / name)) is None else f"{place} ({closed})"
+        for place in context.places()
+    ]
+    return CommandNotFoundError(name, places, _suggest_local_file(name, context))
 
 
 def find_on_path(name: str, context: LookupContext) -> str | None:
     """The absolute path of this program on PATH; None if PATH does not have it.
+
+    A folder that this user may not look into is skipped, as execvp does.
 
     Raises:
         CommandNotExecutableError: PATH has files of that name, but none that can be executed; shells do the same.
@@ -166,7 +181,7 @@ def find_on_path(name: str, context: LookupContext) -> str | None:
     forbidden = None
     for place in context.places():
         path = context.directory / place / name
-        if not path.is_file():
+        if not is_file(path):
             continue
         if os.access(path, os.X_OK):
             return str(path)
@@ -179,9 +194,17 @@ def find_on_path(name: str, context: LookupContext) -> str | None:
 def _suggest_local_file(name: str, context: LookupContext) -> str | None:
     """A suggestion for a bare name that is a file in the working directory, which is not searched."""
     path = context.directory / name
-    if not path.is_file():
+    if not is_file(path):
         return None
     return _suggest_interpreter(name) or (f"./{name}" if os.access(path, os.X_OK) else None)
+
+
+def _explain_absence(path: Path) -> str:
+    try:
+        is_link = path.is_symlink()
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return "is a broken link" if is_link else "does not exist"
 
 
 def _suggest_interpreter(name: str) -> str | None:

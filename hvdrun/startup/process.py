@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from hvdrun.startup.paths import is_folder
 from rendezvous.server.file_limit import raise_file_limit
 
 _USUAL = ("/tmp", "/var/tmp", "/usr/tmp")  # noqa: S108 - the folders of tempfile
@@ -35,7 +36,7 @@ def find_temporary_folder() -> None:
     """
     named = map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))
     for folder in (*named, *_USUAL, os.curdir, _SHARED_MEMORY):
-        if folder and os.access(folder, os.W_OK | os.X_OK) and Path(folder).is_dir():
+        if folder and os.access(folder, os.W_OK | os.X_OK) and is_folder(Path(folder)):
             tempfile.tempdir = str(Path(folder).absolute())
             if folder == _SHARED_MEMORY:
                 os.environ["TMPDIR"] = folder

@@ -13,6 +13,7 @@ import paramiko
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import PublicBlob
 
+from hvdrun.startup.paths import exists
 from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.failures import AuthenticationFailedError
 from hvdrun.transport.ssh.target import Target
@@ -128,7 +129,7 @@ class Login:
             for key in held:
                 yield f"{key.comment or key.get_name()} (from the ssh agent)", key
         for path in target.default_keys:
-            if path.exists() or path.with_name(f"{path.name}.pub").exists():
+            if exists(path) or exists(path.with_name(f"{path.name}.pub")):
                 yield from self._list_key(path, by_blob)
 
     def _list_key(self, path: Path, held: Mapping[bytes, AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
@@ -139,7 +140,7 @@ class Login:
         elif (key := self._load(path)) is not None:
             yield str(path), key
         beside = path.with_name(f"{path.name}-cert.pub")
-        if not self._target.certificates and beside.exists():
+        if not self._target.certificates and exists(beside):
             yield from self._certify(beside, (path,), held)
 
     def _certify(
@@ -163,7 +164,7 @@ class Login:
             return
         for path in keys:
             public = _read_public(path)
-            if (public is None or public.key_blob == plain) and path.exists():
+            if (public is None or public.key_blob == plain) and exists(path):
                 key = self._load(path)
                 if key is not None and key.asbytes() == plain:
                     yield str(file), _join(key, certificate)

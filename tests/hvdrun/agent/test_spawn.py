@@ -16,6 +16,7 @@ from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
+from tests.strangers import as_stranger
 from tests.waiting import in_loop
 
 LAUNCH = make_launches(2)[1]
@@ -136,15 +137,28 @@ def test_a_command_is_found_on_the_worker_s_path_as_seen_from_the_working_direct
 @pytest.mark.parametrize(
     ("name", "path", "places"),
     [
-        ("./train", b"/bin", "looked in /work/train"),
+        ("./train", b"/bin", "looked in {}"),
         ("train", b"/one:/two", "looked in /one, /two"),
         ("train", b"", "PATH is empty"),
     ],
 )
-def test_a_missing_command_is_reported_with_the_searched_places(name: str, path: bytes, places: str) -> None:
-    with pytest.raises(CommandNotFoundError, match=rf"'{name}' was not found.*: {places}") as caught:
-        find_executable(name, "/work", {b"PATH": path})
+def test_a_missing_command_is_reported_with_the_searched_places(
+    tmp_path: Path, name: str, path: bytes, places: str
+) -> None:
+    with pytest.raises(CommandNotFoundError, match=rf"'{name}' was not found.*: {places.format(tmp_path)}") as caught:
+        find_executable(name, str(tmp_path), {b"PATH": path})
     assert caught.value.exit_code == 127
+
+
+def test_a_worker_without_a_path_has_the_system_s_own(tmp_path: Path) -> None:
+    assert find_executable("sh", str(tmp_path), {}) == "/bin/sh"
+
+
+@pytest.mark.parametrize("name", ["sh", "./train"])
+def test_a_closed_working_directory_is_named_and_not_the_program(tmp_path: Path, name: str) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with as_stranger(tmp_path), pytest.raises(CommandNotExecutableError, match=r"directory .* may not be entered"):
+        find_executable(name, str(tmp_path / "closed"), {})
 
 
 @pytest.mark.parametrize(

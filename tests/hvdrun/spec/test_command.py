@@ -11,11 +11,13 @@ from hvdrun.spec.command import (
     LookupContext,
     choose_agent_interpreter,
     find_directory,
+    find_on_path,
     find_script,
     is_plain_python,
     pin_python,
     resolve_command,
 )
+from tests.strangers import as_stranger
 
 INTERPRETER = "/opt/own/python3.11"
 
@@ -56,6 +58,40 @@ def test_without_a_path_the_system_s_own_is_searched(tmp_path: Path) -> None:
     assert resolve_command(("sh",), LookupContext(tmp_path, None, INTERPRETER)) == ("sh",)
     with pytest.raises(CommandNotFoundError, match="PATH is empty"):
         resolve_command(("sh",), LookupContext(tmp_path, "", INTERPRETER))
+
+
+@pytest.mark.parametrize("place", ["closed", "closed/below", "n" * 300, "loop", "file", "file/below", "nowhere"])
+def test_a_place_on_path_that_cannot_be_looked_into_is_skipped(context: LookupContext, place: str) -> None:
+    room = context.directory.parent
+    make_closed_places(room)
+    context = replace(context, search_path=f"{room}/{place}:{context.search_path}")
+    with as_stranger(room):
+        assert find_on_path("program", context) == str(room / "second" / "program")
+        assert resolve_command(("program",), context) == ("program",)
+        assert find_on_path("python", context) is None
+
+
+def test_a_command_that_is_nowhere_is_reported_with_the_places_that_are_closed(context: LookupContext) -> None:
+    room = context.directory.parent
+    make_closed_places(room)
+    context = replace(context, search_path=f"{room}/closed:{room}/first")
+    with as_stranger(room), pytest.raises(CommandNotFoundError) as caught:
+        resolve_command(("missing",), context)
+    assert f"looked in {room}/closed (Permission denied), {room}/first." in str(caught.value)
+
+
+@pytest.mark.parametrize("script", ["{}/closed/train.py", "{}/" + "n" * 300])
+def test_a_script_that_cannot_be_looked_at_is_refused(context: LookupContext, script: str) -> None:
+    room = context.directory.parent
+    make_closed_places(room)
+    with as_stranger(room), pytest.raises(ScriptNotFoundError, match=r"cannot be read \((Permission|File name)"):
+        resolve_command(("python", script.format(room)), context)
+
+
+def make_closed_places(room: Path) -> None:
+    (room / "closed").mkdir(mode=0)
+    (room / "loop").symlink_to("loop")
+    (room / "file").write_text("")
 
 
 def test_an_empty_place_on_path_is_the_working_directory(context: LookupContext) -> None:

@@ -1,0 +1,56 @@
+"""Looks at paths that may lie where this user may not look.
+
+`Path.is_file`, `Path.is_dir` and `Path.exists` raise an error for a folder that is closed, a name that is too long or a
+file server that is down. Here such a path is not there, as for execvp, which skips it on PATH.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def is_file(path: Path) -> bool:
+    """There is a regular file, or a link to one."""
+    return stat.S_ISREG(_read_mode(path))
+
+
+def is_folder(path: Path) -> bool:
+    """There is a folder, or a link to one."""
+    return stat.S_ISDIR(_read_mode(path))
+
+
+def exists(path: Path) -> bool:
+    """There is anything; a link to nothing is nothing."""
+    return _read_mode(path) != 0
+
+
+def find_fault(directory: Path) -> str | None:
+    """Why this is no folder that a process can work in, as the end of a sentence about it; None where it is one."""
+    try:
+        mode = directory.stat().st_mode
+    except FileNotFoundError:
+        return "is a broken link" if os.path.lexists(directory) else "does not exist"
+    except OSError as error:
+        return "is no folder" if error.errno == errno.ENOTDIR else f"cannot be used ({error.strerror})"
+    if not stat.S_ISDIR(mode):
+        return "is no folder"
+    return None if os.access(directory, os.X_OK) else "may not be entered by this user"
+
+
+def find_closed(path: Path) -> str | None:
+    """What keeps this user from looking whether there is such a file: the system's words; None where nothing does."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _read_mode(path: Path) -> int:
+    try:
+        return path.stat().st_mode
+    except (OSError, ValueError):  # the latter: no path can have such a name
+        return 0

@@ -1,0 +1,59 @@
+"""Paths that this user may not look at are not there, and a working directory that cannot be used says why."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hvdrun.startup.paths import exists, find_closed, find_fault, is_file, is_folder
+from tests.strangers import as_stranger
+
+HIDDEN = ["closed/file", "n" * 300, "loop", "file/below", "nothing", "nu\0l"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder that every user may read, with one that only its owner may enter."""
+    (tmp_path / "open").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "closed" / "file").write_text("")
+    (tmp_path / "closed").chmod(0)
+    with as_stranger(tmp_path):
+        yield tmp_path
+    (tmp_path / "closed").chmod(0o700)
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_path_that_cannot_be_looked_at_is_not_there(folder: Path, name: str) -> None:
+    assert not exists(folder / name)
+    assert not is_file(folder / name)
+    assert not is_folder(folder / name)
+
+
+@pytest.mark.parametrize(("look", "found"), [(exists, ["file", "open"]), (is_file, ["file"]), (is_folder, ["open"])])
+def test_what_is_there_is_told_apart(folder: Path, look: Callable[[Path], bool], found: list[str]) -> None:
+    assert [name for name in ("file", "open") if look(folder / name)] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("open", None),
+        ("file", "is no folder"),
+        ("file/below", "is no folder"),
+        ("nothing", "does not exist"),
+        ("loop", "cannot be used (Too many levels of symbolic links)"),
+        ("n" * 300, "cannot be used (File name too long)"),
+        ("closed", "may not be entered by this user"),
+        ("closed/file", "cannot be used (Permission denied)"),
+    ],
+)
+def test_a_folder_that_no_process_can_work_in_says_why(folder: Path, name: str, fault: str | None) -> None:
+    assert find_fault(folder / name) == fault
+
+
+def test_a_closed_folder_is_no_proof_that_a_file_is_missing(folder: Path) -> None:
+    assert find_closed(folder / "closed" / "nothing") == "Permission denied"
+    assert find_closed(folder / "nothing") is None
