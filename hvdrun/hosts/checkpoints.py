@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hvdrun.errors import LaunchError
-from hvdrun.startup.paths import exists
+from hvdrun.startup.paths import exists, open_regular
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 
 _LOCK = ".hvdrun.lock"
@@ -69,7 +69,7 @@ def _take(lock: Path) -> BinaryIO:
         OSError: the file cannot be created, or cannot be locked.
     """
     while True:
-        file = lock.open("ab")
+        file = open_regular(lock, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):  # the job before has just removed it

@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, cast
 
 from hvdrun.errors import HvdrunError
@@ -111,15 +111,25 @@ class Channel(asyncio.StreamReaderProtocol):
 
 
 def make_server_context(credential: Credential) -> ssl.SSLContext:
-    """The TLS context of a launcher; the private key is not written to a disk."""
+    """The TLS context of a launcher.
+
+    `ssl` takes files alone. The two are pipes: nothing is written to a disk, and memfd_create is not needed.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    descriptor = os.memfd_create("credential")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(credential.certificate + credential.private_key)
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    with ExitStack() as pipes:
+        certificate, key = (_fill_pipe(pipes, text) for text in (credential.certificate, credential.private_key))
+        context.load_cert_chain(f"/proc/self/fd/{certificate}", f"/proc/self/fd/{key}")
     return context
+
+
+def _fill_pipe(pipes: ExitStack, text: bytes) -> int:
+    """The reading end of a pipe that holds this text, which fits into the pipe's buffer; the stack closes it."""
+    reader, writer = os.pipe()
+    pipes.callback(os.close, reader)
+    with os.fdopen(writer, "wb") as file:
+        file.write(text)
+    return reader
 
 
 def make_client_context(authority: bytes) -> ssl.SSLContext:

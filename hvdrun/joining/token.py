@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hvdrun.errors import UsageError
-from hvdrun.startup.paths import exists, is_folder
+from hvdrun.startup.paths import exists, is_folder, open_regular
 from rendezvous.server.authority import Authority
 
 KEY_SUFFIX = ".key"
@@ -31,6 +31,8 @@ _OTHERS = 0o007  # a group may read: Kubernetes gives a Secret to the group of a
 _AUTHORITY_NAME = "token"
 _SECRET_BYTES = 32
 _JOB_NAME = "hvdrun-job-{}.token"  # the token of one job, where --token-file names none
+_CREATION_SECONDS = 5.0  # for another process between the key of a token and the token
+_CREATION_PAUSE_SECONDS = 0.02
 _ORPHAN_SECONDS = 60.0  # the job of a younger token may be about to lock it
 
 
@@ -44,6 +46,17 @@ class TokenFileError(UsageError):
     def __init__(self, path: Path, reason: str, remedy: str) -> None:
         super().__init__(f"the token file {str(path)!r} {reason}: {remedy}.")
         self.path = path
+
+
+class TokenExistsError(TokenFileError):
+    """A token cannot be created, because it or its key exists.
+
+    Cause: The file of the token, or of its key, exists.
+    Remedy: Remove it, or give another name.
+    """
+
+    def __init__(self, path: Path, existing: Path) -> None:
+        super().__init__(path, f"cannot be created, because {str(existing)!r} exists", "remove it first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +80,11 @@ class Token:
             TokenFileError: it is not a token, cannot be read, or is open to every user.
         """
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
+                mode = os.fstat(file.fileno()).st_mode
                 found = json.loads(file.read(MAX_TOKEN_BYTES))
             expires = datetime.fromisoformat(found["expires"])
             token = cls(found["authority"].encode(), bytes.fromhex(found["secret"]), expires.astimezone(UTC))
-            mode = path.stat().st_mode
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -126,14 +139,28 @@ def write_secret(path: Path, text: bytes) -> None:
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
+        _write_new(unfinished, text)
         unfinished.rename(path)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        remedy = f"{error.strerror or error}; give `hvdrun token` or --token-file another file name"
-        raise TokenFileError(path, "cannot be written", remedy) from error
+        with suppress(OSError):  # it was not created
+            unfinished.unlink()
+        raise _explain_unwritable(path, error) from error
+
+
+def _write_new(path: Path, text: bytes) -> None:
+    """Write a file that only its owner may read.
+
+    Raises:
+        FileExistsError: there is one.
+        OSError: it cannot be written.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY), "wb") as file:
+        file.write(text)
+
+
+def _explain_unwritable(path: Path, error: OSError) -> TokenFileError:
+    remedy = f"{error.strerror or error}; give `hvdrun token` or --token-file another file name"
+    return TokenFileError(path, "cannot be written", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +176,21 @@ def create_files(path: Path, lifetime_seconds: float = DEFAULT_LIFETIME_SECONDS)
     """Write a new token, and its key beside it.
 
     Raises:
-        TokenFileError: one of the files exists, or cannot be written; or the path is that of a folder.
+        TokenExistsError: one of the files exists, or another process creates them now.
+        TokenFileError: they cannot be written, or the path is that of a folder.
     """
     key_path = name_key(path)
     if is_folder(path):
         raise TokenFileError(path, "is a folder", "give the name of a new file in it")
-    for existing in (path, key_path):
-        if exists(existing):
-            raise TokenFileError(path, f"cannot be created, because {str(existing)!r} exists", "remove it first")
+    if exists(path):
+        raise TokenExistsError(path, path)
     keys = _create(path, lifetime_seconds)
-    write_secret(key_path, keys.authority.key)  # first: where the token is, the key is
+    try:  # the key first: where the token is, the key is. Of several creators one has it
+        _write_new(key_path, keys.authority.key)
+    except FileExistsError:
+        raise TokenExistsError(path, key_path) from None
+    except OSError as error:
+        raise _explain_unwritable(path, error) from error
     write_secret(path, keys.token.encode())
     return keys
 
@@ -190,9 +222,10 @@ def load_files(path: Path) -> Keys:
         reason = f"expired at {token.describe_expiry()}"
         raise TokenFileError(path, reason, f"remove it and {key_path.name}, and a new one is created")
     try:
-        authority = Authority(_AUTHORITY_NAME, key_path.read_bytes())
+        with open_regular(key_path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            authority = Authority(_AUTHORITY_NAME, file.read(MAX_TOKEN_BYTES))
         is_pair = authority.owns(token.authority)
-        mode = key_path.stat().st_mode
     except OSError as error:
         reason = f"has its key in {str(key_path)!r}, which cannot be read"
         raise TokenFileError(path, reason, error.strerror or str(error)) from error
@@ -218,7 +251,7 @@ def open_keys(path: Path | None, directory: Path, name: str) -> Iterator[Keys]:
         TokenFileError: they cannot be used, or cannot be written.
     """
     if path is not None:
-        yield load_files(path) if exists(path) else create_files(path)
+        yield _load_or_create(path)
         return
     _remove_orphans(directory)
     keys = _create(directory / _JOB_NAME.format(name), DEFAULT_LIFETIME_SECONDS)
@@ -230,6 +263,24 @@ def open_keys(path: Path | None, directory: Path, name: str) -> Iterator[Keys]:
             yield keys
     finally:
         keys.path.unlink(missing_ok=True)
+
+
+def _load_or_create(path: Path) -> Keys:
+    """The keys of a file that other jobs may create at this moment: one creates it, the others wait for it.
+
+    Raises:
+        TokenFileError: the files cannot be used or created, or there is a key alone.
+    """
+    limit = time.monotonic() + _CREATION_SECONDS
+    while True:
+        try:
+            with suppress(FileNotFoundError):
+                return load_files(path)
+            return create_files(path)
+        except TokenExistsError:
+            if time.monotonic() >= limit:
+                raise
+            time.sleep(_CREATION_PAUSE_SECONDS)
 
 
 def name_key(path: Path) -> Path:
@@ -246,7 +297,8 @@ def _create(path: Path, lifetime_seconds: float) -> Keys:
 def _remove_orphans(directory: Path) -> None:
     """Remove the tokens of jobs that were killed: no process locks them, and no key stands beside them."""
     for path in directory.glob(_JOB_NAME.format("*")):
-        with suppress(OSError), path.open("rb") as file:  # another user's, in use, or removed meanwhile
+        # Another user's, in use, no file, or removed meanwhile.
+        with suppress(OSError), open_regular(path, os.O_RDONLY | os.O_NOFOLLOW) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             known = os.fstat(file.fileno())
             is_old = time.time() - known.st_mtime > _ORPHAN_SECONDS

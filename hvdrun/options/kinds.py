@@ -13,7 +13,7 @@ from hvdrun.errors import IdentityFileError
 from hvdrun.options.option import Kind
 from hvdrun.spec.command import find_directory
 from hvdrun.spec.hosts import MAX_SLOTS_PER_HOST
-from hvdrun.startup.paths import exists, is_folder
+from hvdrun.startup.paths import exists, is_folder, open_regular
 from rendezvous.core.model import Endpoint
 
 
@@ -145,7 +145,7 @@ def parse_private_key(text: str) -> Path:
     """
     path = parse_local_path(text)
     try:
-        with path.open("rb"):
+        with open_regular(path):
             return path
     except OSError as error:
         raise IdentityFileError(path, error.strerror or str(error)) from error

@@ -8,6 +8,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 
 def is_file(path: Path) -> bool:
@@ -23,6 +24,21 @@ def is_folder(path: Path) -> bool:
 def exists(path: Path) -> bool:
     """There is anything; a link to nothing is nothing."""
     return _read_mode(path) != 0
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> BinaryIO:
+    """Open a regular file, or a link to one; a FIFO would block this process until somebody opens its other end.
+
+    flags: as for os.open.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "wb" if flags & os.O_WRONLY else "rb")
 
 
 def find_fault(directory: Path) -> str | None:

@@ -1,13 +1,19 @@
 """Connections forwarded between an agent and its launcher: each end is closed, whenever the forwarding ends."""
 
 import asyncio
+import os
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from hvdrun.joining.channel import Channel, TunnelEnd, forward_inside
+import pytest
+
+from hvdrun.joining.channel import Channel, TunnelEnd, forward_inside, make_server_context
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK
+from rendezvous.server.authority import Authority
+from tests.descriptors import list_descriptors
 from tests.waiting import happen, in_loop
 
 FREE_PORT = 0
@@ -59,3 +65,13 @@ async def test_a_closed_tunnel_refuses_a_connection_that_was_accepted_before() -
             reader, writer = await asyncio.open_connection(sock=caller)
             await await_close(reader)
             writer.transport.abort()
+
+
+def test_the_launcher_s_credential_needs_no_file_in_memory_and_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    credential = Authority("token").issue_server()
+    before = list_descriptors()
+    assert isinstance(make_server_context(credential), ssl.SSLContext)
+    assert list_descriptors() == before

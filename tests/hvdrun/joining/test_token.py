@@ -1,7 +1,10 @@
 """Tokens in files: who may read them, when they run out, and what is no token."""
 
 import json
+import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,50 @@ def test_keys_that_cannot_be_used_are_refused_with_what_to_do(tmp_path: Path) ->
     name_key(other).unlink()
     with pytest.raises(TokenFileError, match="which cannot be read: No such file"):
         load_files(other)
+
+
+@pytest.mark.parametrize("name", ["job.token", "job.token.key"])
+def test_a_token_or_key_that_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "job.token"
+    create_files(path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(TokenFileError, match="cannot be read: it is no regular file"):
+        load_files(path)
+
+
+def test_a_fifo_or_link_named_as_the_token_of_a_killed_job_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_module, "_ORPHAN_SECONDS", -1.0)
+    fifo, link = tmp_path / "hvdrun-job-x.token", tmp_path / "hvdrun-job-y.token"
+    os.mkfifo(fifo)
+    (tmp_path / "mine").touch()
+    link.symlink_to("mine")
+    with open_keys(None, tmp_path, "1234abcd"):
+        assert fifo.is_fifo()
+        assert link.is_symlink()
+
+
+def test_jobs_that_start_at_once_with_one_new_token_file_share_its_keys(tmp_path: Path) -> None:
+    path, barrier = tmp_path / "job.token", threading.Barrier(8)
+
+    def start(number: int) -> Token:
+        barrier.wait(60)
+        with open_keys(path, tmp_path, str(number)) as keys:
+            return keys.token
+
+    with ThreadPoolExecutor(8) as jobs:
+        tokens = set(jobs.map(start, range(8)))
+    assert tokens == {load_files(path).token}
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["job.token", "job.token.key"]
+
+
+def test_a_key_without_its_token_is_refused_after_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_module, "_CREATION_SECONDS", 0.0)
+    name_key(tmp_path / "job.token").write_text("mine")
+    with (
+        pytest.raises(TokenFileError, match="exists: remove it first"),
+        open_keys(tmp_path / "job.token", tmp_path, "1"),
+    ):
+        pass

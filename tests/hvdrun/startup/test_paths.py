@@ -1,11 +1,12 @@
 """Paths that this user may not look at are not there, and a working directory that cannot be used says why."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hvdrun.startup.paths import exists, find_closed, find_fault, is_file, is_folder
+from hvdrun.startup.paths import exists, find_closed, find_fault, is_file, is_folder, open_regular
 from tests.strangers import as_stranger
 
 HIDDEN = ["closed/file", "n" * 300, "loop", "file/below", "nothing", "nu\0l"]
@@ -57,3 +58,10 @@ def test_a_folder_that_no_process_can_work_in_says_why(folder: Path, name: str, 
 def test_a_closed_folder_is_no_proof_that_a_file_is_missing(folder: Path) -> None:
     assert find_closed(folder / "closed" / "nothing") == "Permission denied"
     assert find_closed(folder / "nothing") is None
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND])
+def test_a_fifo_where_a_file_is_expected_blocks_nobody(tmp_path: Path, flags: int) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match=r"no regular file|No such device"):
+        open_regular(tmp_path / "fifo", flags)
