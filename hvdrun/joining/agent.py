@@ -37,6 +37,7 @@ _REMINDER_SECONDS = 300.0  # between two equal lines about what the agent waits 
 _ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the end of another agent of this name
 _RELEASED = "the job no longer needs this agent, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
+_CLOCK_FAULTS = frozenset({9, 10})  # of X.509: not valid yet, and no longer; of a token from an older hvdrun
 _NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -190,7 +191,8 @@ class JoiningAgent:
         try:
             channel = await dial(options.place.address, options.place.port, make_client_context(token.authority))
         except ssl.SSLCertVerificationError as error:
-            raise WrongLauncherError(options.place, options.token_file, error.verify_message) from error
+            clock = "; is a clock wrong here or there?" if error.verify_code in _CLOCK_FAULTS else ""
+            raise WrongLauncherError(options.place, options.token_file, f"{error.verify_message}{clock}") from error
         except OSError as error:
             if slots and token.has_expired():
                 raise TokenExpiredError(options.place, options.token_file, token) from error

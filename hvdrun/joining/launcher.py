@@ -3,9 +3,11 @@
 import asyncio
 import re
 import shlex
+import socket
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from secrets import token_hex
 
 from hvdrun.console import Console
@@ -26,7 +28,9 @@ from rendezvous.core.model import LOOPBACK, Endpoint, Host
 from rendezvous.core.outcome import Outcome
 
 RunJob = Callable[[Roster], Awaitable[Outcome]]
-ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
+ANYWHERE = "0.0.0.0"  # noqa: S104 - what a user may give to --bind
+ANY_ADDRESS = frozenset({ANYWHERE, "::"})
+_LOCAL_NAMES = frozenset({"localhost", "ip6-localhost", "ip6-loopback"})
 FULL = "the job has all its hosts: this agent is not needed."
 _OVER = "the job has ended: this agent is not needed."
 _PAUSE_SECONDS = 0.5  # between two lines about agents: agents that join together get one line
@@ -151,12 +155,28 @@ def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
 
 def choose_place(joining: Joining) -> Endpoint:
     """Where to listen: the value of --bind, else this machine's outward address; all addresses only on request."""
-    if joining.bind is not None:
-        return joining.bind
-    return Endpoint(find_reachable(), FREE_PORT)
+    if joining.bind is None:
+        return Endpoint(find_reachable(), FREE_PORT)
+    return Endpoint(ANYWHERE, joining.bind.port) if _hides(joining.bind.address) else joining.bind
 
 
-def find_reachable(address: str = "0.0.0.0") -> str:  # noqa: S104 - stands for no particular one
+def _hides(name: str) -> bool:
+    """This machine calls itself by this name, and other hosts cannot reach the address that it has for it.
+
+    Debian's /etc/hosts has 127.0.1.1 for the host's own name.
+    """
+    if name.partition(".")[0] in _LOCAL_NAMES:
+        return False
+    try:
+        ip_address(name)
+    except ValueError:
+        with suppress(OSError):  # listening reports it
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+            return all(ip_address(str(place[0]).partition("%")[0]).is_loopback for *_, place in found)
+    return False
+
+
+def find_reachable(address: str = ANYWHERE) -> str:
     """The address at which other hosts reach this one; loopback on a machine without a network.
 
     It is the source address of the default route; without such a route, the first address.

@@ -8,7 +8,7 @@ The token with which agents join has another authority, whose key is kept in a f
 launcher's listener, and none for agents.
 """
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -17,8 +17,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from rendezvous.wire.orders import SERVER_NAME, Credential, agent_identity
 
-_CLOCK_SKEW = timedelta(days=1)  # hosts' clocks differ; no certificate is used after the job
-_LIFETIME = timedelta(days=3650)
+# No clock decides: that of a host may be wrong by years, and no certificate is used after the job. The end is that of
+# RFC 5280 for a certificate without one.
+_ALWAYS = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the alternative name has the host in full
 
 
@@ -116,13 +117,13 @@ def _name(common_name: str) -> x509.Name:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+    begin, end = _ALWAYS
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + _LIFETIME)
+        .not_valid_before(begin)
+        .not_valid_after(end)
     )

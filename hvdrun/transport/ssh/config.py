@@ -4,9 +4,11 @@ paramiko.SSHConfig is not used: it has no Include, no comments behind arguments 
 `Match exec` has no limit of time.
 """
 
+import math
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -28,6 +30,15 @@ _USED = frozenset({  # of 80 keywords that ssh prints
     "hostname", "identitiesonly", "identityagent", "identityfile", "port", "proxycommand", "proxyjump",
     "revokedhostkeys", "stricthostkeychecking", "user", "userknownhostsfile",
 })  # fmt: skip
+# Runs a command, and kills its session after so many seconds, also if hvdrun was killed. The program `timeout` is not
+# everywhere, and has other options elsewhere.
+_LIMITER = """
+import os, sys, _signal
+_signal.signal(_signal.SIGALRM, lambda *_: os.killpg(0, _signal.SIGKILL))
+_signal.alarm(int(sys.argv[1]))
+code = os.waitstatus_to_exitcode(os.waitpid(os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ), 0)[1])
+os._exit(code if code >= 0 else 128 - code)
+"""
 _SUMMARY = "terminating, "  # begins the last line of ssh's errors, after the name of a file
 
 Settings = Mapping[str, Sequence[str]]
@@ -85,8 +96,8 @@ class SshConfig:
             reason = f"needs an account, and the password database has none with the number {os.getuid()}; add one"
             _refuse(host, (own,), reason)
             return _default(host, user, port)
-        # `timeout` ends ssh and its commands also after hvdrun was killed. -T: ssh looks for no terminal.
-        words = ["timeout", "--signal=KILL", f"{LIMIT_SECONDS + _CLOSE_SECONDS:g}", "ssh", "-G", "-T"]
+        # -T: ssh looks for no terminal.
+        words = [sys.executable, "-ISc", _LIMITER, str(math.ceil(LIMIT_SECONDS + _CLOSE_SECONDS)), "ssh", "-G", "-T"]
         words += ["-l", user] if user is not None else []
         words += ["-p", str(port)] if port is not None else []
         with closing(OutputFile()) as errors:

@@ -1,5 +1,6 @@
 """What the command lines of jobs that wait for agents, of agents and of tokens mean."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,6 +97,30 @@ def test_the_default_address_is_the_way_out_and_never_every_address(monkeypatch:
     assert choose_place(Joining()) == Endpoint("10.7.7.7", 0)
     monkeypatch.setattr(launcher, "list_addresses", tuple)
     assert choose_place(Joining()) == Endpoint("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "place"),
+    [
+        ("node1", ["127.0.1.1"], "0.0.0.0"),  # noqa: S104 - Debian's /etc/hosts
+        ("node1", ["::1", "127.0.1.1"], "0.0.0.0"),  # noqa: S104 - the same
+        ("node1", ["127.0.1.1", "10.0.0.5"], "node1"),
+        ("node1", ["10.0.0.5"], "node1"),
+        ("node1", [], "node1"),
+        ("localhost", ["127.0.0.1"], "localhost"),
+        ("127.0.1.1", ["127.0.1.1"], "127.0.1.1"),
+    ],
+)
+def test_a_name_that_only_this_machine_can_reach_listens_at_every_address(
+    monkeypatch: pytest.MonkeyPatch, name: str, found: list[str], place: str
+) -> None:
+    def look_up(*_: object, **__: object) -> list[tuple[object, ...]]:
+        if not found:
+            raise socket.gaierror
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert choose_place(Joining(Endpoint(name, 7))) == Endpoint(place, 7)
 
 
 def test_hosts_are_taken_as_they_come_and_ranked_by_name() -> None:

@@ -264,6 +264,28 @@ def test_a_look_up_that_hangs_is_killed_with_its_commands_and_reported(
     wait_until(lambda: not is_alive(int(path.read_text(encoding="utf-8"))))
 
 
+def test_a_look_up_whose_hvdrun_was_killed_ends_itself_with_its_commands(
+    tmp_path: Path, pretend: Callable[[str], SshConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pid"
+    config = pretend(f"sh -c 'echo $$ > {path}; sleep 600; true'")
+    for own_limit_seconds in (1.0, 10.0):  # before that of hvdrun; a busy machine may need longer to start it
+        monkeypatch.setattr(ssh_config, "_CLOSE_SECONDS", own_limit_seconds - ssh_config.LIMIT_SECONDS)
+        with pytest.raises(BadSshConfigError, match="ended with exit code -9"):
+            config.lookup("a")
+        if path.exists() and path.read_text(encoding="utf-8"):
+            break
+    wait_until(lambda: not is_alive(int(path.read_text(encoding="utf-8"))))
+
+
+def test_the_configuration_needs_no_program_but_ssh(
+    tmp_path: Path, pretend: Callable[[str], SshConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pretend("echo hostname b")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert config.lookup("a")["hostname"] == ["b"]
+
+
 def test_a_look_up_that_the_kernel_does_not_end_is_left(
     pretend: Callable[[str], SshConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
