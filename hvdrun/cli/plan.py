@@ -16,7 +16,7 @@ from hvdrun.processes.python_command import PythonCommand
 from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import choose_environment
 from hvdrun.spec.jobspec import JobSpec
-from hvdrun.spec.redaction import redact_command, redact_value
+from hvdrun.spec.redaction import redact_command, redact_script, redact_value
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Slot, Worker, rank
@@ -104,7 +104,7 @@ def explain_way(spec: JobSpec, host: str) -> str:
     if host in remote.here:
         return f"{THIS_MACHINE}, behind the agent's prefix"
     if remote.rsh:
-        return f"by {_quote(shlex.join(remote.rsh))}"
+        return f"by {_quote(shlex.join(redact_command(remote.rsh)))}"
     if remote.allocation is not None and host in remote.allocation.steps:
         return f"as a step of {remote.allocation.name}"
     user = f" as {remote.users[host]}" if host in remote.users else ""
@@ -165,8 +165,8 @@ def _plan_host(
 
 
 def _explain_agent(spec: JobSpec) -> str:
-    prefix = f", after {_quote(*redact_command((spec.remote.prefix,)))}" if spec.remote.prefix else ""
-    wrapper = f", in {_quote(shlex.join(spec.remote.agent_prefix))}" if spec.remote.agent_prefix else ""
+    prefix = f", after {_quote(redact_script(spec.remote.prefix))}" if spec.remote.prefix else ""
+    wrapper = f", in {_quote(shlex.join(redact_command(spec.remote.agent_prefix)))}" if spec.remote.agent_prefix else ""
     return f"{_quote(spec.remote.interpreter)}{prefix}{wrapper}"
 
 

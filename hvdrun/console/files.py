@@ -1,7 +1,10 @@
 """Writes the workers' output into files as well, two for each rank, as Horovod's --output-filename does."""
 
+import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker
@@ -44,7 +47,7 @@ class OutputFiles:
                 path = self._name(rank, stream)
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(b"")
+                    os.close(_open_output(path))
                 except OSError as error:
                     reason = f"{error.strerror or error}: name another folder."
                     raise LaunchError(f"{str(path)!r} of --output-filename cannot be created: {reason}") from error
@@ -102,8 +105,24 @@ class OutputFiles:
         if (rank, stream) not in self._descriptors and path not in self._failed:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-                self._descriptors[rank, stream] = os.open(path, flags, 0o666)
+                self._descriptors[rank, stream] = _open_output(path)
             except OSError as error:
                 self._failed[path] = error
         return self._descriptors.get((rank, stream))
+
+
+def _open_output(path: Path) -> int:
+    """The descriptor of an empty file of a rank.
+
+    Raises:
+        OSError: it cannot be opened; or a link to it is another user's, who would choose which file is emptied.
+    """
+    for place in (path.parent.parent, path.parent, path):
+        with suppress(FileNotFoundError):
+            known = place.lstat()
+            if stat.S_ISLNK(known.st_mode) and known.st_uid not in (0, os.geteuid()):
+                raise OSError(errno.ELOOP, f"{str(place)!r} is a link of another user")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o666)  # a FIFO without a reader is an error, and does not block
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -3,9 +3,12 @@
 Only a job that names a file imports this module. What is written here gives the same job when it is read again.
 """
 
+import errno
 import os
 import shlex
+import stat
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -264,8 +267,26 @@ def write_configuration(path: Path, given: Mapping[str, RawValues], command: tup
         table[COMMAND] = command
     text = render_toml(table, str(path)) if path.suffix == ".toml" else render_yaml(table)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text.encode())
+        _write_private(path, text.encode())
     except OSError as error:
         raise ConfigurationError(str(path), f"it cannot be written: {error.strerror or error}") from error
+
+
+def _write_private(path: Path, text: bytes) -> None:
+    """Replace a file by one that only its owner may read: it may have values of variables. It is written as a whole.
+
+    Raises:
+        OSError: it cannot be written, or is a link or another special file, which would be replaced.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError(errno.EINVAL, "it is a link, a folder or a device; name a file")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE), "wb") as file:
+            file.write(text)
+        unfinished.rename(path)
+    except OSError:
+        with suppress(OSError):  # it was not created
+            unfinished.unlink()
+        raise

@@ -10,6 +10,13 @@ _SECRET_NAMES = re.compile(
 )
 _NO_SECRETS = frozenset({"PWD"})  # the shell's working directory
 _PASSWORD_IN_ADDRESS = re.compile(r"(?<=://)(?P<user>[^/@\s:]*):[^/@\s]*@")
+_WORD_IN_SCRIPT = r"""(?:'[^']*(?:'|$)|"(?:\\.|[^"\\])*(?:"|$)|\\.|[^\s;&|'"\\])+"""
+_SET_IN_SCRIPT = re.compile(
+    rf"(?P<name>(?<![\w-])[A-Za-z_]\w*)(?P<sign>=){_WORD_IN_SCRIPT}"
+    rf"|(?P<flag>(?<!\S)--?[A-Za-z][\w-]*)(?P<gap>=|\s+)(?!-){_WORD_IN_SCRIPT}",
+    re.DOTALL,
+)
+_PASSWORD_FLAGS = {"sshpass": "-p"}  # programs whose flag for a password does not tell
 _PEM_KEY = "PRIVATE KEY-----"
 
 
@@ -28,20 +35,33 @@ def redact_text(text: str) -> str:
     return REDACTED if _PEM_KEY in text else _PASSWORD_IN_ADDRESS.sub(rf"\g<user>:{REDACTED}@", text)
 
 
+def redact_script(text: str) -> str:
+    """Lines for a shell without secrets: `export API_KEY=x` and `program --api-key x` lose their x."""
+
+    def redact(match: re.Match[str]) -> str:
+        name, sign = match["name"] or match["flag"], match["sign"] or match["gap"]
+        return f"{name}{sign}{REDACTED}" if names_a_secret(name) else match[0]
+
+    return redact_text(_SET_IN_SCRIPT.sub(redact, text))
+
+
 def redact_command(words: Sequence[str]) -> tuple[str, ...]:
     """A command line without secrets: `--api-key=x`, `--api-key x` and `API_KEY=x` lose their x."""
     return tuple(_redact_words(words))
 
 
 def _redact_words(words: Sequence[str]) -> Iterator[str]:
-    is_announced = False
+    is_announced, program_flag = False, None
     for word in words:
         name, equals, value = word.partition("=")
         is_flag = word.startswith("-")
         if is_announced and not is_flag:
             yield REDACTED
-        elif equals:
-            yield f"{name}={redact_value(name, value)}"
+        elif program_flag is not None and is_flag and word.startswith(program_flag) and word != program_flag:
+            yield f"{program_flag}{REDACTED}"
+        elif equals and " " not in name:
+            yield f"{name}={redact_value(name, redact_script(value))}"
         else:
-            yield redact_text(word)
-        is_announced = is_flag and not equals and names_a_secret(word)
+            yield redact_script(word)
+        is_announced = is_flag and not equals and (names_a_secret(word) or word == program_flag)
+        program_flag = program_flag if is_flag else _PASSWORD_FLAGS.get(word.rpartition("/")[2])

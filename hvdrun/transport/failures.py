@@ -4,6 +4,7 @@ All have `host`, the name that the user gave, so that the console can group them
 """
 
 from hvdrun.errors import LaunchError
+from hvdrun.spec.redaction import redact_script
 
 
 class TransportError(LaunchError):
@@ -44,8 +45,8 @@ class RemotePrefixError(TransportError):
         words = f" ({said})" if said else ""
         super().__init__(
             host,
-            f"the remote prefix {prefix!r} failed on the host {host!r} with exit code {code}{words}: correct it, or "
-            "end it with '; true' if the exit code does not matter.",
+            f"the remote prefix {redact_script(prefix)!r} failed on the host {host!r} with exit code {code}{words}: "
+            "correct it, or end it with '; true' if the exit code does not matter.",
         )
         self.code = code
         self.said = said

@@ -117,6 +117,8 @@ class RemoteAgent:
         if exit_code == 0 and not mark:  # as of a shell that reads nothing
             how = f"{how}: its command must pass standard input on"
         remedy = f"Run {self.python} -m hvdrun --version there to see why" if mark else advise_to_try(way)
+        if self.prefix is not None and not mark:
+            remedy = f"The shell ends there if --remote-prefix has exec or exit. {remedy}"
         return AgentStartError(host, how, said, remedy)
 
 

@@ -30,7 +30,7 @@ def spec(tmp_path: Path) -> JobSpec:
 
 def test_the_program_is_the_file_that_is_executed(spec: JobSpec) -> None:
     assert make_plan(spec, PATH).hosts[0].program == shutil.which("sh")
-    (spec.workers.directory / "x").touch()
+    (spec.workers.directory / "x").touch(0o755)
     assert make_plan(with_fields(spec, command=("./x",)), PATH).hosts[0].program == str(spec.workers.directory / "x")
 
 
@@ -64,7 +64,7 @@ def mixed(spec: JobSpec) -> JobSpec:
 
 
 def test_another_host_has_its_own_command_and_only_what_is_forwarded(mixed: JobSpec) -> None:
-    (mixed.workers.directory / "python").touch()
+    (mixed.workers.directory / "python").touch(0o755)
     own = PATH | {b"HOME": b"/home/me", b"PYTHONPATH": b"/src"}
     here, there = make_plan(with_fields(mixed, command=("./python", "-c", "1")), own).hosts
     assert (here.way, here.agent, here.command[0]) == (THIS_MACHINE, None, "./python")
@@ -101,7 +101,7 @@ def test_the_plan_has_the_way_to_another_host(mixed: JobSpec, change: dict[str, 
 
 
 def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec) -> None:
-    (mixed.workers.directory / "python").touch()
+    (mixed.workers.directory / "python").touch(0o755)
     prefixed = with_fields(mixed, command=("./python", "-V"), prefix="export API_KEY=hunter2")
     text = render_plan(make_plan(prefixed, PATH))
     assert "\nserver1: over SSH\n  agent      /there/python, after 'export API_KEY=***'\n" in text

@@ -1,5 +1,6 @@
 """--output-filename: which line lands in which file."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,27 @@ async def test_a_file_that_loses_lines_is_listed(tmp_path: Path) -> None:
         ("rank.1", "File exists"),
         ("rank.0", "No space left on device"),
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a link of another user")
+@pytest.mark.parametrize("planted", ["out", "out/rank.0", "out/rank.0/stdout"])
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path, planted: str) -> None:
+    (tmp_path / "mine" / "rank.0").mkdir(parents=True)
+    (tmp_path / "mine" / "rank.0" / "stdout").write_text("precious")
+    link = tmp_path / planted
+    link.parent.mkdir(parents=True, exist_ok=True)
+    target = tmp_path / "mine" / link.relative_to(tmp_path / "out")
+    link.symlink_to(target)
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(LaunchError, match="is a link of another user: name another folder"):
+        OutputFiles(tmp_path / "out", 1, Marks(ranks=False)).create(1)
+    assert (tmp_path / "mine" / "rank.0" / "stdout").read_text() == "precious"
+    os.lchown(link, 0, 0)
+    OutputFiles(tmp_path / "out", 1, Marks(ranks=False)).create(1)  # a link of this user is what it is for
+
+
+def test_a_fifo_in_the_place_of_a_rank_s_file_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "rank.0").mkdir()
+    os.mkfifo(tmp_path / "rank.0" / "stdout")
+    with pytest.raises(LaunchError, match="cannot be created"):
+        OutputFiles(tmp_path, 1, Marks(ranks=False)).create(1)

@@ -4,7 +4,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +205,7 @@ def test_without_pyyaml_toml_is_recommended(tmp_path: Path, monkeypatch: pytest.
 TEXTS = (
     *("1", "2", "007", "1_000", "0x10", "1.5h", "500ms", "30", "12:30:45", "2026-01-31", ".5", "1e3"),
     *("slot", "node", "none", "core", "gloo", "auto", "on", "off", "yes", "null", "Null", "~", "true", "="),
-    *("eth0,ib*", "10.1.0.0/16", "a:4,b:4", "/opt/venv/bin/python", "/dev/null", "A=1", "x: y"),
+    *("eth0,ib*", "10.1.0.0/16", "a:4,b:4", "/opt/venv/bin/python", "/etc/passwd", "A=1", "x: y"),
     *("# no", "- a", "[a]", "{a}", "&a", "*a", "!a", "%a", "@a", "`a`", "'a'", '"a"'),
     *("a\\b", "a\nb", "\ta ", "é", "\x7f", "\x85\u2028\ufeff", "\U0001f600"),
     "\udc80",  # a byte that is no text in UTF-8, as Python has it in arguments
@@ -277,3 +277,26 @@ def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         write_configuration(tmp_path / "absent" / "job.yaml", {})
     with pytest.raises(ConfigurationError, match="write YAML"):
         write_configuration(tmp_path / "job.toml", {"forwarded": (os.fsdecode(b"A=\x80"),)})
+
+
+def test_a_written_file_is_private_whatever_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("old: " + "x" * 1000)
+    path.chmod(0o644)
+    write_configuration(path, {"forwarded": ("HF_TOKEN=hunter2",)})
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "hunter2" in path.read_text()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["job.yaml"]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("other"), os.mkfifo, Path.mkdir])
+def test_no_link_and_no_special_file_is_written_through_or_replaced(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "job.yaml"
+    (tmp_path / "other").write_text("mine")
+    make(path)
+    with pytest.raises(ConfigurationError, match="it is a link, a folder or a device; name a file"):
+        write_configuration(path, {"verbose": "true"})
+    assert (tmp_path / "other").read_text() == "mine"
+    assert not stat.S_ISREG(path.lstat().st_mode)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.spec.redaction import REDACTED, names_a_secret, redact_command, redact_text, redact_value
+from hvdrun.spec.redaction import REDACTED, names_a_secret, redact_command, redact_script, redact_text, redact_value
 
 NAMES_OF_SECRETS = (
     "HF_TOKEN GITHUB_TOKENS AWS_SECRET_ACCESS_KEY WANDB_API_KEY apikey SSHPASSWORD DB_PASSWD DB_PASS PASS MYSQL_PWD "
@@ -55,11 +55,33 @@ def test_a_value_with_the_form_of_a_secret_is_redacted(text: str, shown: str) ->
         (["env", "HF_TOKEN=hunter2", "a=b=c"], ["env", f"HF_TOKEN={REDACTED}", "a=b=c"]),
         (["t.py", "--url=http://u:hunter2@h"], ["t.py", f"--url=http://u:{REDACTED}@h"]),
         (["key", "shown"], ["key", "shown"]),
+        (["sshpass", "-p", "hunter2", "ssh", "-p", "22"], ["sshpass", "-p", REDACTED, "ssh", "-p", "22"]),
+        (["/usr/bin/sshpass", "-phunter2", "ssh"], ["/usr/bin/sshpass", f"-p{REDACTED}", "ssh"]),
+        (["sh", "-c", "A=1 HF_TOKEN=hunter2 python t.py"], ["sh", "-c", f"A=1 HF_TOKEN={REDACTED} python t.py"]),
+        (["docker", "--env=HF_TOKEN=hunter2"], ["docker", f"--env=HF_TOKEN={REDACTED}"]),
         ([], []),
     ],
 )
 def test_a_command_line_loses_its_secrets(words: list[str], shown: list[str]) -> None:
     assert redact_command(words) == tuple(shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cd /data; export HF_TOKEN=hunter2 A=1", f"cd /data; export HF_TOKEN={REDACTED} A=1"),
+        ("A=1 && HF_TOKEN='hunter2 x'\"y z\"; B=2", f"A=1 && HF_TOKEN={REDACTED}; B=2"),
+        (". env; HF_TOKEN=hun\\ ter2;x", f". env; HF_TOKEN={REDACTED};x"),
+        ("HF_TOKEN='hunter2 x", f"HF_TOKEN={REDACTED}"),
+        ("login --api-key  hunter2 --lr 1", f"login --api-key  {REDACTED} --lr 1"),
+        ("login --api-key='hunter2'|x", f"login --api-key={REDACTED}|x"),
+        ("login --use-token --lr 1", "login --use-token --lr 1"),
+        ("module load python; A=b=c", "module load python; A=b=c"),
+        ("curl http://u:hunter2@h", f"curl http://u:{REDACTED}@h"),
+    ],
+)
+def test_lines_for_a_shell_lose_their_secrets_wherever_they_stand(text: str, shown: str) -> None:
+    assert redact_script(text) == shown
 
 
 @given(st.lists(st.text()))
