@@ -4,11 +4,12 @@ A scalar of YAML stays the text of the file, and `Option.read` reads it like a w
 matter that YAML 1.1 converts `on`, `1:30` and `007`. PyYAML's `compose` returns these texts, and a line for each node.
 """
 
+import itertools
 import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,7 @@ class ConfigurationError(UsageError):
 
 
 _DEEPEST = 8  # YAML's aliases can make a list that holds itself
+_MOST_VALUES = 100_000  # aliases of aliases multiply: a few lines can have billions
 _TOO_DEEP = "lists and tables are nested too deeply"
 
 
@@ -86,7 +88,7 @@ def parse_yaml(text: str, name: str) -> Node:
         raise ConfigurationError(name, f"this is no YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise ConfigurationError(name, _TOO_DEEP) from error
-    return Node(None) if root is None else _convert_yaml(root, name, _DEEPEST)
+    return Node(None) if root is None else _convert_yaml(root, name, _DEEPEST, itertools.count())
 
 
 def _convert_toml(value: object) -> Node:
@@ -101,15 +103,17 @@ def _convert_toml(value: object) -> Node:
             return Node(str(value))
 
 
-def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - its types say nothing of nodes
+def _convert_yaml(node: Any, name: str, depth: int, counter: Iterator[int]) -> Node:  # noqa: ANN401 - its types say nothing of nodes
     line = node.start_mark.line + 1
     if not depth:
         raise ConfigurationError(name, _TOO_DEEP, line)
+    if next(counter) >= _MOST_VALUES:
+        raise ConfigurationError(name, f"aliases (*name) give it more than {_MOST_VALUES} values", line)
     if node.id == "scalar":
         _check_text(node.value, name, line)
         return Node(None if node.tag == "tag:yaml.org,2002:null" else node.value, line)
     if node.id == "sequence":
-        return Node(tuple(_convert_yaml(item, name, depth - 1) for item in node.value), line)
+        return Node(tuple(_convert_yaml(item, name, depth - 1, counter) for item in node.value), line)
     table: dict[str, Node] = {}
     for key, item in node.value:
         place = key.start_mark.line + 1
@@ -117,7 +121,7 @@ def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - i
             raise ConfigurationError(name, "a key must be a word", place)
         if key.value in table:
             raise ConfigurationError(name, f"the key {key.value!r} is given twice", place)
-        converted = _convert_yaml(item, name, depth - 1)
+        converted = _convert_yaml(item, name, depth - 1, counter)
         table[key.value] = Node(converted.content, place)
     return Node(table, line)
 

@@ -171,10 +171,10 @@ def _parse_bracketed(place: str, piece: str) -> tuple[str, str | None]:
 
 def _is_ipv6(text: str) -> bool:
     try:
-        IPv6Address(text)
+        zone = IPv6Address(text).scope_id
     except AddressValueError:
         return False
-    return True
+    return zone is None or _NAME.fullmatch(zone) is not None
 
 
 def _parse_slots(text: str, piece: str, least: int = 1) -> int:

@@ -10,8 +10,10 @@ import hashlib
 import hmac
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -24,6 +26,7 @@ from hvdrun.transport.ssh.failures import HostKeyChangedError, HostKeyRevokedErr
 from hvdrun.transport.ssh.target import Target
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of kind ssh-rsa may sign
+_LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 10.0, 0.02
 _FIELDS = 3  # names, kind of key, key
 _HASHED_FIELDS = 4  # an empty one, 1, salt, hash
 _REVOCATION_LIST = b"SSHKRL\n\0"
@@ -86,19 +89,33 @@ def list_names(files: Iterable[Path]) -> set[str]:
 def add_known(file: Path, name: str, kind: str, blob: bytes, *, hashed: bool = False) -> None:
     """Add a host's key to a file, unless the file has it; other processes may do the same.
 
+    Without an effect on what keeps nothing, such as /dev/null, whose lock any user may hold.
+
     Raises:
         OSError: the file cannot be written.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "r+b") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)  # until the stream is closed
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+    with os.fdopen(descriptor, "r+b", buffering=0) as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return
+        _lock(descriptor)  # until the stream is closed
         before = stream.read()
         if any(key.blob == blob and key.is_for(name) for key in _parse(file, before.decode(errors="replace"))):
             return
         shown = _hash(name, secrets.token_bytes(hashlib.sha1(usedforsecurity=False).digest_size)) if hashed else name
         newline = b"" if before.endswith(b"\n") or not before else b"\n"
         stream.write(newline + f"{shown} {kind} {base64.b64encode(blob).decode()}\n".encode())
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a file, unless another process does not release it in time: then two lines may be the same."""
+    limit = time.monotonic() + _LOCK_SECONDS
+    while time.monotonic() < limit:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOCK_PAUSE_SECONDS)
 
 
 def fingerprint(blob: bytes) -> str:

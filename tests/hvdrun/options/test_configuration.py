@@ -300,3 +300,10 @@ def test_no_link_and_no_special_file_is_written_through_or_replaced(
         write_configuration(path, {"verbose": "true"})
     assert (tmp_path / "other").read_text() == "mine"
     assert not stat.S_ISREG(path.lstat().st_mode)
+
+
+def test_aliases_of_aliases_are_refused_before_they_fill_the_memory(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 40)}]" for n in range(1, 6)]
+    with pytest.raises(ConfigurationError, match=r"job\.yaml, line \d+: aliases \(\*name\) give it more than 100000"):
+        read_configuration(write(tmp_path, "\n".join(lines)))

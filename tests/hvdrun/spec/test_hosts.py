@@ -226,3 +226,9 @@ def test_a_hostfile_that_cannot_be_read_is_refused(name: str, said: str, tmp_pat
     (tmp_path / "latin").write_bytes(b"a slots=2\n\nb\xff slots=1\n")
     with pytest.raises(HostFileError, match=said):
         read_hostfile(tmp_path / name)
+
+
+@pytest.mark.parametrize("zone", ["$(id)", "a;b", "a b", "`id`", "-x", "a/b"])
+def test_a_zone_of_an_address_takes_no_characters_of_a_shell(zone: str) -> None:
+    with pytest.raises(HostSyntaxError, match="brackets hold an IPv6 address"):
+        parse_hosts(f"[fe80::1%{zone}]:2")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.transport.ssh import host_keys
 from hvdrun.transport.ssh.host_keys import add_known, find_known, fingerprint, list_names
 from hvdrun.transport.ssh.target import name_host
 from tests.hvdrun.transport.ssh.servers import make_key, read_public
@@ -129,4 +130,22 @@ def test_dev_null_takes_all_and_keeps_none() -> None:
 
 def test_only_names_in_plain_text_are_listed(file: Path) -> None:
     file.write_text(f"a,*.b,[c]:1 ssh-rsa {KEY}\n|1|x|y ssh-rsa {KEY}\n", encoding="utf-8")
+    assert list_names([file]) == {"a"}
+
+
+def test_a_lock_that_another_user_holds_on_the_empty_device_blocks_no_login() -> None:
+    with Path(os.devnull).open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        add_known(Path(os.devnull), "a", "ssh-rsa", b"key")
+
+
+def test_a_lock_that_is_never_released_is_waited_for_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_keys, "_LOCK_SECONDS", 0.1)
+    file = tmp_path / "known_hosts"
+    file.touch()
+    with file.open("r+b") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        add_known(file, "a", "ssh-rsa", b"key")
     assert list_names([file]) == {"a"}
