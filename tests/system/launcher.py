@@ -165,10 +165,21 @@ class Launcher:
         """
         has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
         preload = {"PYTHONPATH": str(_PRELOAD)} if forks is None and has_optimizer else {}
+        return self.start_words(
+            [*before, *self.command(*arguments, forks=forks)], {**preload, **(environment or {})}, stdin
+        )
+
+    def start_words(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+    ) -> Running:
+        """Start a command that becomes hvdrun."""
         process = subprocess.Popen(
-            [*before, *self.command(*arguments, forks=forks)],
+            words,
             cwd=self.directory,
-            env={**self.environment(), **preload, **(environment or {})},
+            env={**self.environment(), **(environment or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
