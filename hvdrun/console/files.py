@@ -118,7 +118,7 @@ def _open_output(path: Path) -> int:
         OSError: it cannot be opened; or a link to it is another user's, who would choose which file is emptied.
     """
     for place in (path.parent.parent, path.parent, path):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # it is created now
             known = place.lstat()
             if stat.S_ISLNK(known.st_mode) and known.st_uid not in (0, os.geteuid()):
                 raise OSError(errno.ELOOP, f"{str(place)!r} is a link of another user")

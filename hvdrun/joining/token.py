@@ -3,6 +3,8 @@
 It holds the certificate of an authority, with which an agent verifies the launcher first, and a secret, which the agent
 sends then. Only the launcher has the authority's key, in a file beside the token, and only the launcher decides whether
 the token has expired.
+
+Long because a token's file has many faults, each with its remedy.
 """
 
 import fcntl
@@ -274,7 +276,7 @@ def _load_or_create(path: Path) -> Keys:
     limit = time.monotonic() + _CREATION_SECONDS
     while True:
         try:
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # it is created
                 return load_files(path)
             return create_files(path)
         except TokenExistsError:
@@ -297,8 +299,8 @@ def _create(path: Path, lifetime_seconds: float) -> Keys:
 def _remove_orphans(directory: Path) -> None:
     """Remove the tokens of jobs that were killed: no process locks them, and no key stands beside them."""
     for path in directory.glob(_JOB_NAME.format("*")):
-        # Another user's, in use, no file, or removed meanwhile.
-        with suppress(OSError), open_regular(path, os.O_RDONLY | os.O_NOFOLLOW) as file:
+        flags = os.O_RDONLY | os.O_NOFOLLOW
+        with suppress(OSError), open_regular(path, flags) as file:  # another user's, in use, no file, or removed
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             known = os.fstat(file.fileno())
             is_old = time.time() - known.st_mtime > _ORPHAN_SECONDS

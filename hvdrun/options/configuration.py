@@ -278,7 +278,7 @@ def _write_private(path: Path, text: bytes) -> None:
     Raises:
         OSError: it cannot be written, or is a link or another special file, which would be replaced.
     """
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # it is created now
         if not stat.S_ISREG(path.lstat().st_mode):
             raise OSError(errno.EINVAL, "it is a link, a folder or a device; name a file")
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")

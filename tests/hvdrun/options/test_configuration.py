@@ -1,4 +1,7 @@
-"""Configuration files: what they give to which option, and what is refused where."""
+"""Configuration files: what they give to which option, and what is refused where.
+
+Long because two languages and two writers have one table of cases.
+"""
 
 import os
 import stat

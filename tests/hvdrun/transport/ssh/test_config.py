@@ -1,4 +1,7 @@
-"""What hvdrun makes of the ssh configuration of a host: `ssh -G` as a process, and the target that follows from it."""
+"""What hvdrun makes of the ssh configuration of a host: `ssh -G` as a process, and the target that follows from it.
+
+Long because ssh has many settings.
+"""
 
 import os
 import pwd
