@@ -161,3 +161,8 @@ def test_the_output_of_the_shell_is_reported_if_standard_error_is_empty() -> Non
 def test_an_agent_s_last_words_are_not_those_of_the_prefix() -> None:
     assert last_words(b"loading\n" + MARK) == ""
     assert last_words(b"loading\n" + MARK + b"first\nlast\n") == "last"
+
+
+def test_a_prefix_that_may_have_ended_the_shell_is_named() -> None:
+    agent = RemoteAgent("/usr/bin/python3", "exec true")
+    assert "if --remote-prefix has exec or exit" in str(agent.explain("server1", 0, b"", b"", "ssh"))
