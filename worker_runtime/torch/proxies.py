@@ -12,8 +12,9 @@ import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn, TypeVar
+from contextlib import contextmanager, nullcontext, suppress
+from numbers import Complex, Real
+from typing import Any, ClassVar, NoReturn, SupportsFloat, TypeVar
 
 import torch
 
@@ -131,32 +132,27 @@ class AllreduceOptimizer(OptimizerProxy):
         """Average the gradients, then step.
 
         Args:
-            closure: computes gradients and returns the loss. After each call of it, gradients and loss are averaged
-                over the ranks, so that an optimizer that decides by the loss (LBFGS) decides the same on all ranks.
+            closure: computes gradients and returns the loss, a tensor or a number, or None. After each call of it,
+                gradients and loss are averaged over the ranks, so that an optimizer that decides by the loss (LBFGS)
+                decides the same on all ranks. Inside `skip_synchronize()` only the loss is averaged.
 
         Returns:
             The return value of the optimizer's own `step()`.
 
         Raises:
+            ValueError: the closure returned something else.
             HorovodInternalError: the averaging failed, or another rank discarded its gradients of the last step. The
                 parameters are unchanged.
         """
-        if self._skips_synchronize:
-            return self._optimizer.step(closure)
         if closure is not None:
             self._is_synchronized = self._is_unscaled = False
             return self._optimizer.step(lambda: self._average_inside(closure))
+        if self._skips_synchronize:
+            return self._optimizer.step()
         if self._is_unscaled and self._reducer.are_all_reduced():
             self._is_unscaled = False
             return self._optimizer.step()
-        if self._is_synchronized and self._reducer.is_reduced:
-            warnings.warn(
-                "optimizer.step() called without optimizer.skip_synchronize() context after "
-                "optimizer.synchronize(): the gradients are averaged a second time",
-                stacklevel=2,
-            )
-        self._reducer.synchronize()
-        self._is_synchronized = self._is_unscaled = False
+        self._average_gradients()
         return self._optimizer.step()
 
     @untraced
@@ -202,11 +198,25 @@ class AllreduceOptimizer(OptimizerProxy):
         self._reducer.synchronize()
         self._is_synchronized, self._is_unscaled = False, True
 
-    def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
-        with self._reducer.preparing():
-            loss = closure()
+    def _average_gradients(self) -> None:
+        if self._is_synchronized and self._reducer.is_reduced:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(): the gradients are averaged a second time",
+                stacklevel=3,
+            )
         self._reducer.synchronize()
-        return self._reducer.average(loss) if isinstance(loss, torch.Tensor) else loss
+        self._is_synchronized = self._is_unscaled = False
+
+    def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
+        with nullcontext() if self._skips_synchronize else self._reducer.preparing():
+            loss = closure()
+            mine = _read_loss(loss)
+        if not self._skips_synchronize:
+            self._average_gradients()
+        # Also without a loss: ranks of which only some have one must not part.
+        average = self._reducer.average(mine, "no loss" if loss is None else "")
+        return average if isinstance(loss, torch.Tensor) else None if loss is None else average.item()
 
 
 class AdasumOptimizer(OptimizerProxy):
@@ -274,6 +284,23 @@ class AdasumOptimizer(OptimizerProxy):
         """Make all ranks find an infinity where one rank has one, so that all skip the step."""
         gradients = [parameter.grad for _, parameter in self._list_parameters() if parameter.grad is not None]
         self._reducer.spread_infinity(gradients)
+
+
+def _read_loss(loss: object) -> torch.Tensor:
+    """What a closure returned, as a tensor: numbers as float64, zero for None.
+
+    Raises:
+        WrongArgumentError: it is neither a tensor nor a real number nor None.
+    """
+    if isinstance(loss, torch.Tensor):
+        return loss if loss.is_floating_point() or loss.is_complex() else loss.double()
+    is_real = isinstance(loss, SupportsFloat) and (isinstance(loss, Real) or not isinstance(loss, Complex))
+    with suppress(TypeError, ValueError, OverflowError):  # an array of several numbers
+        if loss is None or is_real:
+            return torch.tensor(0.0 if loss is None else float(loss), dtype=torch.float64, device="cpu")
+    raise WrongArgumentError(
+        f"optimizer.step(): the closure returned {type(loss).__name__}; return the loss, a tensor or a number, or None"
+    )
 
 
 def read_passes(passes: object) -> int:

@@ -1,7 +1,10 @@
 """Stepping with averaged gradients: when they are averaged, when not, and what a gradient scaler sees."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,22 +32,107 @@ def test_a_step_after_synchronize_warns(ranks: RankPool) -> None:
     ranks.run(body)
 
 
-def test_a_closures_loss_is_averaged_and_anything_else_that_it_returns_is_left_alone(ranks: RankPool) -> None:
+def make_closure(
+    parameter: torch.nn.Parameter, optimizer: torch.optim.Optimizer, give: Callable[[torch.Tensor], object]
+) -> Callable[[], object]:
+    """A closure whose loss and gradients differ between the ranks."""
+
+    def compute() -> object:
+        optimizer.zero_grad()
+        loss = (parameter * (hvd.rank() + 1)).sum()
+        loss.backward()
+        return give(loss)
+
+    return compute
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+@pytest.mark.parametrize(
+    ("give", "expected"),
+    [
+        (lambda loss: loss, torch.tensor(1.5)),
+        (lambda loss: loss.long(), torch.tensor(1.5, dtype=torch.float64)),
+        (lambda loss: loss.item(), 1.5),
+        (int, 1.5),
+        (lambda loss: loss.item() == 1, 0.5),
+        (lambda loss: np.float32(loss.item()), 1.5),
+        (lambda loss: np.asarray(loss.item()), 1.5),
+        (lambda loss: Fraction(int(loss), 3), 0.5),
+        (lambda loss: None, None),  # noqa: ARG005 - it has none
+    ],
+    ids=("tensor", "integers", "float", "int", "bool", "NumPy's", "array", "Fraction", "none"),
+)
+def test_a_closures_loss_is_averaged_whatever_number_it_is(
+    ranks: RankPool, give: Callable[[torch.Tensor], object], expected: object, op: int
+) -> None:
     def body() -> object:
-        parameter, optimizer = make_optimizer()
+        parameter, optimizer = make_optimizer(op=op)
         with torch.no_grad():
             parameter.fill_(1.0)
+        return optimizer.step(make_closure(parameter, optimizer, give))
 
-        def compute(*, gives_loss: bool) -> object:
+    right = expected if expected is None or op == hvd.Average else expected * 2
+    for loss in ranks.run(body):
+        assert type(loss) is type(right)
+        assert loss == pytest.approx(right)
+        assert not isinstance(loss, torch.Tensor) or loss.dtype == right.dtype
+
+
+@pytest.mark.parametrize("way", ["averaged by step()", "averaged in the closure"])
+@pytest.mark.parametrize("give", [torch.Tensor.detach, torch.Tensor.item], ids=("tensor", "float"))
+def test_ranks_decide_alike_by_losses_that_differ(
+    ranks: RankPool, give: Callable[[torch.Tensor], object], way: str
+) -> None:
+    def body() -> object:
+        parameter = torch.nn.Parameter(torch.ones(3, dtype=torch.float64))
+        optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS([parameter], line_search_fn="strong_wolfe"))
+
+        def compute() -> object:
             optimizer.zero_grad()
-            loss = (parameter * (hvd.rank() + 1)).sum()
+            loss = ((parameter - hvd.rank()) ** 4).sum() * 10 ** hvd.rank()
             loss.backward()
-            return loss if gives_loss else "done"
+            if "closure" in way:
+                optimizer.synchronize()
+            return give(loss)
 
-        loss = optimizer.step(lambda: compute(gives_loss=True)).item()
-        return loss, optimizer.step(lambda: compute(gives_loss=False)), parameter.item()
+        for _ in range(2):
+            with optimizer.skip_synchronize() if "closure" in way else nullcontext():
+                optimizer.step(compute)
+        return parameter.tolist()
 
-    assert ranks.run(body) == [(1.5, "done", -2.0)] * 2
+    first, second = ranks.run(body)
+    assert first == second != [1.0] * 3
+
+
+@pytest.mark.parametrize("given", ["done", (1.0, 2.0), 1j, np.complex64(1), np.ones(2), {}], ids=repr)
+def test_what_is_no_loss_is_refused_and_the_next_step_works(ranks: RankPool, given: object) -> None:
+    def body() -> object:
+        parameter, optimizer = make_optimizer()
+        compute = make_closure(parameter, optimizer, lambda loss: given if hvd.rank() == 1 else loss.item())
+        with pytest.raises((ValueError, hvd.HorovodInternalError), match=r"the closure returned \w+; return"):
+            optimizer.step(compute)
+        optimizer.step(make_closure(parameter, optimizer, torch.Tensor.item))
+        return parameter.item()
+
+    assert ranks.run(body) == [-1.5] * 2
+
+
+def test_a_loss_that_some_ranks_lack_is_told_on_all(ranks: RankPool) -> None:
+    def body() -> None:
+        parameter, optimizer = make_optimizer()
+        with pytest.raises(hvd.HorovodInternalError, match="no loss"):
+            optimizer.step(make_closure(parameter, optimizer, lambda loss: loss.item() if hvd.rank() else None))
+
+    ranks.run(body)
+
+
+def test_a_closure_that_synchronizes_is_warned_of_a_second_average(ranks: RankPool) -> None:
+    def body() -> None:
+        parameter, optimizer = make_optimizer()
+        with pytest.warns(UserWarning, match="averaged a second time"):
+            optimizer.step(make_closure(parameter, optimizer, lambda _: optimizer.synchronize()))
+
+    ranks.run(body)
 
 
 def test_loading_a_state_throws_the_present_step_away(ranks: RankPool) -> None:
