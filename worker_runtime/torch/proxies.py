@@ -294,10 +294,10 @@ def _read_loss(loss: object) -> torch.Tensor:
     """
     if isinstance(loss, torch.Tensor):
         return loss if loss.is_floating_point() or loss.is_complex() else loss.double()
-    is_real = isinstance(loss, SupportsFloat) and (isinstance(loss, Real) or not isinstance(loss, Complex))
+    number = 0.0 if loss is None else loss
     with suppress(TypeError, ValueError, OverflowError):  # an array of several numbers
-        if loss is None or is_real:
-            return torch.tensor(0.0 if loss is None else float(loss), dtype=torch.float64, device="cpu")
+        if isinstance(number, SupportsFloat) and (isinstance(number, Real) or not isinstance(number, Complex)):
+            return torch.tensor(float(number), dtype=torch.float64, device="cpu")
     raise WrongArgumentError(
         f"optimizer.step(): the closure returned {type(loss).__name__}; return the loss, a tensor or a number, or None"
     )
