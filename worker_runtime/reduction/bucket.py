@@ -111,10 +111,13 @@ class Step:
         return None if entry.bucket is None else self.local.get(entry.bucket, {}).get(entry)
 
     def restart(self) -> "Step":
-        """A step with the same local gradients and nothing submitted, to reduce them again."""
+        """A step with the same local gradients and nothing submitted, to reduce them again.
+
+        What the previous step has reduced stays reduced: its commit was done.
+        """
         for entry in list(self.list_ready()):
             self.ready.setdefault(entry, entry.find_version())
-        return Step(self.passes_left, self.ready, has_begun=self.has_begun)
+        return Step(self.passes_left, self.ready, has_begun=self.has_begun, follows_reduced=self.follows_reduced)
 
 
 class Bucket(ABC):

@@ -10,6 +10,8 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.membership import runtime
 
 
 def make_optimizer(**settings: object) -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
@@ -244,3 +246,50 @@ def test_a_gradient_scaler_finds_the_same_infinities_on_all_ranks(ranks: RankPoo
     if way == "off":
         steps = [(1.0, -1.5 * step) for step in range(1, 7)]
     assert ranks.run(body) == [steps] * 2
+
+
+STATEMENTS: dict[str, tuple[str, ...]] = {
+    "step": ("backward", "step"),
+    "synchronize and skip": ("backward", "synchronize", "clip", "skip step"),
+    "scaler": ("backward", "scaled step"),
+    "unscale": ("backward", "unscale", "clip", "scaled step"),
+    "Horovod's order": ("backward", "synchronize", "unscale", "clip", "scaled skip step"),
+    "accumulated": ("backward", "backward", "unscale", "scaled step"),
+}
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum, hvd.Product], ids=lambda op: op.name)
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_recovery_between_two_statements_changes_no_gradient(ranks: RankPool, op: Reduction, name: str) -> None:
+    """The next generation has the same members here, so that the right gradient is that of the other steps."""
+    statements = STATEMENTS[name]
+
+    def train(moment: int) -> list[object]:
+        parameter = torch.nn.Parameter(torch.zeros(2))
+        passes = statements.count("backward")
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD([parameter], lr=1.0), op=op, backward_passes_per_step=passes
+        )
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled="scale" in str(statements))
+        does = {
+            "backward": lambda: scaler.scale((parameter * (hvd.rank() + 2)).sum()).backward(),
+            "synchronize": optimizer.synchronize,
+            "unscale": lambda: scaler.unscale_(optimizer),
+            "clip": lambda: torch.nn.utils.clip_grad_norm_([parameter], 100.0),
+            "step": optimizer.step,
+            "scaled step": lambda: (scaler.step(optimizer), scaler.update()),
+        }
+        seen = []
+        for step in range(7):
+            optimizer.zero_grad()
+            for place, statement in enumerate(statements):
+                if step in {2, 5} and place == moment:
+                    runtime.RUNTIME.engine.generation += 1
+                with optimizer.skip_synchronize() if "skip" in statement else nullcontext():
+                    does[statement.replace("skip ", "")]()
+            seen.append(parameter.grad.tolist())
+        return seen
+
+    for first, *others in zip(*ranks.run(lambda: [train(moment) for moment in range(len(statements))]), strict=True):
+        assert others == [first]
+        assert first == [first[0]] * 7
