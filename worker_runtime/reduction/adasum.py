@@ -149,6 +149,8 @@ class AdasumReducer:
                 comm.commit(self._index)
             except StepRevokedError:  # the step runs again
                 continue
+            if self._check is not None:
+                self._check.count_step()
             return combined
         self._commit_alone()
         return deltas

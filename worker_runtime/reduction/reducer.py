@@ -394,6 +394,8 @@ class GradientReducer:
             step = self._step
             indices = (-1 if handle.terms is None else handle.terms.index for handle in step.handles.values())
             comm.commit(max(indices, default=-1))  # until then the local gradients may be needed again
+            if self._check is not None:
+                self._check.count_step()
             for bucket in self._buckets:
                 bucket.install(step)
         negotiation: Negotiation | None = step.negotiation

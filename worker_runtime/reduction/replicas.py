@@ -71,7 +71,7 @@ class ReplicaCheck:
         self._handle = comm.engine.submit(operation, at_once=True)
 
     def finish(self, comm: Communicator) -> None:
-        """Wait for the comparison, if one was submitted, and count the step.
+        """Wait for the comparison, if one was submitted.
 
         Args:
             comm: the communicator.
@@ -86,6 +86,9 @@ class ReplicaCheck:
             for name, most, complement in zip(self._names, greatest, complements, strict=True):
                 if most != _ALL - complement:
                     raise ReplicasDifferError(name, self._steps, max(0, self._steps - self._interval))
+
+    def count_step(self) -> None:
+        """Count a committed step. A revoked one does not count: only some ranks may have finished its comparison."""
         self._handle = None
         self._steps += 1
 

@@ -1,12 +1,16 @@
 """Comparing replicas: when, of what, and what is said where they differ."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer, train
 from tests.worker_runtime.threads import ThreadEngine, World
-from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
-from worker_runtime.reduction.replicas import read_interval
+from worker_runtime.coordination.operation import Members
+from worker_runtime.errors import ReplicasDifferError, StepRevokedError, WrongArgumentError
+from worker_runtime.reduction.adasum import AdasumReducer
+from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 
 
 def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ranks(world: World) -> None:
@@ -23,6 +27,47 @@ def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ra
         return sum(name.endswith(".replicas") for name in engine.asked)
 
     assert world.run(body) == [3, 3]
+
+
+@pytest.mark.parametrize("kind", ["average", "Adasum"])
+@pytest.mark.parametrize("revoked", [0, 2])
+def test_a_step_that_one_rank_has_compared_when_it_is_revoked_counts_once_on_all_ranks(
+    kind: str, revoked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def body(engine: ThreadEngine) -> object:
+        parameters = make_parameters(1)
+        named = [("p0", make_parameters(1)[0])]
+        reducer = make_reducer(parameters, engine, interval=2)
+        adasum = AdasumReducer(lambda: named, lambda: engine, lambda: 0, None, ReplicaCheck(lambda: named, interval=2))
+        for number in range(6):
+            if number == revoked:
+                next_call = "submit" if kind == "Adasum" else "commit"  # after the comparison
+                revoke(engine, next_call if engine.rank == 0 else "wait", monkeypatch)
+            if kind == "Adasum":
+                adasum.step(lambda: None)
+            else:
+                train(reducer, parameters)
+        return engine.asked.count("commit"), engine.generation
+
+    assert World(2, is_elastic=True).run(body) == [(6, 2), (6, 2)]
+
+
+def revoke(engine: ThreadEngine, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a call of an engine raise that the step is revoked, in another generation with the same members."""
+    plain = getattr(engine, call)
+
+    def raise_once(what: Any, **settings: bool) -> Any:  # noqa: ANN401 - an operation, a handle or members
+        is_commit = isinstance(what, Members)
+        name = "" if is_commit else (what.operation if call == "wait" else what).question.name
+        if not is_commit and not name.endswith(".replicas" if call == "wait" else ".step"):
+            return plain(what, **settings)
+        if call == "wait":
+            plain(what)
+        monkeypatch.setattr(engine, call, plain)
+        engine.generation += 1
+        raise StepRevokedError
+
+    monkeypatch.setattr(engine, call, raise_once)
 
 
 def test_the_interval_is_a_number_of_steps() -> None:
