@@ -73,6 +73,55 @@ def test_a_whole_graph_gives_the_eager_results_and_gradients(ranks: RankPool, ba
     assert ranks.run(body, limit_seconds=120.0) == [True, True]
 
 
+DTYPES = {  # of the module, and of what it is given
+    "float32": (torch.float32, torch.float32),
+    "autocast": (torch.float32, torch.float32),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+    "float16": (torch.float16, torch.float16),
+    "bfloat16 given": (torch.float32, torch.bfloat16),
+    "float16 given": (torch.float32, torch.float16),
+    "bfloat16 module": (torch.bfloat16, torch.float32),
+}
+
+
+def normalize(name: str, compiler: Callable[[torch.nn.Module], torch.nn.Module]) -> list[torch.Tensor]:
+    """The result of a norm, under autocast after another layer; the gradients and the statistics."""
+    torch.manual_seed(0)
+    is_autocast = name == "autocast"
+    module, given = DTYPES[name]
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2) if is_autocast else torch.nn.Identity(), hvd.SyncBatchNorm(2))
+    run = compiler(net.to(module))
+    x = (torch.arange(10.0).view(5, 2).sin() * (1 + hvd.rank())).to(given).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+        result = run(x)
+    gradients = torch.autograd.grad(result.float().square().cos().sum(), [x, *net.parameters()])
+    return [each.detach() for each in (result, *gradients, *net.buffers())]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_norm_in_a_graph_has_the_eager_dtypes_results_and_gradients(
+    ranks: RankPool, backend: str, tmp_path: Path
+) -> None:
+    def body() -> list[str]:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(tmp_path)
+        found = []
+        for name in DTYPES:
+            eager = normalize(name, lambda net: net)
+            compiled = normalize(
+                name, lambda net: torch.compile(net, backend=backend, fullgraph=True) if hvd.rank() == 0 else net
+            )
+            found += [
+                f"{name}, {place}: {ours}, not {theirs}"
+                for place, (ours, theirs) in enumerate(zip(compiled, eager, strict=True))
+                if ours.dtype != theirs.dtype or not torch.allclose(ours, theirs, rtol=1e-2, atol=1e-3)
+            ]
+            torch.compiler.reset()
+        del os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        return found
+
+    assert ranks.run(body, limit_seconds=120.0) == [[], []]
+
+
 def test_only_one_rank_compiles_anew(ranks: RankPool) -> None:
     """Another shape on one rank; the rows gathered are uneven."""
 

@@ -130,7 +130,8 @@ class SyncNormalize(Function):
             )
         result = None
         if ctx.needs_input_grad[0]:
-            first, second = ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count
+            # In a graph the count is a tensor of float64, in which torch's kernel would not take the quotients.
+            first, second = (ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count).to(mean.dtype)
             inverse = torch.rsqrt(variance + ctx.eps)
             slope = scale * inverse
             result, _, _ = torch.native_batch_norm(
