@@ -20,13 +20,19 @@ from worker_runtime.reduction.communicator import Communicator
 Form = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 
 
+def find_dtype(parameter: torch.Tensor) -> torch.dtype:
+    """The dtype of the parameter's gradients, which newer torch (2.13) lets a program choose: `p.grad_dtype`."""
+    dtype: torch.dtype | None = getattr(parameter, "grad_dtype", None)
+    return dtype or parameter.dtype
+
+
 class Entry:
     """A parameter of the optimizer.
 
     parameter, name: the parameter and its name.
     group: the group of parameters that are reduced together; None for no group.
     bucket: the bucket of its gradient in an overlapped step; None in a warm-up step.
-    form: dtype, device, shape and strides at the start of the last step; None before the first one.
+    form: the gradient's dtype, device, shape and strides at the start of the last step; None before the first one.
     """
 
     __slots__ = ("__weakref__", "bucket", "form", "group", "hook", "name", "parameter")
@@ -42,7 +48,7 @@ class Entry:
     def find_form(self) -> Form:
         """The parameter's present form; a program may change it at any time: `model.double()`."""
         parameter = self.parameter
-        return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
+        return find_dtype(parameter), parameter.device, parameter.shape, parameter.stride()
 
     def find_version(self) -> int:
         """The gradient's version, which each operation in place increments, also autograd's; 0 without a gradient."""

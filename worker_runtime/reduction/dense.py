@@ -33,7 +33,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import GradientShapeError
-from worker_runtime.reduction.bucket import Bucket, Entry, Step
+from worker_runtime.reduction.bucket import Bucket, Entry, Step, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Settings
 
@@ -179,7 +179,7 @@ class DenseBucket(Bucket):
         # A tensor without dimensions is faster than a number, and does not change the result's dtype.
         self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64, device="cpu")
         self._keeps = comm.is_elastic
-        self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
+        self._parts = [Part(entry.parameter, settings.choose_dtype(find_dtype(entry.parameter))) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
         self.copies_each = not _are_small(self._parts)
         self._forms = [(part.dtype, part.parameter.shape) for part in self._parts]
@@ -232,7 +232,7 @@ class DenseBucket(Bucket):
             view.copy_(source)
         else:
             torch.mul(source, factor, out=view)
-        if is_strided and not (self._keeps or has_graph or view.dtype is not parameter.dtype):
+        if is_strided and not (self._keeps or has_graph or view.dtype is not find_dtype(parameter)):
             local[entry] = parameter.grad = memory.show(place)
 
     def _pack(self, step: Step, memory: Memory) -> None:
@@ -290,12 +290,13 @@ class DenseBucket(Bucket):
                 continue
             if parameter.shape != view.shape:
                 raise GradientShapeError(entry.name, view.shape, parameter.shape)
+            dtype = find_dtype(parameter)
             if sparse_dims := step.sparse_dims.get(entry, self._sparse_dims[place]):
-                parameter.grad = view.to(parameter.dtype).to_sparse(sparse_dims)
-            elif view.dtype is parameter.dtype and view.device == parameter.device:
+                parameter.grad = view.to(dtype).to_sparse(sparse_dims)
+            elif view.dtype is dtype and view.device == parameter.device:
                 parameter.grad = memory.show(place)
-            elif gradient is None or not _may_be_overwritten(gradient, parameter.dtype, parameter.shape):
-                parameter.grad = view.to(parameter.device, parameter.dtype)
+            elif gradient is None or not _may_be_overwritten(gradient, dtype, parameter.shape):
+                parameter.grad = view.to(parameter.device, dtype)
             else:
                 gradient.copy_(view)
 
@@ -337,7 +338,7 @@ class DenseBucket(Bucket):
 def _are_small(parts: Sequence[Part]) -> bool:
     """Whether gradients are packed: they are small, and sent in their own dtype."""
     size = sum(part.parameter.numel() * part.dtype.itemsize for part in parts)
-    return size < PACKED_BYTES * len(parts) and all(part.dtype is part.parameter.dtype for part in parts)
+    return size < PACKED_BYTES * len(parts) and all(part.dtype is find_dtype(part.parameter) for part in parts)
 
 
 def _may_be_overwritten(gradient: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> bool:

@@ -16,7 +16,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
 from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.reduction.bucket import Bucket, Entry
+from worker_runtime.reduction.bucket import Bucket, Entry, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.dense import DenseBucket, describe_order
 from worker_runtime.reduction.settings import Settings
@@ -109,7 +109,7 @@ def make_buckets(
     items = []
     for index, entry in enumerate(entries):
         parameter = entry.parameter
-        dtype = settings.choose_dtype(parameter.dtype)
+        dtype = settings.choose_dtype(find_dtype(parameter))
         group: object = None if entry.group is None else (entry.group, parameter.device)
         if gathers and dims[index]:
             group = ("sparse", index)  # a bucket of one gradient
@@ -149,6 +149,7 @@ def make_digest(entries: Iterable[Entry]) -> str:
     digest = hashlib.blake2s(digest_size=4)
     for entry in entries:
         parameter = entry.parameter
-        text = (entry.name, tuple(parameter.shape), describe_order(parameter), str(parameter.dtype), entry.group)
+        dtypes = str(parameter.dtype), str(find_dtype(parameter))
+        text = (entry.name, tuple(parameter.shape), describe_order(parameter), *dtypes, entry.group)
         digest.update(repr(text).encode())
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.reduction.bucket import Bucket, Entry, Step
+from worker_runtime.reduction.bucket import Bucket, Entry, Step, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Compressor, Settings
 
@@ -61,7 +61,9 @@ def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
     """The parameter's gradient, or zeros."""
     gradient = parameter.grad
     return (
-        torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device) if gradient is None else gradient
+        torch.zeros(parameter.shape, dtype=find_dtype(parameter), device=parameter.device)
+        if gradient is None
+        else gradient
     )
 
 
@@ -87,7 +89,7 @@ class CompressedBucket(Bucket):
             parameter = entry.parameter
             if parameter.grad is None and not parameter.requires_grad:
                 continue
-            gradient = self._compressor.decompress(result, context).to(parameter.dtype)
+            gradient = self._compressor.decompress(result, context).to(find_dtype(parameter))
             sparse_dims = entry.find_sparse_dims()
             parameter.grad = gradient.to_sparse(sparse_dims) if sparse_dims else gradient
 
@@ -100,7 +102,7 @@ class CompressedBucket(Bucket):
 def _make_dense(parameter: torch.Tensor) -> torch.Tensor:
     gradient = parameter.grad
     if gradient is None:
-        return torch.zeros_like(parameter)
+        return torch.zeros_like(parameter, dtype=find_dtype(parameter))
     return gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
 
 
@@ -120,13 +122,13 @@ class SparseBucket(Bucket):
         super().__init__([entry], number, note)
         self._reduction = settings.how.reduction
         self._sparse_dims = sparse_dims
-        self._dtype = settings.choose_dtype(entry.parameter.dtype)
+        self._dtype = settings.choose_dtype(find_dtype(entry.parameter))
 
     def install(self, step: Step) -> None:
         """Replace the gradient by the result, which is sparse and not coalesced, like a gradient of autograd."""
         (entry,) = self.entries
         if entry.parameter.requires_grad or entry.parameter.grad is not None:
-            entry.parameter.grad = step.results[self].to(entry.parameter.dtype)
+            entry.parameter.grad = step.results[self].to(find_dtype(entry.parameter))
 
     def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[torch.Tensor]:
         del step
