@@ -87,10 +87,21 @@ def share_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether several elements share memory, as after `expand`."""
-    if tensor.is_contiguous():
+    """Whether several elements share memory, as after `expand` or `as_strided`."""
+    if tensor.numel() == 0 or tensor.is_contiguous():
         return False
-    return any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    dimensions = [pair for pair in zip(tensor.stride(), tensor.shape, strict=True) if pair[1] > 1]
+    end = 0  # the greatest offset in the dimensions of the smaller strides
+    for stride, extent in sorted(dimensions):
+        if stride <= end:
+            break
+        end += stride * (extent - 1)
+    else:
+        return False  # the usual case: each dimension steps over the smaller ones
+    offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
+    for stride, extent in dimensions:
+        offsets = (offsets + torch.arange(extent, device="cpu").mul(stride).unsqueeze(1)).flatten()
+    return offsets.unique().numel() < tensor.numel()
 
 
 def fuse_small(counts: Sequence[int]) -> list[tuple[int, ...]]:

@@ -76,10 +76,16 @@ def test_memory_is_read_and_written_in_place() -> None:
     assert len(buffers.view_memory(torch.tensor(1.0))) == 4
 
 
+OVERLAPPING = [
+    torch.zeros(20).as_strided(*form) for form in (((3, 3), (1, 1)), ((3, 4), (4, 2)), ((2, 1, 3), (2, 1, 1)))
+]
+APART = [torch.zeros(20).as_strided(*form) for form in (((2, 2), (2, 3)), ((3, 3), (1, 5)), ((0, 3), (1, 1)))]
+
+
 def test_expanded_tensors_overlap_themselves_and_no_others() -> None:
-    for tensor in (BASE[:1].expand(4, 6), torch.ones(1, 1).expand(1, 2)):
+    for tensor in (BASE[:1].expand(4, 6), torch.ones(1, 1).expand(1, 2), *OVERLAPPING):
         assert buffers.overlaps_itself(tensor)
-    for tensor in (BASE, BASE.t(), BASE[:, ::2], torch.ones(3, 1).expand(3, 1), BASE[:0].expand(0, 6)):
+    for tensor in (BASE, BASE.t(), BASE[:, ::2], torch.ones(3, 1).expand(3, 1), BASE[:0].expand(0, 6), *APART):
         assert not buffers.overlaps_itself(tensor)
 
 
