@@ -222,7 +222,7 @@ class ObjectState(State):
             CheckpointError: the checkpoint could not be written; raised on all ranks. Earlier checkpoints are intact.
             HorovodInternalError: a rank was lost.
         """
-        self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
+        self._saved_state = _copy({name: getattr(self, name) for name in self._saved_state}, {})
         if directory is not None:
             all_ranks.save(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
@@ -242,8 +242,8 @@ class ObjectState(State):
 
     def restore(self) -> None:
         """Set the attributes to their values at the last `save()`."""
-        for name, value in self._saved_state.items():
-            setattr(self, name, _copy(value))
+        for name, value in _copy(self._saved_state, {}).items():
+            setattr(self, name, value)
 
     def sync(self) -> None:
         """Broadcast the attributes of rank 0 to all ranks, and save them."""
@@ -271,19 +271,31 @@ def count_ranks() -> int:
     return RUNTIME.engine.size if RUNTIME.is_initialized else 1
 
 
-def _copy(value: Any) -> Any:  # noqa: ANN401 - any object
-    """A copy of plain data: containers, arrays and tensors. Other objects may refer to each other: they are shared."""
+def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - any object
+    """A copy of plain data: containers, arrays and tensors. Other objects may refer to each other: they are shared.
+
+    Args:
+        value: what to copy.
+        memo: the copies so far, by the ids of the originals: what is one object stays one, as with `copy.deepcopy`.
+    """
     kind = type(value)
-    if kind in (list, tuple, set, frozenset):
-        return kind(_copy(item) for item in value)
-    if kind is deque:
-        return deque((_copy(item) for item in value), value.maxlen)
-    if kind in (dict, OrderedDict, defaultdict, Counter):
-        copied = copy.copy(value)  # keeps default_factory
-        for key, item in value.items():
-            copied[key] = _copy(item)
+    if id(value) in memo:
+        return memo[id(value)]
+    if kind in (list, deque, dict, OrderedDict, defaultdict, Counter):
+        copied = memo[id(value)] = copy.copy(value)  # keeps default_factory and maxlen
+        if kind in (list, deque):
+            for place, item in enumerate(value):
+                copied[place] = _copy(item, memo)
+        else:
+            for key, item in value.items():
+                copied[key] = _copy(item, memo)
         return copied
-    if kind is bytearray or hasattr(value, "__array__"):
+    if kind in (tuple, set, frozenset):
+        copied = kind(_copy(item, memo) for item in value)
+    elif kind is bytearray or hasattr(value, "__array__"):
         is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd
-        return copy.deepcopy(value.detach() if is_result else value)
-    return value
+        copied = copy.deepcopy(value.detach() if is_result else value, memo)
+    else:
+        return value
+    memo[id(value)] = copied
+    return copied

@@ -54,6 +54,20 @@ def test_commit_and_restore_bring_model_optimizer_and_values_back(ranks: RankPoo
     assert ranks.run(body, size=1) == [(True, True, 2)]
 
 
+def test_what_is_one_object_in_a_state_stays_one(ranks: RankPool) -> None:
+    def body() -> None:
+        for shared in ([1], {"a": 1}, torch.ones(2)):
+            ring: list[object] = [shared]
+            ring.append(ring)
+            state = hvd.elastic.TorchState(one=shared, other=shared, inside=[shared], ring=ring)
+            state.restore()
+            assert state.one is state.other is state.inside[0] is state.ring[0]
+            assert state.one is not shared
+            assert state.ring[1] is state.ring
+
+    ranks.run(body, size=1)
+
+
 def test_sync_gives_all_ranks_the_state_of_rank_0_which_counts_as_committed(ranks: RankPool) -> None:
     def body() -> object:
         model, optimizer = make_training(hvd.rank(), 0.1 * (hvd.rank() + 1))
