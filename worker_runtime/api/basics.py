@@ -21,7 +21,8 @@ from worker_runtime.membership.runtime import RUNTIME
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that started this process. Without a job, the process is rank 0 of 1.
 
-    A second call does nothing. A child process of a worker, such as a DataLoader's worker, cannot join: its parent has
+    A second call only gives `process_sets` the ids of the registered sets of their ranks.
+    A child process of a worker, such as a DataLoader's worker, cannot join: its parent has
     the rank. A forked child can still call `rank()` and `size()`. Where the program uses mpi4py, `init()` initializes
     MPI too, and checks that the MPI world is the job.
 
@@ -32,13 +33,20 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     Raises:
         ValueError: the process cannot join the job; its parent process has already joined; `comm` is not all ranks;
-            mpi4py's world is not the job; or a process set is wrong or given twice. After an error of a process set
+            mpi4py's world is not the job; or a process set is wrong or given twice, or in a
+            second call not registered. After an error of a process set
             the worker stays in the job, with the sets before the wrong one.
         HorovodInternalError: the ranks give different process sets.
     """
-    if RUNTIME.is_initialized and not RUNTIME.is_forked:
-        return
     sets = _read_process_sets(process_sets)
+    if RUNTIME.is_initialized and not RUNTIME.is_forked:
+        for index, process_set in enumerate(sets):
+            if not process_set.adopt(RUNTIME.engine):
+                raise ValueError(
+                    f"init(): Horovod is initialized already, without the ranks {process_set.ranks} of "
+                    f"process_sets[{index}]; give it in the first call of init(), or call hvd.add_process_set()"
+                )
+        return
     ranks = None if comm is None else read_ranks("init(comm=...)", comm)
     RUNTIME.init()
     size = RUNTIME.engine.size

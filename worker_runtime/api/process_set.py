@@ -134,6 +134,14 @@ class ProcessSet:
         mark = None if number is None else engine.process_sets.find_mark(number)
         self._registration = None if number is None or mark is None else (weakref.ref(engine), number, mark)
 
+    def adopt(self, engine: Engine) -> bool:
+        """Take the id of the registered set of the same ranks; False where there is none. For `init()`."""
+        if self.process_set_id is None:
+            sets, ranks = engine.process_sets, tuple(self.ranks or ())
+            same = (each for each in sets.numbers if sets.is_current(each) and sets.list_ranks(each) == ranks)
+            self.register(engine, next(same, None))
+        return self.process_set_id is not None
+
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """The set itself: a copied torch module communicates in the same set."""
         return self

@@ -130,7 +130,11 @@ def test_process_sets_are_registered_with_init(ranks: RankPool) -> None:
         basics.shutdown()
         first, second = ProcessSet([1]), ProcessSet((1, 2))
         basics.init(process_sets=[first, second])
-        basics.init(process_sets=[ProcessSet([0])])  # nothing, when initialised
+        again = ProcessSet([2, 1])
+        basics.init(process_sets=[again, first])  # when initialised, the ids of the same ranks
+        assert (again.process_set_id, first.process_set_id) == (2, 1)
+        with pytest.raises(ValueError, match=r"without the ranks \[0\] of process_sets\[0\]; give it in the first"):
+            basics.init(process_sets=[ProcessSet([0])])
         sets = HorovodBasics()._get_process_set_ids_and_ranks()
         return first.process_set_id, second.process_set_id, second.rank() if basics.rank() else None, sets
 
