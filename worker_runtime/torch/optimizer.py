@@ -1,10 +1,11 @@
 """The distributed optimizer: wraps a torch optimizer so that each step uses the gradients of all ranks."""
 
+import operator
 import os
 import warnings
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -210,12 +211,13 @@ def read_groups(
         TypeError: `groups` is neither a number nor lists.
     """
     trained = [parameter for _, parameter in parameters if parameter.requires_grad]
-    if groups is None or (isinstance(groups, int) and groups == 0):
+    if groups is None:
         return {}
-    if isinstance(groups, int):
-        if groups < 0:
+    if isinstance(groups, SupportsIndex):  # also NumPy's
+        count = operator.index(groups)
+        if count < 0:
             raise ValueError(f"groups should be a non-negative integer, or lists of parameters; got {groups}")
-        return {parameter: index * groups // len(trained) for index, parameter in enumerate(trained)}
+        return {parameter: index * count // len(trained) for index, parameter in enumerate(trained)} if count else {}
     if not isinstance(groups, list | tuple):
         raise TypeError(f"groups should be a non-negative integer, or lists of parameters; got {groups!r}")
     return _read_lists({parameter for _, parameter in parameters}, groups)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, cast
 from unittest.mock import Mock, call
 
+import numpy as np
 import pytest
 
 from tests.worker_runtime.conversation import SUM, Echo
@@ -283,6 +284,11 @@ def test_a_handle_whose_result_was_being_computed_when_its_wait_was_interrupted_
     with pytest.raises(KeyboardInterrupt):
         table.synchronize(number)
     assert len(table) == 0
+
+
+def test_a_handle_may_be_numpys() -> None:
+    table = make_table()
+    assert table.synchronize(np.int64(table.add(give("a")))) == "a"
 
 
 @pytest.mark.parametrize("number", [0, 1, -3, None, "1"])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -79,7 +80,7 @@ def test_several_workers_train_as_one_with_the_whole_batch(ranks: RankPool, opti
     ("settings", "tolerance"),
     [
         ({"gradient_predivide_factor": 4.0}, 1e-8),
-        ({"groups": 2}, 1e-8),
+        ({"groups": np.int64(2)}, 1e-8),
         ({"groups": 0}, 1e-8),
         ({"sparse_as_dense": True}, 1e-8),
         pytest.param({"compression": Shifted()}, 1e-8, id="a compressor of the user's"),
