@@ -101,7 +101,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
     for stride, extent in dimensions:
         offsets = (offsets + torch.arange(extent, device="cpu").mul(stride).unsqueeze(1)).flatten()
-    return offsets.unique().numel() < tensor.numel()
+    return len(set(offsets.tolist())) < tensor.numel()
 
 
 def fuse_small(counts: Sequence[int]) -> list[tuple[int, ...]]:

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, SupportsIndex
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives.combination import Combination, choose_reduction
@@ -30,8 +31,12 @@ from worker_runtime.torch.proxies import (
     unwrap,
 )
 
+# Horovod's names of the classes, which programs import for annotations and isinstance().
+_DistributedOptimizer, _DistributedAdasumOptimizer = AllreduceOptimizer, AdasumOptimizer
+
 _TITLE = "DistributedOptimizer"
 _PAIR = 2
+_SHOWN = 5  # of the parameters without a name
 _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
@@ -189,10 +194,19 @@ def read_names(
         if parameter in named:
             raise ValueError(f"named_parameters has one parameter under two names: {named[parameter]} and {name}")
         named[parameter] = name
-    unnamed = [(name, parameter) for name, parameter in list_parameters(optimizer, {}) if parameter not in named]
+    unnamed = [
+        f"parameter {place} of group {number}, of shape {'unknown' if is_lazy(parameter) else list(parameter.shape)}"
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+        if parameter not in named
+    ]
     if unnamed:
-        listed = ", ".join(f"{name} (id {id(parameter)})" for name, parameter in unnamed)
-        raise ValueError(f"named_parameters lacks parameters of the optimizer: {listed}")
+        more = f", and {len(unnamed) - _SHOWN} more" if len(unnamed) > _SHOWN else ""
+        raise ValueError(
+            f"named_parameters lacks parameters of the optimizer: {'; '.join(unnamed[:_SHOWN])}{more}. Give "
+            "model.named_parameters() of the model, or of all models, whose parameters the optimizer has; or leave "
+            "named_parameters out"
+        )
     return named
 
 

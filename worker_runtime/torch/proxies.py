@@ -32,6 +32,12 @@ OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 # infinities. It makes no earlier call to the optimizer that the proxy could use to average them.
 _UNSCALING = "_unscale_grads_"
 
+_NOT_DERIVED = (
+    "{}: Horovod's class _DistributedOptimizer is here for annotations and isinstance() only, because hvdrun has none "
+    "of the private methods that a subclass overrides; call hvd.DistributedOptimizer(optimizer, ...), with your own "
+    "compression object to change how gradients travel"
+)
+
 
 class OptimizerProxy:
     """A distributed optimizer in front of the user's.
@@ -47,12 +53,23 @@ class OptimizerProxy:
     _optimizer: torch.optim.Optimizer
     _names: dict[torch.Tensor, str]
 
-    def __init_subclass__(cls) -> None:
-        """Collect the names of the proxy's own attributes; all others belong to the wrapped optimizer."""
+    def __init_subclass__(cls, *, is_ours: bool = False) -> None:
+        """Collect the names of the proxy's own attributes; all others belong to the wrapped optimizer.
+
+        Raises:
+            TypeError: the program derives a class of its own.
+        """
         super().__init_subclass__()
+        # Lightning derives a class from that of a distributed optimizer, which is no base with names of its own.
+        if not is_ours and any("_OWN" in vars(base) for base in cls.__bases__):
+            raise TypeError(_NOT_DERIVED.format(cls.__qualname__))
         if not issubclass(cls, torch.optim.Optimizer):
             own = {*vars(OptimizerProxy), *OptimizerProxy.__annotations__, *vars(cls), *cls.__annotations__}
             cls._OWN = frozenset(name for name in own if not name.startswith("__"))
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Raise TypeError: `make_proxy` creates proxies. Programs create Horovod's class with its methods copied."""
+        raise TypeError(_NOT_DERIVED.format(type(self).__qualname__))
 
     def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
         if name.startswith("__") or name in type(self)._OWN:  # noqa: SLF001 - this class's
@@ -105,8 +122,10 @@ class OptimizerProxy:
         """Prepare for a gradient scaler's check for infinities, so that it finds the same on all ranks."""
 
 
-class AllreduceOptimizer(OptimizerProxy):
+class AllreduceOptimizer(OptimizerProxy, is_ours=True):
     """Averages (or sums, ...) gradients over the ranks before each step."""
+
+    __init__ = OptimizerProxy.__init__  # programs copy the attributes of the class itself
 
     _reducer: GradientReducer
     _is_synchronized: bool  # synchronize() was called for the present gradients, if the reducer has no newer ones
@@ -219,12 +238,14 @@ class AllreduceOptimizer(OptimizerProxy):
         return average if isinstance(loss, torch.Tensor) else None if loss is None else average.item()
 
 
-class AdasumOptimizer(OptimizerProxy):
+class AdasumOptimizer(OptimizerProxy, is_ours=True):
     """Combines the ranks' parameter updates by Adasum. The optimizer's state, such as momentum, differs between ranks.
 
     Horovod steps each parameter as soon as its gradient is computed. This class steps all parameters in `step()`, with
     bit for bit the same result.
     """
+
+    __init__ = OptimizerProxy.__init__  # as above
 
     _reducer: AdasumReducer
     _passes: int
@@ -330,7 +351,8 @@ def make_proxy(kind: type[OptimizerProxy], plain: OptimizerT, module: str, **att
         attributes: the proxy's own attributes.
     """
     cls = type(plain)
-    proxy: Any = object.__new__(type(cls.__name__, (kind, cls), {"__module__": module, "__doc__": cls.__doc__}))
+    own = {"__module__": module, "__doc__": cls.__doc__}
+    proxy: Any = object.__new__(type(cls.__name__, (kind, cls), own, is_ours=True))
     for name, value in {"_optimizer": plain, **attributes}.items():
         object.__setattr__(proxy, name, value)
     return proxy  # type: ignore[no-any-return]  # an instance of the new class

@@ -13,6 +13,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.torch.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
 from worker_runtime.torch.proxies import list_parameters, unwrap
 
 
@@ -157,3 +158,17 @@ def test_models_and_optimizers_that_are_dropped_are_gone(ranks: RankPool, how: s
     for alive, grown_mib in ranks.run(body):
         assert alive == 0
         assert grown_mib < 20  # of 40 at least
+
+
+def test_horovods_class_is_for_annotations_and_isinstance_only() -> None:
+    _, plain = make_plain()
+    for op, kind in ((hvd.Average, _DistributedOptimizer), (hvd.Adasum, _DistributedAdasumOptimizer)):
+        assert isinstance(hvd.DistributedOptimizer(plain, op=op), kind)
+        assert not isinstance(plain, kind)
+        assert type("Lightning", (type(hvd.DistributedOptimizer(plain, op=op)),), {}).__mro__[2] is kind
+        with pytest.raises(TypeError, match=r"^Own: .* isinstance\(\) only, .* call hvd.DistributedOptimizer\("):
+            type("Own", (kind,), {"_allreduce_grad_async": None})
+        copied = type("Copied", (torch.optim.SGD,), dict(kind.__dict__))
+        for create in (kind, copied):
+            with pytest.raises(TypeError, match=r"call hvd\.DistributedOptimizer"):
+                create(plain.param_groups, None)

@@ -94,7 +94,11 @@ MODULES: "dict[str, dict[str, Sequence[str]]]" = {
         "worker_runtime.api.functions": ("_handle_map",),
         **_INTERNALS,
     },
-    "horovod.torch.optimizer": {"worker_runtime.torch": ("DistributedOptimizer",)},
+    "horovod.torch.optimizer": {
+        "worker_runtime.torch.optimizer": (
+            *("DistributedOptimizer", "_DistributedOptimizer", "_DistributedAdasumOptimizer"),
+        ),
+    },
     "horovod.torch.sync_batch_norm": {"worker_runtime.torch": ("SyncBatchNorm",)},
     "horovod.mxnet": {
         "worker_runtime.mxnet": (
