@@ -42,12 +42,16 @@ class MemberElsewhereError(InitializationError):
 
     Cause: A child process runs the script again, as multiprocessing does with `spawn`.
     Remedy: Put the script's code under `if __name__ == "__main__":`.
+
+    Cause: The script starts another script that calls `init()`.
+    Remedy: Start it as a job of its own: `hvdrun -np 1 python SCRIPT`.
     """
 
     def __init__(self, pid: int, rank: int) -> None:
         super().__init__(
             f"its parent process {pid} is already rank {rank} of the job; call init() only there: where child "
-            'processes import the script, call it under if __name__ == "__main__"'
+            'processes import the script, call it under if __name__ == "__main__"; start another script with '
+            "'hvdrun -np 1 python SCRIPT'"
         )
 
 

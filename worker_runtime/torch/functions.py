@@ -21,6 +21,7 @@ from worker_runtime.collectives.untraced import untraced
 from worker_runtime.engine import objects
 from worker_runtime.errors import ShapelessParameterError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.reduction.bucket import find_dtype
 from worker_runtime.torch.proxies import check_optimizer, unwrap
 
 _PAIR = 2
@@ -89,7 +90,8 @@ def broadcast_optimizer_state(
     """Broadcast an optimizer's options and state from rank `root_rank`.
 
     Horovod runs a step to create missing state, which changes parameters. hvdrun runs none: the root sends the names,
-    shapes and dtypes of its state first. An optimizer without state stays without. LBFGS, which Horovod rejects, works
+    shapes and dtypes of its state first. An optimizer without state stays without; as with
+    Horovod, its parameters without a gradient get one of zeros. LBFGS, which Horovod rejects, works
     too.
 
     Args:
@@ -113,12 +115,22 @@ def broadcast_optimizer_state(
         own = plain.state_dict()
         note = _describe(plain)
         root_outline = _outline(own) if is_root else None
+        if not own["state"]:
+            _fill_gradients(plain)
     number = call.among.number
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
     state = own["state"] if is_root else _allocate_state(outline["state"], plain)
     _broadcast_tensors(state, root_rank, process_set)
     if not is_root:
         load_optimizer_state(plain, outline["param_groups"], state)
+
+
+def _fill_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Give zeros to trained parameters without a gradient: programs broadcast the gradients next."""
+    for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+        if parameter.requires_grad and parameter.grad is None and not is_lazy(parameter):
+            zeros = torch.zeros_like(parameter, dtype=find_dtype(parameter)).detach()
+            parameter.grad = zeros.to_sparse() if isinstance(optimizer, torch.optim.SparseAdam) else zeros
 
 
 def _name_values(params: object) -> Iterator[tuple[str, Any]]:

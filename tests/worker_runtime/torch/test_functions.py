@@ -203,3 +203,16 @@ def test_broadcasting_the_state_of_no_optimizer_fails_on_all_ranks(ranks: RankPo
             hvd.broadcast_optimizer_state(wrong, 0)
 
     ranks.run(body)
+
+
+def test_an_optimizer_without_state_has_gradients_of_zeros_afterwards(ranks: RankPool) -> None:
+    """Horovod makes them for the step by which it makes the state, and programs broadcast them."""
+
+    def body() -> object:
+        parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+        parameters[1].requires_grad_(requires_grad=False)
+        parameters[2].grad = torch.ones(2)
+        hvd.broadcast_optimizer_state(torch.optim.SGD(parameters, lr=1.0), root_rank=0)
+        return [None if each.grad is None else hvd.broadcast(each.grad, 0).tolist() for each in parameters]
+
+    assert ranks.run(body) == [[[0.0, 0.0], None, [1.0, 1.0]]] * 2
