@@ -122,6 +122,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._shares_freshness = False
         self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # whether some rank's gradient is new; until update()
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        self._plain_scale = self._scale
         listed = params.values() if isinstance(params, _DICTS) else params
         self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
         settings = make_settings(self._gradient_predivide_factor, compression)
@@ -135,6 +136,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             ignore_stale_grad: True skips parameters that have a new gradient on no rank; False raises Gluon's
                 UserWarning for them. The same on all ranks.
         """
+        self._warn_of_scale()
         self._shares_freshness = ignore_stale_grad
         try:
             with self._reducer.preparing():  # Gluon's first actions, which may fail
@@ -146,6 +148,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 
     def allreduce_grads(self) -> None:
         """Average the gradients. Call `update` afterwards, with or without `ignore_stale_grad`."""
+        self._warn_of_scale()
         self._shares_freshness = True
         try:
             with self._reducer.preparing():
@@ -153,6 +156,20 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             super().allreduce_grads()
         finally:
             self._shares_freshness = False
+
+    def _warn_of_scale(self) -> None:
+        """Warn once where the program has multiplied the scale by the number of ranks, as it must with Horovod."""
+        plain, size = self._plain_scale, self._process_set.size()
+        scale = getattr(self, "_amp_original_scale", self._scale)  # MXNet's AMP changes the other in each step
+        if plain is None or size is None or size == 1 or scale != plain * size:
+            return
+        self._plain_scale = None
+        warnings.warn(
+            f"{_TITLE}: the program has multiplied _scale by {size}, the number of workers, so its gradients are "
+            f"{size} times the average: hvdrun averages without dividing _scale, as Horovod does; leave the "
+            "multiplication out, or ignore this warning if you want the sum",
+            stacklevel=3,
+        )
 
     def _prepare_store(self) -> None:
         """Initialize Gluon's key-value store, which needs initialized parameters; it chooses how to update them."""

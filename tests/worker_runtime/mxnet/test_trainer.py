@@ -5,6 +5,7 @@ Long because each promise of the trainer has its test here.
 
 import itertools
 import os
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -439,3 +440,24 @@ def test_whether_stale_gradients_are_ignored_must_be_the_same_on_all_ranks(ranks
         return params["p0"].data().asnumpy().tolist()
 
     assert ranks.run(body) == [[-3.5, -3.5]] * 2
+
+
+def test_a_subclass_that_undoes_horovods_division_is_told_once(ranks: RankPool) -> None:
+    def body() -> object:
+        told = []
+        for factor in (hvd.size(), 0.5):
+            params = make_parameters((1,))
+            trainer = DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+            trainer._scale *= factor
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    differentiate(params, 1.0)
+                    trainer.allreduce_grads()
+                    trainer.update(1)
+                    differentiate(params, 1.0)
+                    trainer.step(1)
+            told.append([str(each.message) for each in caught if "multiplied _scale by 2" in str(each.message)])
+        return [len(each) for each in told]
+
+    assert ranks.run(body) == [[1, 0]] * 2
