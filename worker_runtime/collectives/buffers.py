@@ -100,7 +100,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
         return False  # the usual case: each dimension steps over the smaller ones
     offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
     for stride, extent in dimensions:
-        offsets = (offsets + torch.arange(extent, device="cpu").mul(stride).unsqueeze(1)).flatten()
+        offsets = (offsets + torch.arange(extent, dtype=torch.int64, device="cpu").mul(stride).unsqueeze(1)).flatten()
     return len(set(offsets.tolist())) < tensor.numel()
 
 

@@ -283,12 +283,8 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - any object
         return memo[id(value)]
     if kind in (list, deque, dict, OrderedDict, defaultdict, Counter):
         copied = memo[id(value)] = copy.copy(value)  # keeps default_factory and maxlen
-        if kind in (list, deque):
-            for place, item in enumerate(value):
-                copied[place] = _copy(item, memo)
-        else:
-            for key, item in value.items():
-                copied[key] = _copy(item, memo)
+        for key, item in enumerate(value) if kind in (list, deque) else value.items():
+            copied[key] = _copy(item, memo)
         return copied
     if kind in (tuple, set, frozenset):
         copied = kind(_copy(item, memo) for item in value)
