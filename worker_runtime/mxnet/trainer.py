@@ -76,6 +76,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             reduction failed; the gradients are then undefined.
     """
 
+    _shares_freshness = False
+
     def __init__(  # noqa: PLR0917 - Horovod's signature
         self,
         params: Mapping[str, mx.gluon.Parameter] | Iterable[mx.gluon.Parameter],
@@ -119,7 +121,6 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         check_compression(_TITLE, compression)
         check_process_set(_TITLE, process_set)
         self._process_set = process_set
-        self._shares_freshness = False
         self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # whether some rank's gradient is new; until update()
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._plain_scale = self._scale
