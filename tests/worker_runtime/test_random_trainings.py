@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.worker_runtime.random_trainings.player import ELSEWHERE, SUPERSEDED, Outcome, expect, play
 from tests.worker_runtime.random_trainings.programs import (
     BLOCKS,
+    GIVEN,
     Backward,
     Clear,
     Closure,
@@ -79,6 +80,13 @@ STORIES: dict[str, tuple[Operation, ...]] = {
         Wrap("AdamW", passes=2),
         *(Clear(0, to_none=False), Backward(1, USES), Backward(2, USES), Step(0, "synchronize and skip")) * 4,
     ),
+    **{
+        f"LBFGS decides by a {gives} loss": (
+            Wrap("LBFGS"),
+            *(Closure(0, batch, USES, gives=gives) for batch in range(3)),
+        )
+        for gives in GIVEN[:3]
+    },
     "closures": (Wrap("momentum"), *(Closure(0, batch, USES) for batch in range(4))),
     **{
         f"an adversarial pair, cleared by the {whose}, {rounds} to 1": (

@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 import worker_runtime.torch as hvd
@@ -36,6 +37,7 @@ MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
     "AdamW": functools.partial(torch.optim.AdamW, lr=0.01, eps=1e-3),
     "RMSprop": functools.partial(torch.optim.RMSprop, lr=0.01, eps=1e-3),
+    "LBFGS": functools.partial(torch.optim.LBFGS, lr=0.1, max_iter=3, line_search_fn="strong_wolfe"),  # with closures
     "Adagrad": functools.partial(torch.optim.Adagrad, lr=0.05, eps=1e-3),
 }
 SUPERSEDED = "superseded"
@@ -342,7 +344,9 @@ class Player:
             if operation.fails_on:
                 raise UserError(ELSEWHERE)
 
-        def closure() -> torch.Tensor:
+        def closure() -> object:
+            wrapped.optimizer.zero_grad()
+            wrapped.begin()
             self._may_come(operation.uses)
             losses = self._losses(operation.batch, operation.uses)
             for rank, loss in zip(self._ranks, losses, strict=True):
@@ -352,7 +356,9 @@ class Player:
                     raise UserError("in the closure")
             if not self._is_distributed:
                 self._fill(wrapped)
-            return sum(losses).detach()
+            loss = sum(losses).detach()
+            given = {"tensor": loss, "float": loss.item(), "NumPy's": np.float64(loss.item()), "none": None}
+            return given[operation.gives]
 
         wrapped.optimizer.step(closure)
         wrapped.begin()

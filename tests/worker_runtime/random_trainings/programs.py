@@ -11,6 +11,7 @@ PARAMETERS = tuple(name for names in BLOCKS.values() for name in names)
 KINDS = ("SGD", "momentum", "AdamW", "RMSprop", "Adagrad")
 STEPS = ("plain", "scaler", "clip and scaler", "synchronize and skip", "synchronize and step", "synchronize", "fails")
 WAYS = ("eager", "aot_eager", "inductor")
+GIVEN = ("tensor", "float", "NumPy's", "none")
 ALL = -1
 _MOST_OPERATIONS = 14
 
@@ -64,12 +65,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Closure:
-    """An optimizer steps with a closure, which fails on some ranks; these ranks and the others catch that."""
+    """An optimizer steps with a closure, which fails on some ranks; these ranks and the others catch that.
+
+    gives: what the closure returns, one of GIVEN.
+    """
 
     optimizer: int
     batch: int
     uses: tuple[frozenset[str], ...]
     fails_on: frozenset[int] = frozenset()
+    gives: str = "tensor"
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,12 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
         st.builds(Step, optimizer, st.sampled_from(STEPS)),
         st.builds(Clear, st.none() | optimizer, st.booleans()),
         st.builds(
-            Closure, optimizer, batch, uses, st.just(frozenset()) | st.frozensets(st.integers(0, size - 1), max_size=1)
+            Closure,
+            optimizer,
+            batch,
+            uses,
+            st.just(frozenset()) | st.frozensets(st.integers(0, size - 1), max_size=1),
+            st.sampled_from(GIVEN),
         ),
         wrap,
         st.builds(Write, parameter, batch),
