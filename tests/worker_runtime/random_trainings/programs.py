@@ -130,6 +130,7 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
     batch = st.integers(0, 9)
     optimizer = st.integers(0, 2)
     parameter = st.sampled_from(PARAMETERS)
+    fails_on = st.just(frozenset()) | st.frozensets(st.integers(0, size - 1), max_size=1)
     wrap = st.builds(
         Wrap,
         st.sampled_from(KINDS),
@@ -153,14 +154,7 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
         st.builds(Step, optimizer, st.sampled_from(STEPS)),
         st.builds(Step, optimizer, st.sampled_from(STEPS)),
         st.builds(Clear, st.none() | optimizer, st.booleans()),
-        st.builds(
-            Closure,
-            optimizer,
-            batch,
-            uses,
-            st.just(frozenset()) | st.frozensets(st.integers(0, size - 1), max_size=1),
-            st.sampled_from(GIVEN),
-        ),
+        st.builds(Closure, optimizer, batch, uses, fails_on, st.sampled_from(GIVEN)),
         wrap,
         st.builds(Write, parameter, batch),
         st.builds(Freeze, parameter),
