@@ -26,7 +26,7 @@ from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.processes import name_job
-from hvdrun.processes.signals import answer_signals
+from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.losses import is_lost
 from rendezvous.core.messages import (
@@ -44,7 +44,18 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.core.rules import explain_end
-from rendezvous.wire.orders import AgentFailed, AgentMessage, Alert, Input, Output, Remark, Reserved, Taken, Written
+from rendezvous.wire.orders import (
+    AgentFailed,
+    AgentMessage,
+    Alert,
+    Input,
+    Output,
+    PassOn,
+    Remark,
+    Reserved,
+    Taken,
+    Written,
+)
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
@@ -109,7 +120,8 @@ class Job:
         self._config: AgentConfig
         self._end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
         self._writers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
-        self._stops = 0
+        self._stops = StopRequests()
+        self._is_suspending = False
         self._is_closing = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
@@ -129,7 +141,7 @@ class Job:
                     bringing = self._tasks.create_task(self._hosts.run(), name="bring in the hosts")
                     await self._hosts.wait_started(_AGENT_START_SECONDS)
                     self._server, authority = await self._make_server(stack)
-                    signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
+                    signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice, self._pass_on))
                     self._open_streams(stack, started)
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
@@ -264,15 +276,17 @@ class Job:
 
     def _stop(self, code: int, reason: str) -> None:
         """Stop the job: at first with the grace, the second time without it, and from the third on without waiting."""
-        self._stops += 1
-        if self._end.done() or self._is_closing or self._stops > _PATIENT_STOPS:
+        if not self._stops.note(code):
+            return
+        stops = self._stops.count
+        if self._end.done() or self._is_closing or stops > _PATIENT_STOPS:
             self._hurry.set()
         if self._is_closing:
             return
-        if self._stops == 1 and stop(code, reason).is_interrupt:
+        if stops == 1 and stop(code, reason).is_interrupt:
             self._reporter.note_interrupt(len(self._server.state.alive()))
-        self._server.submit(Stopped(code, reason, immediately=self._stops == _PATIENT_STOPS))
-        if self._stops > _PATIENT_STOPS and not self._end.done():
+        self._server.submit(Stopped(code, reason, immediately=stops == _PATIENT_STOPS))
+        if stops > _PATIENT_STOPS and not self._end.done():
             state = self._server.state
             self._end.set_result(explain_end(state, state.outcome or stop(code, reason)))
 
@@ -284,17 +298,23 @@ class Job:
         if not self._is_closing:
             self._server.submit(Noticed(None))
 
-    def _suspend(self) -> None:
+    def _pass_on(self, number: int) -> None:
+        if not self._is_closing:
+            self._pool.pass_on(PassOn(number))
+
+    def _suspend(self, number: signal.Signals) -> None:
         """Ctrl-Z: stop hvdrun until `fg`. The workers continue: their agents do not take the silence for a death."""
         self._start_line.close()
         if self._is_closing:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return
-        self._pool.hold(held=True)
-        asyncio.get_running_loop().call_later(_SUSPEND_SECONDS, self._stop_until_resumed)
+            stop_process(number)
+        elif not self._is_suspending:
+            self._is_suspending = True
+            self._pool.hold(held=True)
+            asyncio.get_running_loop().call_later(_SUSPEND_SECONDS, self._stop_until_resumed, number)
 
-    def _stop_until_resumed(self) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
+    def _stop_until_resumed(self, number: signal.Signals) -> None:
+        stop_process(number)
+        self._is_suspending = False
         if not self._is_closing:
             self._pool.hold(held=False)
 

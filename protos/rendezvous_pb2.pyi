@@ -949,10 +949,13 @@ class AgentReport(_message.Message):
     EXITED_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
     NOTICED_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     number: _builtins.int
     noticed: _builtins.bool
     """a stop notice has come to the agent, or to one of its workers"""
+    signal: _builtins.int
+    """that asks the agent to end, and that it has passed on to its workers; 0: none"""
     @_builtins.property
     def exited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exited]:
         """every worker that has exited and whose exit has not been acknowledged"""
@@ -969,10 +972,11 @@ class AgentReport(_message.Message):
         exited: _abc.Iterable[Global___Exited] | None = ...,
         running: _abc.Iterable[Global___WorkerId] | None = ...,
         noticed: _builtins.bool = ...,
+        signal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1101,6 +1105,7 @@ class Order(_message.Message):
     PROBE_PEERS_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
+    PASS_ON_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___Begin: ...
     @_builtins.property
@@ -1121,6 +1126,8 @@ class Order(_message.Message):
     def wait(self) -> Global___Wait: ...
     @_builtins.property
     def stop(self) -> Global___Stop: ...
+    @_builtins.property
+    def pass_on(self) -> Global___PassOn: ...
     def __init__(
         self,
         *,
@@ -1134,12 +1141,13 @@ class Order(_message.Message):
         probe_peers: Global___ProbePeers | None = ...,
         wait: Global___Wait | None = ...,
         stop: Global___Stop | None = ...,
+        pass_on: Global___PassOn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop", "pass_on"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
@@ -1161,6 +1169,27 @@ class Stop(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stop: _TypeAlias = Stop  # noqa: Y015
+
+@_typing.final
+class PassOn(_message.Message):
+    """Send this signal to the main process of each worker: it is the program's own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    signal: _builtins.int
+    def __init__(
+        self,
+        *,
+        signal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassOn: _TypeAlias = PassOn  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):

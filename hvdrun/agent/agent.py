@@ -43,7 +43,7 @@ from hvdrun.processes.background import cancel_and_wait
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
-from hvdrun.processes.signals import answer_notice
+from hvdrun.processes.signals import STOPPING, StopRequests, answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
 from hvdrun.spec.environment import is_elastic, merge_environments
@@ -63,6 +63,7 @@ from rendezvous.wire.orders import (
     Input,
     ListAddresses,
     Order,
+    PassOn,
     ProbePeers,
     Release,
     Remark,
@@ -209,30 +210,35 @@ class Agent:
         self._watch.note_notice()
 
     async def _await_signal(self, orders: OrderReader) -> Ending:
+        """Pass the first signal on, and let the launcher end the job; end at the second, or long after the grace."""
         signalled = asyncio.Event()
-        takes_notice = self._is_joined
+        requests = StopRequests()
+        loop = asyncio.get_running_loop()
 
-        def end(number: signal.Signals) -> None:
-            orders.exit_code = SIGNAL_OFFSET + number
+        def end(code: int) -> None:
+            orders.exit_code = code
             signalled.set()
 
-        def answer_sigterm() -> None:
-            nonlocal takes_notice
-            if not takes_notice:
-                end(signal.SIGTERM)
-            elif self._watch.running():
-                takes_notice = False
-                self._watch.note_notice()
+        def answer(number: signal.Signals) -> None:
+            code = SIGNAL_OFFSET + number
+            if not requests.note(code):
+                return
+            if requests.count > 1:
+                end(code)
+            elif self._is_joined and number is signal.SIGTERM:
+                if self._watch.running():
+                    self._watch.note_notice()
+                else:
+                    end(TEMPORARY_FAILURE)
             else:
-                orders.exit_code = TEMPORARY_FAILURE
-                signalled.set()
+                self._watch.note_signal(number)
+                loop.call_later(self._begin.grace_seconds + self._begin.lease_seconds, end, code)
 
-        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, self._watch.pass_on, signal.SIGUSR1)
         loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
-        loop.add_signal_handler(signal.SIGTERM, answer_sigterm)
-        for number in (signal.SIGINT, signal.SIGHUP):  # handled though ignored (nohup): workers would inherit that
-            is_ignored = signal.getsignal(number) is signal.SIG_IGN
-            loop.add_signal_handler(number, (lambda _: None) if is_ignored else end, number)
+        for number in STOPPING:  # handled though ignored (nohup): workers would inherit that
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN and number is not signal.SIGTERM
+            loop.add_signal_handler(number, (lambda _: None) if is_ignored else answer, number)
         await signalled.wait()
         return Ending.SIGNALLED
 
@@ -249,11 +255,15 @@ class Agent:
                 case Stop():
                     name_stop_file(self._socket).touch()
                     self._sequencing.stop()
+                case PassOn(number):
+                    self._watch.pass_on(number)
                 case Hold(held):
                     self._lease.hold(held=held)
                 case Release():
                     return Ending.RELEASED
                 case None:
+                    if self._watch.signal:  # the machine goes down, say: what it has promised its workers holds
+                        await self._watch.await_ended()
                     return Ending.LAUNCHER_GONE
                 case ListAddresses() | ProbePeers() as question:
                     self._probe_responder.answer(question)

@@ -19,8 +19,10 @@ Long because each order and each end may come in every state of a worker.
 """
 
 import asyncio
+import os
 import signal
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
@@ -49,6 +51,7 @@ class Watch:
     grace_seconds: how long a worker that has reported its failure may take to end.
     failure: raises an unexpected error, which ends the agent.
     is_noticed: a stop notice has come to this host.
+    signal: that asks this host to end; 0: none.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Watch:
         self._is_prepared = False
         self._is_short = False  # this host cannot hold so many workers
         self.is_noticed = False
+        self.signal = 0
         self._closing = self._is_closed = False
         self._reaped = asyncio.Event()
         self.changed = asyncio.Event()
@@ -155,13 +159,33 @@ class Watch:
         self.is_noticed = True
         self.changed.set()
 
+    def note_signal(self, number: signal.Signals) -> None:
+        """Report that a signal asks this host to end, and ask the workers to: they have the grace."""
+        self.signal = number
+        self.changed.set()
+        first = signal.SIGINT if number is signal.SIGINT else signal.SIGTERM
+        for worker in self.running():
+            self.terminate(Terminate(worker, self._grace_seconds, f"received {number.name}", signal=first))
+
+    def pass_on(self, number: int) -> None:
+        """Send the main process of each worker a signal that is the program's own."""
+        for pid in self._pids.values():
+            os.kill(pid, number)  # a child that was not reaped
+
     def note_outcome(self, worker: Worker, number: int) -> None:
         """Forward all output of a task that this worker has run."""
         self._output.note_outcome(worker, number)
 
     async def await_failed(self) -> None:
         """Return when no worker lives that has reported its failure."""
-        while any(live.worker in self._reported for live in self._live.values()):
+        await self._await_reaped(lambda: any(live.worker in self._reported for live in self._live.values()))
+
+    async def await_ended(self) -> None:
+        """Return when no worker lives."""
+        await self._await_reaped(lambda: bool(self._live or self._starting))
+
+    async def _await_reaped(self, is_left: Callable[[], bool]) -> None:
+        while is_left():
             self._reaped.clear()
             await self._reaped.wait()
 

@@ -2,15 +2,20 @@
 
 import asyncio
 import os
+import select
+import time
 from collections.abc import Callable
 
 from hvdrun.processes.background import in_thread
 
 _PIECE_BYTES = 64 * 1024
+_LOOK_SECONDS = 0.2
 
 
 class StdinReader:
     """Reads a piece on request, in a thread, because reading a file or a terminal blocks.
+
+    While hvdrun is in the background, it reads nothing of the terminal, which would stop it (SIGTTIN).
 
     send: takes each piece, in the event loop; an empty one is the end.
     """
@@ -34,6 +39,24 @@ class StdinReader:
 
     def _read(self) -> bytes:
         try:
+            while os.isatty(self._descriptor) and not self._can_read():
+                pass
             return os.read(self._descriptor, _PIECE_BYTES)
         except OSError:  # a terminal that was closed, a closed descriptor: the end of input
             return b""
+
+    def _can_read(self) -> bool:
+        """Wait a moment for input from the terminal; whether there is some, and it is for this process."""
+        ready, _, _ = select.select([self._descriptor], [], [], _LOOK_SECONDS)
+        if is_in_foreground(self._descriptor):
+            return bool(ready)
+        time.sleep(_LOOK_SECONDS)  # no event tells of the return to the foreground
+        return False
+
+
+def is_in_foreground(terminal: int) -> bool:
+    """This process may read its terminal; one that is not its controlling terminal, every process may."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return True

@@ -10,7 +10,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
-from rendezvous.wire.orders import AgentMessage, Begin, Order, Stop, Wait
+from rendezvous.wire.orders import AgentMessage, Begin, Order, PassOn, Stop, Wait
 
 RELEASE_SECONDS = 10.0  # longer than a released agent needs to stop its workers
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost
@@ -116,6 +116,12 @@ class AgentPool:
         for connection in self._connections.values():
             if connection.has_begun:
                 connection.send(Stop())
+
+    def pass_on(self, order: PassOn) -> None:
+        """Have the agents send their workers a signal that is the program's own."""
+        for connection in self._connections.values():
+            if connection.has_begun:
+                connection.send(order)
 
     def abandon(self, host: str) -> None:
         """Kill the agent of a lost host, without waiting; another one may be started there."""

@@ -1,6 +1,7 @@
 """How hvdrun answers the signals that reach it while a job runs."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,8 +9,43 @@ from contextlib import contextmanager
 from hvdrun.startup.early import EarlySignal
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ANSWERED = (*_STOPPING, signal.SIGTSTP, signal.SIGUSR2)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SUSPENDING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_ANSWERED = (*STOPPING, *SUSPENDING, signal.SIGUSR1, signal.SIGUSR2)
+_FIRST_PROCESS = 1
+
+
+class StopRequests:
+    """Counts the requests to stop, each with the exit code that it asks for.
+
+    Another signal of the same moment repeats nothing: systemd and terminals send SIGHUP after SIGTERM. The same one, or
+    Ctrl-C, is impatience.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._codes: set[int] = set()
+
+    def note(self, code: int) -> bool:
+        """Whether this is a request, and no mere company of the first one."""
+        is_new = not self._codes or code in self._codes or code == SIGNAL_OFFSET + signal.SIGINT
+        self._codes.add(code)
+        self.count += is_new
+        return is_new
+
+
+def stop_process(number: signal.Signals) -> None:
+    """Stop this process as the signal does by default; return when SIGCONT has come.
+
+    It returns at once where no shell could continue the process: the kernel ignores the signal in an orphaned process
+    group, such as that of `ssh -t`, and the parent of a container's main program is process 1.
+    """
+    if os.getppid() <= _FIRST_PROCESS:
+        return
+    former = signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    signal.signal(number, former)
+    signal.siginterrupt(number, False)  # noqa: FBT003 - its signature
 
 
 def answer_notice(notice: Callable[[], None]) -> None:
@@ -23,7 +59,7 @@ def keep_signals() -> Iterator[None]:
 
     After the job they have no effect. Those that are ignored stay ignored.
     """
-    former = {number: signal.getsignal(number) for number in _STOPPING}
+    former = {number: signal.getsignal(number) for number in STOPPING}
     kept = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
     for number in kept:
         signal.signal(number, EarlySignal())
@@ -36,14 +72,18 @@ def keep_signals() -> Iterator[None]:
 
 @contextmanager
 def answer_signals(
-    stop: Callable[[int, str], None], suspend: Callable[[], None], notice: Callable[[], None]
+    stop: Callable[[int, str], None],
+    suspend: Callable[[signal.Signals], None],
+    notice: Callable[[], None],
+    pass_on: Callable[[int], None],
 ) -> Iterator[None]:
     """Answer signals on the running loop; those that nohup or a shell's `&` ignores stay ignored.
 
     Args:
         stop: is called for each signal that ends the job, with the exit code and the reason.
-        suspend: is called for Ctrl-Z.
+        suspend: is called for Ctrl-Z, and for the use of the terminal in the background.
         notice: is called for a stop notice, SIGUSR2.
+        pass_on: is called for SIGUSR1, which is for the workers.
     """
     loop = asyncio.get_running_loop()
     former = {number: signal.getsignal(number) for number in _ANSWERED}
@@ -51,8 +91,10 @@ def answer_signals(
     for number in answered:
         if number is signal.SIGUSR2:
             _answer(number, notice)
-        elif number is signal.SIGTSTP:
-            _answer(number, suspend)
+        elif number is signal.SIGUSR1:
+            _answer(number, pass_on, number)
+        elif number in SUSPENDING:
+            _answer(number, suspend, number)
         else:
             _answer(number, stop, SIGNAL_OFFSET + number, f"received {number.name}")
     try:

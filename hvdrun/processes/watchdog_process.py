@@ -34,6 +34,7 @@ from hvdrun.processes import processes
 from hvdrun.processes.processes import KillLoop, Process
 from hvdrun.processes.stopped import STOPPED, StoppedProcesses
 
+_FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIMIT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 STOPPED_LOOK_SECONDS = 0.5
@@ -47,6 +48,8 @@ _CHUNK_BYTES = 65_536
 
 def main() -> None:
     """Watch until the agent is killed, and clean up."""
+    for number in _FOR_THE_AGENT:  # a scheduler signals all processes
+        signal.signal(number, signal.SIG_IGN)
     origin, *folders = sys.argv[1:]
     tree = ProcessTree(origin)
     loop = WatchLoop(tree)

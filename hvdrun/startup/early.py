@@ -32,9 +32,10 @@ class EarlySignal:
 
 
 def keep_notice() -> None:
-    """Record stop notices from now on, unless they are ignored; `hvdrun.processes.signals` answers them later."""
-    if signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-        signal.signal(signal.SIGUSR2, EarlySignal())
+    """Record stop notices, and what is for the workers, unless it is ignored; `signals` answers them later."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, EarlySignal())
 
 
 class _OwnFinder(MetaPathFinder):

@@ -50,8 +50,12 @@ class AgentClient:
         limit_seconds: float,
         *,
         is_noticed: bool = False,
+        signal: int = 0,
     ) -> None:
-        """Report once; is_noticed: a stop notice has come to this host.
+        """Report once.
+
+        is_noticed: a stop notice has come to this host.
+        signal: that ends the agent; 0: none.
 
         Raises:
             UnreachableError: no acknowledgement came within the limit.
@@ -63,6 +67,7 @@ class AgentClient:
             running=[codec.encode_worker(worker) for worker in running],
             exited=[codec.encode(event) for event in ended],
             noticed=is_noticed,
+            signal=signal,
         )
         try:
             await self.stub.Report(report, timeout=limit_seconds)

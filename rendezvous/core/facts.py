@@ -29,11 +29,13 @@ from rendezvous.core.messages import (
     Refuse,
     Reported,
     SequencerOpened,
+    Signalled,
     Stopped,
     Terminate,
 )
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import (
+    SIGNALS,
     Outcome,
     blame_worker,
     describe_loss,
@@ -41,11 +43,13 @@ from rendezvous.core.outcome import (
     give_up,
     overrun_notice,
     stop,
+    stop_by_signal,
 )
 from rendezvous.core.reports import JoinReason
 from rendezvous.core.scheduling import find_newcomers, reconcile, refuse, retire, stop_workers
 from rendezvous.core.state import Offer, State
 
+_LEAVING = frozenset({WorkerState.LEAVING, WorkerState.ENDED})
 _INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
 
 
@@ -66,8 +70,8 @@ def record(state: State, event: Event) -> tuple[State, Effects]:
             return _exit(state, event)
         case Lost():
             return lose_host(state, event)
-        case Noticed(host):
-            return _notice(state, host)
+        case Noticed() | Signalled():
+            return _signal(state, event) if isinstance(event, Signalled) else _notice(state, event.host)
         case Stopped(code, reason, immediately):
             state = replace(state, outcome=stop(code, reason))
             return stop_workers(state, 0.0) if immediately else (state, ())
@@ -234,11 +238,36 @@ def _notice(state: State, host: str | None) -> tuple[State, Effects]:
         return _stop(state, "a stop notice came (SIGUSR2)")
     if not state.policy.is_elastic:
         return _stop(state, f"a stop notice came to host {host}")
-    drained = state.with_drained({**state.drained, host: state.clock + state.policy.grace_seconds})
-    is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
-    if not (is_left if state.number else drained.slots):
+    drained = _drain(state, host)
+    if drained is None:
         return _stop(state, f"a stop notice came to host {host}, and without it no worker is left")
     return drained, (Notify(host, f"host {host} got a stop notice: the job continues without it"),)
+
+
+def _drain(state: State, host: str) -> State | None:
+    """The state in which this host is to be left; None if no worker would be."""
+    drained = state.with_drained({**state.drained, host: state.clock + state.policy.grace_seconds})
+    is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
+    return drained if (is_left if state.number else drained.slots) else None
+
+
+def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
+    """A signal ends an agent: an elastic job leaves the host at once, if other members are left; else the job stops.
+
+    The agent has asked its workers to end.
+    """
+    host = event.host
+    if host not in state.hosts:
+        return state, ()
+    reason = f"the agent on host {host} received {SIGNALS[event.signal]}"
+    drained = _drain(state, host) if state.policy.is_elastic and state.stops_at is None else None
+    if drained is None:
+        return replace(state, outcome=stop_by_signal(event.signal, reason)), ()
+    staying = [each for each in drained.on(host) if each.state not in _LEAVING]
+    if host in state.drained and not staying:
+        return state, ()  # an agent repeats its report
+    drained, effects = _leave(drained, staying, reason)
+    return drained, (Notify(host, f"{reason}: the job continues without it"), *effects)
 
 
 def _record_notice_of(state: State, host: str) -> tuple[State, Effects]:
@@ -274,8 +303,9 @@ def limit_notices(state: State) -> tuple[State, Effects]:
         return (_overrun(state, alive[0].worker) if alive else state), ()
     for host, leaves_by in state.drained.items():
         if state.clock > leaves_by and host in state.hosts:
-            if late := [each for each in state.on(host) if each.state not in {WorkerState.LEAVING, WorkerState.ENDED}]:
-                return _leave(state, host, late)
+            if late := [each for each in state.on(host) if each.state not in _LEAVING]:
+                reason = f"host {host} got a stop notice {state.policy.grace_seconds:g} s ago (--grace)"
+                return _leave(state, late, reason)
         elif state.clock > leaves_by + state.policy.recovery.cooldown_seconds[0]:
             return state.with_drained({other: when for other, when in state.drained.items() if other != host}), ()
     return state, ()
@@ -286,9 +316,8 @@ def _overrun(state: State, late: Worker) -> State:
     return replace(state, outcome=outcome)
 
 
-def _leave(state: State, host: str, records: list[WorkerRecord]) -> tuple[State, Effects]:
-    """Stop workers that are still on a host whose notice has run out; the others repeat the step without them."""
-    reason = f"host {host} got a stop notice {state.policy.grace_seconds:g} s ago (--grace)"
+def _leave(state: State, records: list[WorkerRecord], reason: str) -> tuple[State, Effects]:
+    """Stop workers that are still on a host that has to be left; the others repeat the step without them."""
     members = {record.worker for record in state.survivors()}
     state, effects = retire(state, records, reason)
     if members.isdisjoint(record.worker for record in records):

@@ -130,6 +130,14 @@ class Noticed:
 
 
 @dataclass(frozen=True, slots=True)
+class Signalled:
+    """A signal asks the agent of this host to end: it has passed it on to its workers, which have the grace to end."""
+
+    host: str
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The user or the launcher stops the job; `immediately` kills its workers without a grace."""
 
@@ -146,7 +154,18 @@ class Ticked:
 
 
 Event = (
-    HostsChanged | Begun | Reported | Joined | Declared | SequencerOpened | Exited | Lost | Noticed | Stopped | Ticked
+    HostsChanged
+    | Begun
+    | Reported
+    | Joined
+    | Declared
+    | SequencerOpened
+    | Exited
+    | Lost
+    | Noticed
+    | Signalled
+    | Stopped
+    | Ticked
 )
 
 

@@ -189,6 +189,11 @@ def stop(code: int, reason: str) -> Outcome:
     return Outcome(code, Cause.STOPPED, reason)
 
 
+def stop_by_signal(number: int, reason: str) -> Outcome:
+    """A signal to an agent has stopped the job."""
+    return stop(SIGNAL_OFFSET + number, reason)
+
+
 def end_as_noticed() -> Outcome:
     """The job has stopped after a stop notice, and can be continued later."""
     reason = f"the job has ended, as its stop notice asked (exit code {TEMPORARY_FAILURE}): start it again to continue"

@@ -37,9 +37,11 @@ from rendezvous.core.messages import (
     Noticed,
     Reported,
     SequencerOpened,
+    Signalled,
     Ticked,
 )
 from rendezvous.core.model import Policy
+from rendezvous.core.outcome import SIGNALS
 from rendezvous.core.state import State
 from rendezvous.errors import ListenError, WireError
 from rendezvous.server.file_limit import count_connections
@@ -178,7 +180,9 @@ class Server:
         return self._agents[host] + 1
 
     def receive(self, report: pb.AgentReport) -> None:
-        """Submit what an agent reports: exits first, then the heartbeat. A report older than the last one is ignored.
+        """Submit what an agent reports: its signal, which explains the exits, these, then the heartbeat.
+
+        A report older than the last one is ignored.
 
         Raises:
             WireError: the report is malformed; nothing has changed.
@@ -194,6 +198,10 @@ class Server:
         for exited in exits:
             if exited.worker.slot.host != report.host:
                 raise IllegalEventError(exited, f"worker {exited.worker} is not on host {report.host}")
+        if report.signal:
+            if report.signal not in SIGNALS:
+                raise WireError(f"{report.signal} is no signal")
+            self.submit(Signalled(report.host, report.signal))
         for exited in exits:
             self.submit(exited)
         self.submit(Reported(report.host, running))

@@ -162,6 +162,13 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class PassOn:
+    """Send this signal, which is the program's own, to the main process of each worker."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """The launcher's user suspends or resumes it: while it is suspended, its silence is no loss."""
 
@@ -175,7 +182,7 @@ class Input:
     data: bytes
 
 
-Order = Begin | Launch | Terminate | Release | Stop | Hold | Input | Wait | ListAddresses | ProbePeers
+Order = Begin | Launch | Terminate | Release | Stop | PassOn | Hold | Input | Wait | ListAddresses | ProbePeers
 
 
 class OutputStream(IntEnum):

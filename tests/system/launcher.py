@@ -158,10 +158,12 @@ class Launcher:
         environment: Mapping[str, str] | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
         before: Sequence[str] = (),
+        is_job: bool = False,
     ) -> Running:
         """Start hvdrun with these arguments, and with these variables besides the test's own.
 
         before: words of a command that is to start hvdrun, such as nohup.
+        is_job: of a shell, which can continue it after Ctrl-Z; else hvdrun leads a session, as with `ssh -t`.
         """
         has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
         preload = {"PYTHONPATH": str(_PRELOAD)} if forks is None and has_optimizer else {}
@@ -183,7 +185,8 @@ class Launcher:
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=not is_job,
+            process_group=0 if is_job else None,
         )
         running = Running(process)
         self._started.append(running)

@@ -50,7 +50,7 @@ def find_hvdrun(hvdrun: Launcher) -> psutil.Process:
 def start(hvdrun: Launcher, *options: str, size: int = 2) -> Running:
     """A job whose workers train."""
     hvdrun.write("train.py", TRAINS)
-    running = hvdrun.start("-np", str(size), *options, "python", "train.py")
+    running = hvdrun.start("-np", str(size), *options, "python", "train.py", is_job=True)
     for rank in range(size):
         running.stdout.wait_for(rf"^\[{rank}\] step 1$", 60)
     return running
@@ -115,7 +115,7 @@ def test_the_signals_of_a_suspension_do_the_same_without_a_terminal(hvdrun: Laun
 @pytest.mark.nightly
 def test_the_time_of_a_suspension_is_not_taken_from_the_start(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", JOINS_LATE)
-    running = hvdrun.start("-np", "2", "--lease", LEASE, "--start-timeout", "10s", "python", "train.py")
+    running = hvdrun.start("-np", "2", "--lease", LEASE, "--start-timeout", "10s", "python", "train.py", is_job=True)
     running.stdout.wait_for(r"^\[1\] alive$", 60)
     running.send(signal.SIGTSTP)
     wait_until(is_stopped(psutil.Process(running.pid)))
@@ -161,7 +161,7 @@ def test_ctrl_c_after_fg_ends_the_job(hvdrun: Launcher) -> None:
 def test_a_suspension_at_any_moment_of_the_start_is_survived(hvdrun: Launcher) -> None:
     moments = random.Random(signal.SIGTSTP)  # noqa: S311 - moments, not secrets
     for _ in range(STARTS):
-        running = hvdrun.start("-np", "2", "-H", "localhost:1,127.0.0.1:1", "sleep", "0.3")
+        running = hvdrun.start("-np", "2", "-H", "localhost:1,127.0.0.1:1", "sleep", "0.3", is_job=True)
         time.sleep(moments.uniform(0, START_SECONDS))  # the moment is what is tested, and no event marks it
         running.send(signal.SIGTSTP)
         time.sleep(0.3)  # it may have ended, or not been stopped: there is nothing to wait for

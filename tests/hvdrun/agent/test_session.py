@@ -30,6 +30,7 @@ class Workers(Watch):
     def __init__(self) -> None:
         self.changed = asyncio.Event()
         self.is_noticed = False
+        self.signal = 0
         self.alive: tuple[Worker, ...] = (WORKER,)
         self.ends: tuple[Exited, ...] = ()
 

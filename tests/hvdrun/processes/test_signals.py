@@ -3,16 +3,18 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from hvdrun.processes.signals import answer_signals, keep_signals
+from hvdrun.processes.signals import SUSPENDING, StopRequests, answer_signals, keep_signals
 from hvdrun.startup.early import keep_notice
 from tests.waiting import LIMIT_SECONDS
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-OTHERS = (signal.SIGTSTP, signal.SIGUSR2)
+OTHERS = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +25,16 @@ def _guarded() -> Iterator[None]:
     for number, handler in former.items():
         signal.signal(number, handler)
 
+
+STOPS = """
+import signal, sys
+from hvdrun.processes.signals import stop_process
+
+number = signal.Signals(int(sys.argv[1]))
+signal.signal(number, lambda *_: None)
+stop_process(number)
+print("goes on, and has its handler" if callable(signal.getsignal(number)) else "", flush=True)
+"""
 
 numbers = pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
 
@@ -38,15 +50,19 @@ def answer(*numbers: signal.Signals, ignored: signal.Signals | None = None) -> l
             calls.append((code, reason))
             arrived.set()
 
-        def suspend() -> None:
-            calls.append("suspend")
+        def suspend(number: signal.Signals) -> None:
+            calls.append(("suspend", number))
+            arrived.set()
+
+        def pass_on(number: int) -> None:
+            calls.append(("pass on", number))
             arrived.set()
 
         def notice() -> None:
             calls.append("notice")
             arrived.set()
 
-        with answer_signals(stop, suspend, notice):
+        with answer_signals(stop, suspend, notice, pass_on):
             if ignored is not None:
                 os.kill(os.getpid(), ignored)
             for number in numbers:
@@ -63,9 +79,46 @@ def test_a_signal_stops_the_job_with_a_shell_s_code_for_it(number: signal.Signal
     assert answer(number) == [(128 + number, f"received {number.name}")]
 
 
-def test_ctrl_z_suspends_it_and_sigusr2_is_a_stop_notice() -> None:
-    said = answer(signal.SIGTSTP, signal.SIGUSR2, signal.SIGINT)
-    assert said == ["suspend", "notice", (130, "received SIGINT")]
+def test_other_signals_suspend_it_are_a_stop_notice_or_are_for_the_workers() -> None:
+    suspended = [("suspend", number) for number in SUSPENDING]
+    said = answer(*SUSPENDING, signal.SIGUSR2, signal.SIGUSR1, signal.SIGINT)
+    assert said == [*suspended, "notice", ("pass on", signal.SIGUSR1), (130, "received SIGINT")]
+
+
+@pytest.mark.parametrize(
+    ("codes", "counts"),
+    [
+        ((143, 129, 143), [1, 1, 2]),  # systemd: SIGTERM, SIGHUP; then somebody is impatient
+        ((143, 129, 129), [1, 1, 2]),
+        ((143, 130, 130), [1, 2, 3]),
+        ((130, 143, 130), [1, 1, 2]),
+        ((141, 143), [1, 1]),  # the reader of the output ends with the same SIGTERM
+    ],
+)
+def test_a_request_to_stop_is_repeated_by_the_same_signal_or_ctrl_c(codes: tuple[int, ...], counts: list[int]) -> None:
+    requests = StopRequests()
+    counted = []
+    for code in codes:
+        is_new = requests.note(code)
+        counted.append(requests.count)
+        assert is_new == (counted[-1] != ([0, *counted])[-2])
+    assert counted == counts
+
+
+@pytest.mark.parametrize("number", SUSPENDING, ids=lambda number: number.name)
+@pytest.mark.parametrize("has_shell", [True, False])
+def test_a_process_stops_where_a_shell_can_continue_it(number: signal.Signals, *, has_shell: bool) -> None:
+    """The leader of a session has no shell above it, as with `ssh -t`."""
+    started = [sys.executable, "-c", STOPS, str(int(number))]
+    group = 0 if has_shell else None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(started, stdout=pipe, process_group=group, start_new_session=not has_shell) as process:
+        if has_shell:
+            _, status = os.waitpid(process.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            assert os.WSTOPSIG(status) == number
+            process.send_signal(signal.SIGCONT)
+        assert process.communicate(timeout=LIMIT_SECONDS)[0] == b"goes on, and has its handler\n"
 
 
 @numbers

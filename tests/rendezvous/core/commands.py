@@ -14,6 +14,7 @@ from rendezvous.core.messages import (
     Noticed,
     Reported,
     SequencerOpened,
+    Signalled,
     Stopped,
     Ticked,
 )
@@ -115,7 +116,7 @@ def parse_pending(text: str, size: int) -> PendingOperation:
 def parse_event(words: list[str], size: int = 0) -> Event:
     """Read a command that tells of an event; size: of the newest generation."""
     match words:
-        case ["begin" | "report" | "lost" | "refuse" | "hosts" | "notice", *_] if words != ["notice", "job"]:
+        case ["begin" | "report" | "lost" | "refuse" | "hosts" | "notice" | "signal", *_] if words != ["notice", "job"]:
             return parse_event_of_hosts(words)
         case ["join", worker, after, *report] if after.startswith("after="):
             return Joined(parse_worker(worker), int(after.removeprefix("after=")), parse_report(report, size))
@@ -156,6 +157,8 @@ def parse_event_of_hosts(words: list[str]) -> Event:
             return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))
         case ["notice", host]:
             return Noticed(host)
+        case ["signal", host, number]:
+            return Signalled(host, int(number))
         case ["lost", host, reason]:
             return Lost(host, reason)
         case ["refuse", host, reason]:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from rendezvous.core.lifecycle import Phase, WorkerState
@@ -16,6 +17,7 @@ from rendezvous.core.messages import (
     Noticed,
     Reported,
     SequencerOpened,
+    Signalled,
     Stopped,
     Ticked,
 )
@@ -100,6 +102,7 @@ class Chance:
             Lost(host, "its order channel closed"),
             Stopped(130, "interrupted", immediately=self.random.random() < 0.5),
             Noticed(self.random.choice([None, host])),
+            Signalled(host, self.random.choice([1, 2, 15])),
             Exited(self._anybody(), 75),
         ]
         return self.random.choice(choices)
@@ -214,7 +217,8 @@ class ElasticChance:
         elif what < 0.91:
             world.trouble()
         elif what < 0.96 and hosts:
-            world.tell(Noticed(chance.choice(hosts)))
+            event = Noticed if chance.random() < 0.6 else partial(Signalled, signal=15)
+            world.tell(event(chance.choice(hosts)))
         elif what < 0.97:
             world.tell(Noticed(None))
         elif what < 0.985 and workers:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Phase, WorkerState
-from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
+from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Signalled, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Done, JoinReason, PendingOperation, Report, Verdict
@@ -142,7 +142,9 @@ def is_early_success(event: Event, before: State) -> bool:
 
 
 def explains_notice(outcome: Outcome, event: Event, before: State, after: State) -> bool:
-    """A stop notice, and no order, has brought this outcome about."""
+    """A stop notice, or a signal to an agent, and no order, has brought this outcome about."""
+    if isinstance(event, Signalled):
+        return outcome.exit_code == 128 + event.signal and f"host {event.host} received" in outcome.reason
     if outcome.exit_code == 143:
         leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
         return isinstance(event, Ticked) and event.now - before.slept_seconds > min(leaves_by)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from worker_runtime.coordination.sequencer.orders import OrderError, Orders
 from worker_runtime.coordination.sequencer.server import Server
 
+_FOR_THE_OWNER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _BACKLOG = 1024
 _STANDARD_INPUT = 0
 _GARBAGE = 50_000  # new objects before a garbage collection: this process creates hardly any cycles
@@ -26,7 +27,7 @@ _GARBAGE = 50_000  # new objects before a garbage collection: this process creat
 def main() -> int:
     """Serve until the owner has ended; return the exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGINT, signal.SIGUSR2):  # Ctrl-C and stop notices are for the owner
+    for number in _FOR_THE_OWNER:  # a scheduler signals all processes: the workers need this one while they save
         signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
         _complain("one argument was expected: the address to listen on")

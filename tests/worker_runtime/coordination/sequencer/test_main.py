@@ -72,18 +72,12 @@ def test_standard_input_has_to_be_somebodys_end() -> None:
     assert (done.returncode, b"has to be a pipe or a socket" in done.stderr) == (1, True)
 
 
-def test_an_interrupt_from_the_terminal_is_for_its_owner() -> None:
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+def test_a_signal_that_reaches_all_processes_of_a_job_does_not_end_it(number: str) -> None:
     with serving(2) as (process, clients):
-        process.popen.send_signal(signal.SIGINT)
+        process.popen.send_signal(signal.Signals[number])
         exchange(clients)
         assert process.end() == (0, "")
-
-
-def test_a_termination_ends_it() -> None:
-    with serving(2) as (process, clients):
-        process.popen.send_signal(signal.SIGTERM)
-        assert process.popen.wait(LIMIT_SECONDS) == -signal.SIGTERM
-        assert clients[0].is_closed()
 
 
 def test_it_loads_no_framework_and_nothing_of_the_network_of_agents() -> None:
