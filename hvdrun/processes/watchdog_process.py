@@ -34,7 +34,7 @@ from hvdrun.processes import processes
 from hvdrun.processes.processes import KillLoop, Process
 from hvdrun.processes.stopped import STOPPED, StoppedProcesses
 
-_FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_FOR_THE_AGENT = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 LIMIT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 STOPPED_LOOK_SECONDS = 0.5

@@ -1,4 +1,7 @@
-"""Records an event in the state, losses with the help of `losses.py`. What follows from it is up to `rules.py`."""
+"""Records an event in the state, losses with the help of `losses.py`. What follows from it is up to `rules.py`.
+
+Long because every event is recorded here.
+"""
 
 from dataclasses import replace
 
