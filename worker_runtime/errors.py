@@ -128,12 +128,25 @@ class GroupFormationError(InitializationError):
 class SequencerError(InitializationError):
     """The sequencer, which orders the collectives of a generation, is unreachable.
 
+    Message: cannot reach the sequencer at ENDPOINT: CAUSE; check that the hosts reach each other
     Cause: This host cannot reach the host of rank 0.
     Remedy: Allow TCP between the hosts in the firewalls.
+
+    Message: cannot reach the sequencer at ENDPOINT: CAUSE; the sequencer, a process beside rank 0, has ended: see
+        whether somebody killed it, or memory ran out
+    Cause: The process was killed.
+    Remedy: Look for `Out of memory` in `dmesg` on the host of rank 0.
+
+    has_ended: its host answers, and says that nobody listens there.
     """
 
-    def __init__(self, endpoint: Endpoint, cause: str) -> None:
-        super().__init__(f"cannot reach the sequencer at {endpoint}: {cause}; check that the hosts reach each other")
+    def __init__(self, endpoint: Endpoint, cause: str, *, has_ended: bool = False) -> None:
+        check = (
+            "the sequencer, a process beside rank 0, has ended: see whether somebody killed it, or memory ran out"
+            if has_ended
+            else "check that the hosts reach each other"
+        )
+        super().__init__(f"cannot reach the sequencer at {endpoint}: {cause}; {check}")
 
 
 class DuplicateNameError(ValueError):

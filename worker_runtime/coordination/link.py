@@ -180,7 +180,8 @@ def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: time
                 connection.close()
             # Under a flood of connections the sequencer closes the oldest unproven ones, perhaps this rank's.
             if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
-                failure = SequencerError(endpoint, str(error) or type(error).__name__)
+                has_ended = isinstance(error, ConnectionRefusedError | ConnectionResetError)
+                failure = SequencerError(endpoint, str(error) or type(error).__name__, has_ended=has_ended)
             else:
                 time.sleep(_RETRY_SECONDS)
         else:
