@@ -1,5 +1,6 @@
 """A process that plays one rank: it runs the functions that a test sends, each in an initialised world."""
 
+import ctypes
 import faulthandler
 import os
 import select
@@ -21,6 +22,7 @@ from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.membership.runtime import RUNTIME
 
 LIMIT_SECONDS = 60.0
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG; the parent is the thread that starts this process
 KEY = bytes(range(KEY_BYTES))
 SEQUENCER = SequencerProcess("127.0.0.1")  # of rank 0, for all its worlds
 
@@ -103,7 +105,8 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
 
 
 def main() -> None:
-    """Read the descriptors from the command line."""
+    """Read the descriptors from the command line. The kernel kills this process with the tests: a rank may block."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     torch.set_num_threads(1)
     faulthandler.register(signal.SIGQUIT)  # `Ranks` asks a rank that does not finish what it does
     warnings.simplefilter("error")
