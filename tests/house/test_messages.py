@@ -34,14 +34,14 @@ from hvdrun.testing.session import collect_arguments
 from rendezvous.core.facts import record_in_draining
 from rendezvous.core.membership import begin
 from rendezvous.core.messages import Joined, Refuse
-from rendezvous.core.model import Policy, Slot, Worker
+from rendezvous.core.model import Endpoint, Policy, Slot, Worker
 from rendezvous.core.outcome import blame_worker, describe_loss, run_short
 from rendezvous.wire.tasks import find_unsendable
 from tests.house.sources import ROOT
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.coordination.ordering import refusals
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
-from worker_runtime.errors import NotInitializedError
+from worker_runtime.errors import NotInitializedError, SequencerError
 
 _WORKER = Worker(Slot("server1", 1), 1)
 _FLOAT = Signature(Kind.ALLREDUCE, ("float32",), ((3,),), Reduction.SUM)
@@ -134,6 +134,8 @@ def show_errors_of_workers() -> Iterator[str]:
     yield str(NotInitializedError())
     operations = importlib.import_module("worker_runtime.collectives.tensor_operation")
     yield catch(lambda: operations.check_tensor("allreduce.loss", [1]))
+    for has_ended in (False, True):
+        yield SequencerError(Endpoint("server1", 1), "Connection refused", has_ended=has_ended).cause
 
 
 def catch(call: Callable[[], object]) -> str:
