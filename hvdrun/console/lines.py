@@ -75,6 +75,9 @@ TAIL_LINES = 10
 HEAD_LINES = 12  # of the traceback in which the last lines are: its first frames are the program's own
 _LINE_BYTES = 2000  # more of one line is not read on the page
 _TRACEBACK = b"Traceback (most recent call last):"
+# What stands before the lines of a traceback: torch.distributed's mark of the rank, Python's margin of a group.
+_MARGIN = re.compile(rb"(?:\[rank\d+\]: ?)?(?: *[|+] (?:Exception Group )?)?")
+_FRAME_LINES = 3  # its place, its code, and the marks below that
 _LEFT_OUT = b"  ...\n"
 
 
@@ -86,7 +89,7 @@ class Line(NamedTuple):
 
 
 class Tail:
-    """The last lines of one stream; of a traceback that is longer, the first lines too.
+    """The last lines of one stream, and of the last traceback the first lines, the last frame and the exception.
 
     numbers: counts the lines of both streams.
     """
@@ -94,8 +97,7 @@ class Tail:
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
         self._last: deque[Line] = deque(maxlen=TAIL_LINES)
-        self._head: list[bytes] = []  # of the last traceback
-        self._length = 0  # lines since its beginning, that one included
+        self._traceback = _Traceback()
 
     def add(self, lines: Sequence[bytes]) -> None:
         """Keep the last of these; of a progress bar only its last form.
@@ -111,22 +113,71 @@ class Tail:
 
     def list_lines(self) -> Iterator[Line]:
         """They, in the order in which they came."""
-        before = self._length - len(self._last)
-        if before > 0 and self._last and self._last[0].text.startswith(b" "):
-            number = self._last[0].number
-            yield from (Line(number, line) for line in self._head[:before])
-            if before > HEAD_LINES:
-                yield Line(number, _LEFT_OUT)
+        for line in self._traceback.list_lines(self._traceback.length - len(self._last)):
+            yield Line(self._last[0].number, line)
         yield from self._last
 
     def _note_traceback(self, lines: Sequence[bytes]) -> None:
-        begin = next((place for place in reversed(range(len(lines))) if lines[place].startswith(_TRACEBACK)), None)
+        begin = next((place for place in reversed(range(len(lines))) if begins_traceback(lines[place])), None)
         if begin is not None:
-            self._head, self._length = [], 0
-        if begin is not None or self._length:
-            more = lines[begin or 0 :]
-            self._head += map(_cut, more[: max(0, HEAD_LINES - len(self._head))])
-            self._length += len(more)
+            self._traceback = _Traceback()
+        if begin is not None or self._traceback.length:
+            self._traceback.add(lines[begin or 0 :])
+
+
+class _Traceback:
+    """What is kept of a traceback: its first lines, its last frame, and its exception.
+
+    length: lines since its beginning, also those that came after its end.
+    """
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._head: dict[int, bytes] = {}
+        self._frame: dict[int, bytes] = {}
+        self._has_ended = False  # with the line of the exception
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Take the next lines."""
+        for place, line in enumerate(() if self._has_ended else lines, self.length):
+            text = strip_margin(line)
+            self._has_ended = place > 0 and ends_traceback(text)
+            if len(self._head) < HEAD_LINES:
+                self._head[place] = _cut(line)
+            if text.startswith(b'  File "'):
+                self._frame = {}
+            if self._has_ended or len(self._frame) < _FRAME_LINES:
+                self._frame[place] = _cut(line)
+            if self._has_ended:
+                break
+        self.length += len(lines)
+
+    def list_lines(self, end: int) -> Iterator[bytes]:
+        """What is kept of its first `end` lines, with a mark where some are left out."""
+        lines = self._head | self._frame
+        expected = 0
+        for place in sorted(place for place in lines if place < end):
+            if place > expected:
+                yield _LEFT_OUT
+            yield lines[place]
+            expected = place + 1
+        if expected < end:
+            yield _LEFT_OUT
+
+
+def begins_traceback(line: bytes) -> bool:
+    """Whether this is the first line of a traceback."""
+    return _TRACEBACK in line and strip_margin(line).startswith(_TRACEBACK)
+
+
+def ends_traceback(text: bytes) -> bool:
+    """Whether this line after a traceback's first, without its margin, is the exception's."""
+    return bool(text.strip()) and not text.startswith(b" ")
+
+
+def strip_margin(line: bytes) -> bytes:
+    """A line of a traceback as Python prints it where the exception is alone, and in one process."""
+    return _MARGIN.sub(b"", line, count=1)
 
 
 def _cut(line: bytes) -> bytes:

@@ -2,10 +2,11 @@
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from hvdrun.console.lines import begins_traceback, ends_traceback, strip_margin
 from hvdrun.version import __version__
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import describe_ranks, describe_returncode, find_signal
@@ -15,7 +16,7 @@ _MINUTE, _HOUR = 60, 3600
 # Escape sequences (colours, cursor movements, titles), then all other control characters but the tab.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
-_PLACE = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # in Python's traceback
+_PLACE = re.compile(rb'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # in Python's traceback
 _NO_RUNTIME = "ModuleNotFoundError: No module named 'worker_runtime'"  # the last line of Python's traceback
 _HINTS = {
     signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
@@ -87,9 +88,20 @@ def render_page(page: Page, *, coloured: bool = False) -> str:
 def render_annotation(page: Page) -> str:
     """The page as a command of GitHub Actions' log, which shows it above the run, and beside the line that failed."""
     text = _encode(render_page(page).removeprefix("hvdrun: ").rstrip("\n"), "%\r\n")
-    places = (_PLACE.match(line) for line in reversed(page.last_lines))
-    place = next((f"file={_encode(found['file'], '%:,')},line={found['line']}," for found in places if found), "")
+    found = _find_place([line.encode() for line in page.last_lines])
+    place = "" if found is None else f"file={_encode(found['file'].decode(), '%:,')},line={found['line'].decode()},"
     return f"::error {place}title=hvdrun::{text}\n"
+
+
+def _find_place(lines: Sequence[bytes]) -> re.Match[bytes] | None:
+    """The last frame of the last traceback: the lines after it may name places, too."""
+    begin = next((number for number in reversed(range(len(lines))) if begins_traceback(lines[number])), None)
+    place = None
+    for text in map(strip_margin, lines if begin is None else lines[begin + 1 :]):
+        place = _PLACE.match(text) or place
+        if begin is not None and ends_traceback(text):
+            break
+    return place
 
 
 def _encode(text: str, characters: str) -> str:

@@ -143,4 +143,8 @@ def test_an_annotation_is_one_line_with_the_innermost_place_of_the_traceback() -
         '  |   File "/a,b/train.py", line 3, in main%0A  |   File "/a,b/model.py", line 7, in step%0A'
         "  | ValueError: 5%25\n"
     )
+    torn = ("Traceback (most recent call last):", *lines, "  ...", *['  File "/lib/exit.py", line 9, in close'] * 2)
+    assert "file=/a%2Cb/model.py,line=7," in render_annotation(Page(last_lines=torn))
+    of_a_rank = tuple(f"[rank0]: {line}" for line in torn)
+    assert "file=/a%2Cb/model.py,line=7," in render_annotation(Page(last_lines=of_a_rank))
     assert render_annotation(Page()) == "::error title=hvdrun::the job failed.\n"

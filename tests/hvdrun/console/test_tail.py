@@ -7,6 +7,16 @@ import pytest
 from hvdrun.console.lines import HEAD_LINES, TAIL_LINES, Tail
 
 BEGIN = "Traceback (most recent call last):"
+FAILURE = [BEGIN, '  File "train.py", line 7, in <module>', '    read["key"]', "    ~~~~^^^^^^^", "KeyError: 'key'"]
+OF_A_RANK = [f"[rank1]: {line}" for line in FAILURE]  # as torch.distributed prints it
+GROUP = [
+    f"  + Exception Group {BEGIN}",
+    '  |   File "train.py", line 3, in <module>',
+    '  |     raise ExceptionGroup("two", errors)',
+    "  | ExceptionGroup: two (1 sub-exception)",
+    "  +-+---------------- 1 ----------------",
+    *(f"    | {line}" for line in FAILURE),
+]
 
 
 def write_traceback(length: int) -> list[str]:
@@ -27,10 +37,24 @@ def write_traceback(length: int) -> list[str]:
             [*write_traceback(40), *write_traceback(50)],
             [*write_traceback(50)[:HEAD_LINES], "  ...", *write_traceback(50)[-TAIL_LINES:]],
         ),
-        ([*write_traceback(40), *["after"] * TAIL_LINES], ["after"] * TAIL_LINES),
+        (
+            [*write_traceback(40), *["after"] * 30],
+            [*write_traceback(40)[:HEAD_LINES], "  ...", "ValueError", "  ...", *["after"] * TAIL_LINES],
+        ),
+        ([*FAILURE, *["after"] * 30], [*FAILURE, "  ...", *["after"] * TAIL_LINES]),
+        ([*FAILURE, *["after"] * (TAIL_LINES - 1)], [*FAILURE, *["after"] * (TAIL_LINES - 1)]),
+        (
+            [*FAILURE[:1], *FAILURE[1:3] * 20, *FAILURE[1:], "  more of the message", *["after"] * TAIL_LINES],
+            [*FAILURE[:1], *(FAILURE[1:3] * 6)[:11], "  ...", *FAILURE[1:], "  ...", *["after"] * TAIL_LINES],
+        ),
+        (
+            [*FAILURE, *["between"] * 30, *OF_A_RANK, *["after"] * 30],
+            [*OF_A_RANK, "  ...", *["after"] * TAIL_LINES],
+        ),
+        ([*GROUP, *["after"] * 30], [*GROUP[5:], "  ...", *["after"] * TAIL_LINES]),
     ],
 )
-def test_the_last_lines_are_shown_and_of_a_long_traceback_the_first_too(
+def test_the_last_lines_are_shown_and_of_the_last_traceback_the_first_the_place_and_the_error(
     lines: list[str], shown: list[str], size: int
 ) -> None:
     tail = Tail(count())
