@@ -39,6 +39,7 @@ from dataclasses import replace
 
 from rendezvous.core.facts import limit_notices, record, record_in_draining
 from rendezvous.core.lifecycle import Phase, WorkerState
+from rendezvous.core.logs import log_closings, log_reset_limit
 from rendezvous.core.losses import (
     limit_shortage,
     limit_start,
@@ -75,8 +76,6 @@ from rendezvous.core.rules import (
     finish,
     forget_silent_hosts,
     interrupt,
-    log_closings,
-    log_reset_limit,
     offer_resize,
     publish,
     schedule_first,

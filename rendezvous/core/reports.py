@@ -88,6 +88,17 @@ class Report:
     commits: int = 0
 
 
+_OF_A_STEP = ("allreduce.", "reducescatter.", "alltoall.")  # what is broadcast or gathered may prepare the training
+
+
+def trains(report: Report) -> bool:
+    """The worker has begun to train: it has submitted a commit round, or what belongs to a step."""
+    submitted: tuple[PendingOperation | CompletedOperation, ...] = (*report.pending, *report.completed)
+    return any(
+        operation.number or operation.name.removeprefix("grouped_").startswith(_OF_A_STEP) for operation in submitted
+    )
+
+
 class Decision(StrEnum):
     """What all members of a generation do when it is published."""
 

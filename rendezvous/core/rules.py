@@ -6,7 +6,7 @@ changes something, and starts over, until none does.
 Long because the rules refer to each other.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -26,7 +26,6 @@ from rendezvous.core.outcome import (
     Outcome,
     conclude,
     describe_ranks,
-    describe_reset_limit,
     exhaust_resets,
     fail_again,
     fail_to_be_added,
@@ -34,13 +33,23 @@ from rendezvous.core.outcome import (
     lose_state,
 )
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
-from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, schedule, stop_workers
+from rendezvous.core.scheduling import (
+    Composition,
+    arrange,
+    compose,
+    explain_removal,
+    is_never_replaced,
+    retire,
+    schedule,
+    stop_workers,
+)
 from rendezvous.core.state import Offer, State
 from rendezvous.core.verdict import STATE_LOST, AwaitWorkers, End, Situation, decide
 
 Rule: TypeAlias = Callable[[State], tuple[State, Effects]]
 
 _REPEATED = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})  # a new job would end in the same way
+_NO_REPLACEMENT = "no new worker will come: the script has no hvd.elastic.run"
 _ADDING = frozenset({Decision.RESIZE, Decision.RESTORE})  # new workers copy the others' state
 _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
 
@@ -296,6 +305,8 @@ def _publish_next(
         state = replace(state, resets=state.resets + 1)
     reason = verdict.reason or _describe_all(len(composition.members))
     logs = _describe_next_generation(state, verdict, composition.members)
+    if not state.logged_alone and is_never_replaced(state, verdict):
+        state, logs = replace(state, logged_alone=True), (*logs, Log(_NO_REPLACEMENT))
     state, effects = _publish(state, verdict, composition, reason)
     return state, effects + logs
 
@@ -358,39 +369,3 @@ def _describe_next_generation(state: State, verdict: Verdict, next_members: Sequ
         count = len(members)
         logs.append(Log(f"the job continues with {count} worker{'' if count == 1 else 's'}"))
     return tuple(logs)
-
-
-def log_closings(state: State) -> tuple[State, Effects]:
-    """Slots or hosts were closed: for how long no worker is started there, and why."""
-    if state.blacklist is state.logged_blacklist:
-        return state, ()
-    return replace(state, logged_blacklist=state.blacklist), tuple(_describe_closings(state))
-
-
-def _describe_closings(state: State) -> Iterator[Log]:
-    before, now, recovery = state.logged_blacklist, state.blacklist, state.policy.recovery
-    for slot, known in now.slots.items():
-        if known != before.slots.get(slot) and known.failures >= recovery.failures_per_slot:
-            cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
-            yield Log(f"slot {slot} is closed for {cooldown}: {known.explain_closing()}")
-    for host, closing in now.hosts.items():
-        if closing != before.hosts.get(host):
-            cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
-            yield Log(f"host {host} is closed for {cooldown}: {closing.reason}", host=host)
-
-
-def log_reset_limit(state: State) -> tuple[State, Effects]:
-    """Hosts have come or gone when the reset limit allows no further generation: what happens to them."""
-    known = state.slots, state.number
-    is_limited = state.policy.is_elastic and state.phase is Phase.RUNNING and not state.may_reset
-    if not is_limited or state.logged_limit == known:
-        return state, ()
-    used = dict.fromkeys(record.worker.slot.host for record in state.survivors())
-    parts = []
-    if kept := [host for host in used if host not in state.slots]:
-        parts.append(f"the workers on {', '.join(kept)} stay until they end")
-    unused = [host for host in state.slots if host not in used]
-    if unused and len(state.survivors()) < state.policy.max_size:
-        parts.append(f"no worker is started on {', '.join(unused)}")
-    logs = (Log(f"{describe_reset_limit(state.resets)}: {', and '.join(parts)}"),) if parts else ()
-    return replace(state, logged_limit=known), logs

@@ -27,7 +27,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
-from rendezvous.core.reports import Decision
+from rendezvous.core.reports import Decision, Verdict, trains
 from rendezvous.core.state import State
 
 
@@ -253,6 +253,16 @@ def _can_add(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:
     """A new worker could be added: all members can call their function again, at least one has the state."""
     can_begin_again = all(record.can_restore for record in survivors) and any(each.has_state for each in survivors)
     return can_begin_again and state.may_reset and state.policy.max_size > 1
+
+
+def is_never_replaced(state: State, verdict: Verdict) -> bool:
+    """A worker is lost, and the others train outside of a function that newcomers could enter with them."""
+    survivors = state.survivors()
+    if verdict.decision is not Decision.RETRY or state.generation is None or state.policy.max_size == 1:
+        return False
+    if len(survivors) == len(state.generation.members) or any(each.has_state or each.had_state for each in survivors):
+        return False
+    return any(each.report is not None and trains(each.report) for each in survivors)
 
 
 def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:

@@ -73,6 +73,7 @@ class State:
     stopped: the ranks of the members that were running when the outcome was decided.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
     logged_blacklist: the blacklist whose closed slots and hosts were logged.
+    logged_alone: that lost workers are not replaced was logged.
     logged_limit: the hosts and the generation for which was logged what the reset limit means.
     """
 
@@ -110,6 +111,7 @@ class State:
     stopped: tuple[int, ...] = ()
     settled_until: float = 0.0
     logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
+    logged_alone: bool = False
     logged_limit: tuple[Mapping[str, int], int] = ({}, 0)
 
     @property

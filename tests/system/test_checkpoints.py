@@ -87,3 +87,20 @@ def test_a_job_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(
     resumed = train(hvdrun, *options, samples=1800)
     assert (resumed.returncode, resumed.stdout) == (0, whole.stdout)
     assert len(list((hvdrun.directory / "kept").iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("training", "told"),
+    [
+        ("hvd.allreduce(torch.ones(1))", True),
+        ("hvd.elastic.run(lambda state: None)(hvd.elastic.TorchState(step=0))", False),
+        ("hvd.elastic.TorchState(step=0).save('kept')", False),
+    ],
+)
+def test_a_script_that_can_save_nothing_is_told_that_checkpoint_has_no_effect(
+    hvdrun: Launcher, training: str, *, told: bool
+) -> None:
+    hvdrun.write("train.py", f"import torch, worker_runtime.torch as hvd\nhvd.init()\n{training}\n")
+    finished = hvdrun("-np", "2", "--checkpoint", "kept", "python", "train.py")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count("(--checkpoint): the script has no hvd.elastic.run.\n") == told

@@ -169,6 +169,7 @@ def _synchronize(state: State) -> None:
     if folder is None:
         state.sync()
         return
+    RUNTIME.uses_checkpoints = True
     is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this room
     if not is_begun and RUNTIME.engine.rank == 0:
         CheckpointFolder(folder).check_writable()  # now rather than after hours of training

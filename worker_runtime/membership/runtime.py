@@ -7,6 +7,7 @@ Long because the ways into and out of a job share one state under one lock.
 
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -34,6 +35,7 @@ from worker_runtime.rendezvous import (
     Verdict,
     connect,
     read_backend,
+    read_checkpoint,
     read_is_elastic,
     read_numbers,
 )
@@ -71,6 +73,7 @@ class Runtime:
         self._is_registered = False
         self.recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # until this worker joins a job that already trains
+        self.uses_checkpoints = False  # the training function looks for them, and saves after a stop notice
         self.is_forked = False  # from the process that has joined: only ranks and sizes are known here
         self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
 
@@ -283,9 +286,19 @@ class Runtime:
 
     def _end(self) -> None:
         """Shut down at the end of the process, and close what `shutdown()` keeps for another `init()`."""
+        self._tell_unsaved()
         self.shutdown(describe_end(self._failure_notice.returncode))
         if self._foreign is not None:
             self._foreign.close()
+
+    def _tell_unsaved(self) -> None:
+        """Rank 0 says that --checkpoint has had no effect: the script has no function that uses it, and saves nothing."""
+        folder, world = read_checkpoint(os.environ), self.world
+        if folder is None or self.uses_checkpoints or self.is_forked or world is None or world.assignment.rank:
+            return
+        if not any(folder.glob("checkpoint-*")):
+            sentence = f"nothing was saved in {str(folder)!r} (--checkpoint): the script has no hvd.elastic.run"
+            sys.stderr.write(f"hvdrun: {sentence}.\n")
 
     def _abandon(self) -> None:
         """Abandon the parent's connections in a forked child, which is not a member of the job."""
