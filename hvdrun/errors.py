@@ -355,5 +355,9 @@ class ScriptNotFoundError(UsageError):
     Exit code 2, because that is what Python itself exits with for a missing script.
     """
 
-    def __init__(self, script: str, directory: Path, fault: str = "does not exist") -> None:
-        super().__init__(f"the script {script!r} that Python is to run {fault} in {str(directory)!r}.")
+    def __init__(
+        self, script: str, directory: Path, fault: str = "does not exist", suggestion: str | None = None
+    ) -> None:
+        where = "" if script.startswith("/") else f" in {str(directory)!r}"
+        remedy = f"; did you mean {suggestion}?" if suggestion else "."
+        super().__init__(f"the script {script!r} that Python is to run {fault}{where}{remedy}")

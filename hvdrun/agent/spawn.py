@@ -14,6 +14,7 @@ from hvdrun.processes.binding import Binder, BindTo
 from hvdrun.processes.child import StandardStreams, Start, open_pipe, start_child
 from hvdrun.spec.command import LookupContext, check_executable, explain_not_found, find_on_path
 from hvdrun.spec.environment import is_elastic
+from hvdrun.spec.suggestions import suggest_interpreter
 from hvdrun.startup.paths import find_fault
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import Launch
@@ -214,5 +215,7 @@ def explain_failure(error: OSError, executable: str, directory: str) -> HvdrunEr
     if (fault := find_fault(Path(directory))) is not None:
         return CommandNotExecutableError(executable, f"the working directory {directory!r} {fault} here")
     if error.errno == errno.ENOEXEC:
-        return CommandNotExecutableError(executable, "it is not an executable program and has no #! line")
+        reason = "it is not an executable program and has no #! line"
+        meant = suggest_interpreter(executable)
+        return CommandNotExecutableError(executable, reason if meant is None else f"{reason}: start it with {meant}")
     return CommandNotExecutableError(executable, os.strerror(error.errno or 0))

@@ -174,14 +174,19 @@ def _make_workers(
 def refuse_missing_size(example: str) -> NoReturn:
     """Refuse a job without a number of workers.
 
-    Message: the number of workers is missing: give it with -np, as in COMMAND.
+    Message: the number of workers is missing: give it before the command (see hvdrun --help), as in COMMAND.
     Cause: The command line has no `-np`, and no allocation of a scheduler says how many slots there are.
     Remedy: Add `-np`.
 
     Raises:
         UsageError: always; it shows this command line.
     """
-    raise UsageError(f"the number of workers is missing: give it with -np, as in {example}.")
+    raise UsageError(
+        f"the number of workers is missing: give it before the command (see hvdrun --help), as in {example}."
+    )
+
+
+_SIZES = frozenset({"-np", "-n", "--num-proc", "--np"})
 
 
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
@@ -192,6 +197,11 @@ def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
     elif values["hosts"] is not None or values["hostfile"] is not None:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
         size = sum(host.slots for host in listed.hosts)
+    else:  # perhaps behind the command, as in `hvdrun python train.py -np 4`
+        pairs = enumerate(zip(words[start:], words[start + 1 :], strict=False), start)
+        behind = next((at for at, (flag, number) in pairs if flag in _SIZES and number.isdecimal()), None)
+        if behind is not None:
+            size, words = int(words[behind + 1]), [*words[:behind], *words[behind + 2 :]]
     typed = shlex.join(redact_command(words))
     is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"

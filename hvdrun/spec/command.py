@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError, UsageError
+from hvdrun.spec.suggestions import suggest_interpreter, suggest_similar, suggest_words
 from hvdrun.startup.paths import exists, find_closed, is_file
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
@@ -52,13 +53,16 @@ def resolve_command(command: tuple[str, ...], context: LookupContext) -> tuple[s
         ScriptNotFoundError: the script of a Python command does not exist.
     """
     name = command[0]
+    if (suggestion := _suggest_words(name, context)) is not None:
+        raise CommandNotFoundError(name, context.places(), suggestion)
     if "/" in name:
         check_executable(name, context)
     elif find_on_path(name, context) is None:
         command = (_own_interpreter(name, context), *command[1:])
     script = find_script(command)
     if script is not None and not exists(path := context.directory / script):
-        raise ScriptNotFoundError(script, context.directory, _explain_absence(path))
+        meant = suggest_similar(script, context.directory)
+        raise ScriptNotFoundError(script, context.directory, _explain_absence(path), meant)
     return command
 
 
@@ -147,7 +151,7 @@ def check_executable(name: str, context: LookupContext) -> None:
     if stat.S_ISDIR(mode):
         raise CommandNotExecutableError(name, "it is a directory")
     if not os.access(path, os.X_OK):
-        raise CommandNotExecutableError(name, "you may not execute it", _suggest_interpreter(name))
+        raise CommandNotExecutableError(name, "you may not execute it", suggest_interpreter(name))
 
 
 def _own_interpreter(name: str, context: LookupContext) -> str:
@@ -187,16 +191,31 @@ def find_on_path(name: str, context: LookupContext) -> str | None:
             return str(path)
         forbidden = forbidden or path
     if forbidden is not None:
-        raise CommandNotExecutableError(str(forbidden), "you may not execute it", _suggest_interpreter(str(forbidden)))
+        raise CommandNotExecutableError(str(forbidden), "you may not execute it", suggest_interpreter(str(forbidden)))
     return None
 
 
 def _suggest_local_file(name: str, context: LookupContext) -> str | None:
-    """A suggestion for a bare name that is a file in the working directory, which is not searched."""
+    """A suggestion for a bare name, which is not searched in the working directory."""
     path = context.directory / name
-    if not is_file(path):
+    if name.endswith(".py"):
+        similar = None if is_file(path) else suggest_similar(name, context.directory)
+        return suggest_interpreter(similar or name)
+    return f"./{name}" if is_file(path) and os.access(path, os.X_OK) else None
+
+
+def _suggest_words(name: str, context: LookupContext) -> str | None:
+    """A suggestion for a command line that was given as one word; None where there is a file of that name."""
+    if not re.search(r"\s", name) or os.path.lexists(context.directory / name):
         return None
-    return _suggest_interpreter(name) or (f"./{name}" if os.access(path, os.X_OK) else None)
+
+    def is_program(word: str) -> bool:
+        try:
+            return "/" in word or is_plain_python((word,)) or find_on_path(word, context) is not None
+        except CommandNotExecutableError:
+            return True
+
+    return suggest_words(name, is_program)
 
 
 def _explain_absence(path: Path) -> str:
@@ -205,10 +224,6 @@ def _explain_absence(path: Path) -> str:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return "is a broken link" if is_link else "does not exist"
-
-
-def _suggest_interpreter(name: str) -> str | None:
-    return f"python {name}" if name.endswith(".py") else None
 
 
 def find_directory() -> Path:

@@ -292,7 +292,7 @@ class Runtime:
             self._foreign.close()
 
     def _tell_unsaved(self) -> None:
-        """Rank 0 says that --checkpoint has had no effect: the script has no function that uses it, and saves nothing."""
+        """Rank 0 says that --checkpoint has no effect: the script has no function that uses it, and saves nothing."""
         folder, world = read_checkpoint(os.environ), self.world
         if folder is None or self.uses_checkpoints or self.is_forked or world is None or world.assignment.rank:
             return

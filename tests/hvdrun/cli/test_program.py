@@ -253,6 +253,17 @@ def test_a_python_that_reads_its_program_from_standard_input_is_refused(
     assert ("standard input, which the workers do not get" in capfd.readouterr().err) is is_refused
 
 
-def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-v", "3", "python", "x"], REFUSE) == 2
-    assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x.\n")
+@pytest.mark.parametrize(
+    ("words", "example"),
+    [
+        (["-v", "3", "python", "x"], "-np 3 -v python x"),
+        (["-v", "python", "x", "-np", "4", "y"], "-np 4 -v python x y"),
+        (["python", "x", "-n", "many"], "-np 2 python x -n many"),
+        ([], "-np 2 python train.py"),
+    ],
+)
+def test_the_number_of_workers_is_also_understood_where_it_must_not_stand(
+    words: list[str], example: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words, REFUSE) == 2
+    assert capfd.readouterr().err.endswith(f"give it before the command (see hvdrun --help), as in hvdrun {example}.\n")

@@ -112,6 +112,14 @@ def test_an_empty_place_on_path_is_the_working_directory(context: LookupContext)
         ([("work/folder/x", 0o755)], "./folder", CommandNotExecutableError, "it is a directory"),
         ([("work/train.py", 0o644)], "./train.py", CommandNotExecutableError, r"did you mean python \./train\.py\?"),
         ([("work/train.py", 0o644)], "train.py", CommandNotFoundError, r"did you mean python train\.py\?"),
+        ([], "train.py", CommandNotFoundError, r"did you mean python train\.py\?"),
+        ([("work/train.py", 0o644)], "trainn.py", CommandNotFoundError, r"did you mean python train\.py\?"),
+        ([], "python train.py", CommandNotFoundError, r"did you mean python train\.py without the quotes\?"),
+        ([("first/prog", 0o755)], "prog -v 'a b'", CommandNotFoundError, r"did you mean prog -v 'a b' without the"),
+        ([], "no-program x", CommandNotFoundError, r"/second\.$"),
+        ([], "cd /tmp && ls", CommandNotFoundError, r"did you mean sh -c 'cd /tmp && ls'\?"),
+        ([], "A=1 python train.py", CommandNotFoundError, r"did you mean sh -c 'A=1 python train\.py'\?"),
+        ([], "cd /tmp", CommandNotFoundError, r"did you mean sh -c 'cd /tmp'\?"),
         ([("work/start.sh", 0o755)], "start.sh", CommandNotFoundError, r"did you mean \./start\.sh\?"),
     ],
 )
@@ -234,3 +242,11 @@ def test_a_removed_working_directory_is_an_error(tmp_path: Path, monkeypatch: py
     tmp_path.rmdir()
     with pytest.raises(UsageError, match="was removed"):
         find_directory()
+
+
+def test_a_missing_script_gets_the_nearest_name_and_no_folder_where_its_path_is_whole(context: LookupContext) -> None:
+    make_file(context.directory / "train.py", 0o644)
+    with pytest.raises(ScriptNotFoundError, match=r"does not exist in '.*/work'; did you mean train\.py\?$"):
+        resolve_command((sys.executable, "trainn.py"), context)
+    with pytest.raises(ScriptNotFoundError, match=r"'/nowhere/x\.py' that Python is to run does not exist\.$"):
+        resolve_command((sys.executable, "/nowhere/x.py"), context)
