@@ -12,11 +12,13 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
+from hvdrun.console.page import ALONE
 from hvdrun.console.stdin import StdinReader
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.hosts.agent_config import AgentConfig
@@ -42,7 +44,7 @@ from rendezvous.core.messages import (
     describe,
 )
 from rendezvous.core.model import Slot, Worker
-from rendezvous.core.outcome import Outcome, stop
+from rendezvous.core.outcome import Cause, Outcome, stop
 from rendezvous.core.rules import explain_end
 from rendezvous.wire.orders import (
     AgentFailed,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from rendezvous.server.authority import Authority
     from rendezvous.server.server import Server
 
+_ALONE_SECONDS = 60.0  # after which a program that has not called `init()` may train alone
+_TRAINERS = ("python", "accelerate", "deepspeed", "fabric", "lightning", "torchrun")
 _SUSPEND_SECONDS = 0.1  # for the orders to be sent before this process stops
 _PATIENT_STOPS = 2  # signals; after a third one hvdrun waits for nothing, not even for a host that is cut off
 _HURRIED_CLOSE_SECONDS = 1.0  # even then: to close what answers quickly
@@ -123,6 +127,7 @@ class Job:
         self._stops = StopRequests()
         self._is_suspending = False
         self._is_closing = False
+        self._is_told = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
         limit_seconds = spec.limits.start_timeout_seconds
@@ -146,7 +151,9 @@ class Job:
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, self._config)
+                    waiting = asyncio.get_running_loop().call_later(_ALONE_SECONDS, self._tell_alone)
                     end = await self._end
+                    waiting.cancel()
                     await _cancel(bringing)
                     await self._finish(end)
         outcome = end.outcome
@@ -177,11 +184,21 @@ class Job:
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._dispatcher is None and bug is None:
+            if end.outcome.cause is Cause.SUCCEEDED:
+                self._tell_alone()
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
         if bug is not None:
             raise bug
+
+    def _tell_alone(self) -> None:
+        """A program of Python in an elastic job has not called `init()`, and may be one of torch.distributed."""
+        state, command = self._server.state, Path(self._spec.workers.command[0]).name
+        has_joined = state.number or state.waiting
+        if self._spec.is_elastic and not has_joined and not self._is_told and command.startswith(_TRAINERS):
+            self._is_told = True
+            self._console.notice(f"{ALONE}.")
 
     def _open_stdin(self, host: str) -> StdinReader:
         """Read standard input for the worker on this host that gets it."""

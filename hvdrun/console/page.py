@@ -18,6 +18,8 @@ _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?
 
 _PLACE = re.compile(rb'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # in Python's traceback
 _NO_RUNTIME = "ModuleNotFoundError: No module named 'worker_runtime'"  # the last line of Python's traceback
+_NO_RANK = "environment variable RANK expected, but not set"  # in an error of torch.distributed
+ALONE = "elastic jobs have no RANK: this script would train alone; start it without --min-np, or let it call hvd.init()"
 _HINTS = {
     signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
     "(look for 'Out of memory' in dmesg, or at the container's memory limit).",
@@ -161,5 +163,7 @@ def _find_hint(page: Page) -> str | None:
             f"The Python that runs the script{where} has no hvdrun: install there the wheel or the checkout of version "
             f"{__version__} (python -m pip install FILE), or start the script with a Python that has it."
         )
+    if any(_NO_RANK in line for line in page.last_lines):
+        return f"{ALONE}."
     number = None if page.returncode is None else find_signal(page.returncode)
     return next((hint for known, hint in _HINTS.items() if known == number), None)

@@ -39,6 +39,7 @@ from worker_runtime.rendezvous import (
     read_is_elastic,
     read_numbers,
 )
+from worker_runtime.startup import mpi_notice
 from worker_runtime.startup.program_end import describe_end, shorten_tracebacks
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Runtime:
                 set_mark(os.environ, identity, assignment.rank)
             self._failure_notice.prepare(bootstrap)
             self.stop_notice.prepare(bootstrap)
+            if bootstrap is not None:
+                mpi_notice.listen(environment)
             if not self._is_registered:
                 self._is_registered = True
                 shorten_tracebacks()

@@ -40,7 +40,7 @@ from worker_runtime.rendezvous import (
     isolation,
     read_is_elastic,
 )
-from worker_runtime.startup import process_image, program
+from worker_runtime.startup import mpi_notice, process_image, program
 from worker_runtime.startup.program import Program
 
 _OUTPUTS = (1, 2)
@@ -211,6 +211,7 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
     except BaseException:  # noqa: BLE001 - Python itself reports the error of the program
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
     isolation.hide()
+    mpi_notice.listen(os.environ)
     for output, text in zip(_OUTPUTS, said, strict=True):
         write(output, text)
     return loaded

@@ -72,8 +72,7 @@ def test_pages_are_printed_by_the_command_line(capfd: pytest.CaptureFixture[str]
     [
         (
             ["true"],
-            "the number of workers is missing: give it before the command (see hvdrun --help), "
-            "as in horovodrun -np 2 python train.py.",
+            "missing: give it before the command (see hvdrun --help), as in horovodrun -np 2 python train.py.",
         ),
         (["-np", "2"], "there is no command to run"),
         (["-np", "0", "true"], "-np takes a number of workers"),

@@ -1,0 +1,32 @@
+"""Says that MPI does not know this job, when a worker of hvdrun imports mpi4py."""
+
+import sys
+from collections.abc import Mapping
+from importlib.abc import MetaPathFinder
+
+_SIZE = "HOROVOD_SIZE"
+_MODULE = "mpi4py.MPI"
+
+
+class _Listener(MetaPathFinder):
+    """Finds nothing; it sees that the module is looked for."""
+
+    def __init__(self, size: str) -> None:
+        self._size = size
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        """Say it once, when the module is imported."""
+        if fullname == _MODULE and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            sys.stderr.write(
+                "hvdrun: mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with "
+                f"mpirun -np {self._size}, or do not import mpi4py.\n"
+            )
+
+
+def listen(environment: Mapping[str, str]) -> None:
+    """Say it in this process, from now on, if it is one worker of several; without an effect the second time."""
+    size = environment.get(_SIZE, "1")
+    is_known = _MODULE in sys.modules or any(isinstance(finder, _Listener) for finder in sys.meta_path)
+    if size != "1" and not is_known:
+        sys.meta_path.insert(0, _Listener(size))
