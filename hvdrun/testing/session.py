@@ -4,7 +4,7 @@ import inspect
 import pickle
 import warnings
 from bdb import BdbQuit
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from traceback import format_exception_only
@@ -15,6 +15,7 @@ import pytest
 
 from hvdrun.cluster.cluster import Answers, Cluster
 from hvdrun.cluster.errors import UnsendableError
+from hvdrun.cluster.keywords import list_keywords
 from hvdrun.cluster.pickling import read_error, read_result
 from hvdrun.errors import HvdrunError
 from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_be_pickled, read_settings, run_test
@@ -200,21 +201,22 @@ class RankedSession:
     def _find_cluster(self, marker: pytest.Mark) -> Cluster:
         if marker.args:
             pytest.fail("@pytest.mark.hvdrun takes keywords: write @pytest.mark.hvdrun(np=2).", pytrace=False)
-        options = {"np": DEFAULT_SIZE, **marker.kwargs}
-        key = repr(sorted(options.items()))
+        key = repr(sorted(marker.kwargs.items()))
         if key not in self._clusters:
-            self._clusters[key] = make_cluster(options)
+            self._clusters[key] = make_cluster(marker.kwargs)
         return self._clusters[key]
 
 
-def make_cluster(options: dict[str, Any]) -> Cluster:
-    """The workers of a marker; they start with the first test.
+def make_cluster(options: Mapping[str, Any]) -> Cluster:
+    """The workers of a marker, DEFAULT_SIZE unless it names a number; they start with the first test.
 
     Raises:
         pytest.fail.Exception: the marker is wrong.
     """
+    known = list_keywords()
+    has_size = any(name in known and known[name] is known["np"] for name in options)
     try:
-        return Cluster(**options)
+        return Cluster(**({} if has_size else {"np": DEFAULT_SIZE}), **options)
     except (HvdrunError, TypeError) as error:
         sentence = f"@pytest.mark.hvdrun: {error}"
     pytest.fail(sentence, pytrace=False)

@@ -22,8 +22,9 @@ from hvdrun.testing.session import (
 )
 
 
-def test_a_marker_names_the_options_of_a_cluster() -> None:
-    assert make_cluster({"np": 3}).size == 3
+@pytest.mark.parametrize(("options", "size"), [({}, 2), ({"np": 3}, 3), ({"num_proc": 3}, 3), ({"verbose": True}, 2)])
+def test_a_marker_names_the_options_of_a_cluster(options: dict[str, object], size: int) -> None:
+    assert make_cluster(options).size == size
 
 
 @pytest.mark.parametrize(("options", "says"), [({"npp": 2}, "did you mean 'np'"), ({"np": 0}, "hvdrun")])
