@@ -39,10 +39,11 @@ from dataclasses import replace
 
 from rendezvous.core.facts import limit_notices, record, record_in_draining
 from rendezvous.core.lifecycle import Phase, WorkerState
-from rendezvous.core.logs import log_closings, log_reset_limit
 from rendezvous.core.losses import (
     limit_shortage,
     limit_start,
+    log_closings,
+    log_reset_limit,
     lose_late_newcomers,
     lose_late_survivors,
     lose_silent_host,
