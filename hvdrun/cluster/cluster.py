@@ -257,6 +257,12 @@ class Cluster:
             self._open()
         return self
 
+    def __repr__(self) -> str:
+        """The number of workers, and whether they run: `<Cluster of 2 workers, not started>`."""
+        job = self._job  # without the lock, which a function that runs holds
+        state = "closed" if self._is_closed else "not started" if job is None or job.is_over else "started"
+        return f"<Cluster of {self.size} worker{'' if self.size == 1 else 's'}, {state}>"
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:

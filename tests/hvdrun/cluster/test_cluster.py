@@ -55,6 +55,14 @@ def get_pids(cluster: hvdrun.Cluster) -> list[int]:
     return cluster.run(os.getpid)
 
 
+def test_a_cluster_shows_its_size_and_state() -> None:
+    cluster = hvdrun.Cluster(num_proc=2)
+    assert repr(cluster) == "<Cluster of 2 workers, not started>"
+    with cluster:
+        assert repr(cluster) == "<Cluster of 2 workers, started>"
+    assert repr(cluster) == "<Cluster of 2 workers, closed>"
+
+
 def test_results_come_by_rank_and_the_workers_stay_the_same(cluster: hvdrun.Cluster) -> None:
     pids = get_pids(cluster)
     offset = 1
