@@ -213,10 +213,10 @@ def make_cluster(options: Mapping[str, Any]) -> Cluster:
     Raises:
         pytest.fail.Exception: the marker is wrong.
     """
-    known = list_keywords()
+    known, usual = list_keywords(), dict[str, Any](np=DEFAULT_SIZE)
     has_size = any(name in known and known[name] is known["np"] for name in options)
     try:
-        return Cluster(**({} if has_size else {"np": DEFAULT_SIZE}), **options)
+        return Cluster(**({} if has_size else usual), **options)
     except (HvdrunError, TypeError) as error:
         sentence = f"@pytest.mark.hvdrun: {error}"
     pytest.fail(sentence, pytrace=False)
