@@ -168,7 +168,7 @@ class Launcher:
         has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
         preload = {"PYTHONPATH": str(_PRELOAD)} if forks is None and has_optimizer else {}
         return self.start_words(
-            [*before, *self.command(*arguments, forks=forks)], {**preload, **(environment or {})}, stdin
+            [*before, *self.command(*arguments, forks=forks)], {**preload, **(environment or {})}, stdin, is_job=is_job
         )
 
     def start_words(
@@ -176,6 +176,8 @@ class Launcher:
         words: Sequence[str],
         environment: Mapping[str, str] | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
+        *,
+        is_job: bool = False,
     ) -> Running:
         """Start a command that becomes hvdrun."""
         process = subprocess.Popen(
