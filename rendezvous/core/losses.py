@@ -10,7 +10,6 @@ yet is replaced without that.
 Long because each time limit stands beside the loss that follows from it, and beside what is logged about it.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -343,7 +342,7 @@ def _describe_closings(state: State) -> Iterator[Log]:
             cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
             yield Log(f"slot {slot} is closed for {cooldown}: {known.explain_closing()}")
     for host, closing in now.hosts.items():
-        if closing != before.hosts.get(host) and closing.until < math.inf:  # else its loss was logged
+        if closing != before.hosts.get(host):
             cooldown = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
             yield Log(f"host {host} is closed for {cooldown}: {closing.reason}", host=host)
 
