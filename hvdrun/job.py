@@ -167,7 +167,7 @@ class Job:
     def _open_streams(self, stack: AsyncExitStack, started: float) -> None:
         self._console.watch(self._stop, self._fail)
         if self._dispatcher is not None:
-            self._dispatcher.open(self._ranks.rank_of, self._stop)
+            self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
         else:  # a program that calls hvdrun.run() prints while its workers start
             self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)

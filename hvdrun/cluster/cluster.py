@@ -170,6 +170,9 @@ def run_once(
     return answers.read(request.size, is_elastic=request.is_elastic)
 
 
+_TRIES = 2  # of a function that no worker has begun
+
+
 class Cluster:
     """Workers that run one function after the other, and stay warm between them.
 
@@ -224,23 +227,27 @@ class Cluster:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this hvdrun.Cluster is closed: create another one.")
-            job = self._open()
-            body = pack(
-                function,
-                args,
-                kwargs,
-                begins_anew=self._begins_anew,
-                leaves_group=leaves_group,
-                modules=self._request.collect_modules(),
-            )
             grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
-            try:
-                self._number += 1
-                job.send(self._number, body)
-                answers = collect(job, self.size, grace)
-            except BaseException:
-                self._end_job()
-                raise
+            for _ in range(_TRIES):
+                job = self._open()
+                body = pack(
+                    function,
+                    args,
+                    kwargs,
+                    begins_anew=self._begins_anew,
+                    leaves_group=leaves_group,
+                    modules=self._request.collect_modules(),
+                )
+                try:
+                    self._number += 1
+                    job.send(self._number, body)
+                    answers = collect(job, self.size, grace)
+                except BaseException:
+                    self._end_job()
+                    raise
+                if not isinstance(answers.end, Ended) or answers.end.begun >= self._number:
+                    break
+                self._end_job()  # a worker had died before the function: new workers run it
             self._begins_anew = answers.has_failed
             if answers.end is not None or len(answers.delivered) < self.size:
                 self._end_job()

@@ -39,16 +39,22 @@ class Dispatcher:
         self._has_sent_all = asyncio.Event()
         self._rank_of: Callable[[Worker], int] = lambda _: 0
         self._stop: Callable[[int, str], None] = lambda _code, _reason: None
+        self._is_ending: Callable[[], bool] = lambda: False
+        self._begun = 0
 
-    def open(self, rank_of: Callable[[Worker], int], stop: Callable[[int, str], None]) -> None:
+    def open(
+        self, rank_of: Callable[[Worker], int], stop: Callable[[int, str], None], is_ending: Callable[[], bool]
+    ) -> None:
         """Begin to read the program's messages.
 
         Args:
             rank_of: the rank of a worker.
             stop: ends the job, with an exit code and the reason; called when the program has ended.
+            is_ending: how the job ends is decided: no worker gets another function.
         """
         self._rank_of = rank_of
         self._stop = stop
+        self._is_ending = is_ending
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
         asyncio.get_running_loop().add_reader(self._connection, self._read)
         if self._program is not None:
@@ -57,7 +63,8 @@ class Dispatcher:
     async def next(self, after: int) -> RunTask | None:
         """See `TaskDispatcher`."""
         while True:
-            if self._task is not None and self._task.number > after:
+            if self._task is not None and self._task.number > after and not self._is_ending():
+                self._begun = self._task.number
                 return self._task
             if self._is_over:
                 return None
@@ -115,6 +122,7 @@ class Dispatcher:
                 outcome.rank,
                 outcome.returncode,
                 tuple(lines),
+                self._begun,
             )
         )
         with suppress(TimeoutError):  # the program may be suspended

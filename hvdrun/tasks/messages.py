@@ -111,6 +111,7 @@ class Ended:
     succeeded: the exit code is 0.
     reason: one sentence.
     rank, returncode, last_lines: of the worker that failed first, if one did; a negative returncode is a signal.
+    begun: the number of the last function that a worker has got; 0 for none.
     """
 
     succeeded: bool
@@ -119,6 +120,7 @@ class Ended:
     rank: int | None = None
     returncode: int | None = None
     last_lines: tuple[str, ...] = ()
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,20 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     assert set(get_pids(cluster)).isdisjoint(others)
 
 
+def test_a_function_runs_on_new_workers_when_one_had_died_before_it_and_the_job_is_still_ending(tmp_path: Path) -> None:
+    ended = tmp_path / "got SIGTERM"
+
+    def stay() -> int:
+        signal.signal(signal.SIGTERM, lambda *_: ended.touch())
+        return os.getpid()
+
+    with hvdrun.Cluster(num_proc=2, grace=1.0) as cluster:
+        pids = cluster.run(stay)
+        os.kill(pids[1], signal.SIGKILL)
+        wait_until(ended.exists)
+        assert set(get_pids(cluster)).isdisjoint(pids)
+
+
 def test_a_worker_that_ends_with_zero_inside_the_function_has_not_returned(cluster: hvdrun.Cluster) -> None:
     def leave(rank: str | None = None) -> None:
         if rank in {None, os.environ["HOROVOD_RANK"]}:

@@ -42,7 +42,8 @@ class Story:
         self.theirs = theirs
         self.dispatcher = Dispatcher(theirs, program)
         self.stopped = asyncio.Event()
-        self.dispatcher.open(lambda worker: worker.slot.index, lambda *_: self.stopped.set())
+        self.is_ending = False
+        self.dispatcher.open(lambda worker: worker.slot.index, lambda *_: self.stopped.set(), lambda: self.is_ending)
 
     async def begin(self, number: int = 1) -> None:
         """Send a task, which the dispatcher has then."""
