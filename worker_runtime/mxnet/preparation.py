@@ -252,4 +252,5 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
         )
     distributed = DistributedTrainer(own["_params"], trainer.optimizer)
     distributed.__dict__.update({name: own[name] for name in ("_updaters", "_scale")})  # with the states that it has
+    distributed.expect_scale()
     return distributed

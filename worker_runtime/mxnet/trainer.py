@@ -123,7 +123,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._process_set = process_set
         self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # whether some rank's gradient is new; until update()
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._plain_scale = self._scale
+        self.expect_scale()
         listed = params.values() if isinstance(params, _DICTS) else params
         self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
         settings = make_settings(self._gradient_predivide_factor, compression)
@@ -157,6 +157,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             super().allreduce_grads()
         finally:
             self._shares_freshness = False
+
+    def expect_scale(self) -> None:
+        """Take the present `_scale` for the one that the program has not multiplied."""
+        self._plain_scale: float | None = self._scale
 
     def _warn_of_scale(self) -> None:
         """Warn once where the program has multiplied the scale by the number of ranks, as it must with Horovod."""
