@@ -17,7 +17,7 @@ class JobRefusedError(LaunchError):
 class JobEndedError(HvdrunError, RuntimeError):
     """The job ended before its functions returned, and no function raised an exception.
 
-    Message: rank RANK (HOST:SLOT) was killed by signal 9. Its last lines:
+    Message: rank RANK (HOST:SLOT) was killed by SIGKILL (signal 9). Its last lines:
     Cause: A worker was killed or exited while its function ran.
     Remedy: See the last lines of that worker in the message.
 

@@ -21,7 +21,8 @@ from hvdrun.spec.hosts import LOCALHOST, discover_hosts
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
 _HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # of no use for a function
-_FLAG = re.compile(r"(?<![\w-])--?[a-z][a-z-]+")
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][a-z-]*")
+_EXAMPLE = re.compile(r"(as in )(--?[A-Za-z][a-z-]*) ('[^']+'|[^\s']+)(?=\.?$|, not )")
 _WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"
 
 
@@ -92,7 +93,13 @@ def _name_keywords(sentence: str, given: Iterable[str]) -> str:
     for name in (*given, *known):
         names.setdefault(known[name].dest, name)
     flags = {flag: names[option.dest] for option in known.values() for flag in option.flags}
+    sentence = _EXAMPLE.sub(lambda match: f"{match[1]}{match[2]}={_quote(match[3])}", sentence)
     return _FLAG.sub(lambda match: flags.get(match[0], match[0]), sentence)
+
+
+def _quote(text: str) -> str:
+    """A value as Python has it."""
+    return text if text.isdecimal() or text.startswith("'") else repr(text)
 
 
 def _choose_size(values: Mapping[str, Any]) -> int:

@@ -73,12 +73,16 @@ class LineSplitter:
 
 TAIL_LINES = 10
 HEAD_LINES = 12  # of the traceback in which the last lines are: its first frames are the program's own
+_KEPT_LINES = 60  # of which the last TAIL_LINES are shown: lines of a crash that say nothing are left out
 _LINE_BYTES = 2000  # more of one line is not read on the page
 _TRACEBACK = b"Traceback (most recent call last):"
 # What stands before the lines of a traceback: torch.distributed's mark of the rank, Python's margin of a group.
 _MARGIN = re.compile(rb"(?:\[rank\d+\]: ?)?(?: *[|+] (?:Exception Group )?)?")
 _FRAME_LINES = 3  # its place, its code, and the marks below that
 _LEFT_OUT = b"  ...\n"
+_EXTENSIONS = b"Extension modules: "  # faulthandler names all that are loaded
+_THREAD, _THREAD_END = b"Thread 0x", b"(most recent call first):"  # not "Current thread", which crashed
+_OWN_FRAME = re.compile(rb'  File "[^"]*/(?:worker_runtime|rendezvous/client)/')
 
 
 class Line(NamedTuple):
@@ -96,7 +100,7 @@ class Tail:
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
-        self._last: deque[Line] = deque(maxlen=TAIL_LINES)
+        self._last: deque[Line] = deque(maxlen=_KEPT_LINES)
         self._traceback = _Traceback()
 
     def add(self, lines: Sequence[bytes]) -> None:
@@ -108,14 +112,17 @@ class Tail:
         if self._last and self._last[-1].text.endswith(b"\r"):
             self._last.pop()
         lasting = (line for line in reversed(lines[:-1]) if not line.endswith(b"\r"))
-        for line in reversed([lines[-1], *islice(lasting, TAIL_LINES - 1)]):
+        for line in reversed([lines[-1], *islice(lasting, _KEPT_LINES - 1)]):
             self._last.append(Line(next(self._numbers), _cut(line)))
 
     def list_lines(self) -> Iterator[Line]:
         """They, in the order in which they came."""
-        for line in self._traceback.list_lines(self._traceback.length - len(self._last)):
-            yield Line(self._last[0].number, line)
-        yield from self._last
+        shown = _leave_out_noise(list(self._last))[-TAIL_LINES:]
+        if shown:
+            since = len(self._last) - self._last.index(shown[0])
+            for line in self._traceback.list_lines(self._traceback.length - since):
+                yield Line(shown[0].number, line)
+        yield from shown
 
     def _note_traceback(self, lines: Sequence[bytes]) -> None:
         begin = next((place for place in reversed(range(len(lines))) if begins_traceback(lines[place])), None)
@@ -163,6 +170,33 @@ class _Traceback:
             expected = place + 1
         if expected < end:
             yield _LEFT_OUT
+
+
+def _leave_out_noise(lines: Sequence[Line]) -> list[Line]:
+    """Without what faulthandler writes about hvdrun's own threads, and its list of extension modules."""
+    shown: list[Line] = []
+    place = 0
+    while place < len(lines):
+        end = place + 1
+        if _begins_thread(lines[place].text):
+            while end < len(lines) and lines[end].text.startswith(b"  File "):
+                end += 1
+        if _is_own_thread([line.text for line in lines[place + 1 : end]]):
+            end += end < len(lines) and not lines[end].text.strip()
+        elif not lines[place].text.startswith(_EXTENSIONS):
+            shown += lines[place:end]
+        place = end
+    return shown
+
+
+def _begins_thread(line: bytes) -> bool:
+    return line.startswith(_THREAD) and line.rstrip().endswith(_THREAD_END)
+
+
+def _is_own_thread(frames: Sequence[bytes]) -> bool:
+    """Whether threading started it with a function of hvdrun; the last frame called the others."""
+    called = [frame for frame in frames if b"/threading.py" not in frame]
+    return len(called) < len(frames) and bool(called) and _OWN_FRAME.match(called[-1]) is not None
 
 
 def begins_traceback(line: bytes) -> bool:

@@ -135,7 +135,7 @@ def blame_worker(
 ) -> Outcome:
     """A worker failed, which ends the job; the arguments are those of `Exited`.
 
-    Message: rank RANK (HOST:SLOT) was killed by signal 9
+    Message: rank RANK (HOST:SLOT) was killed by SIGKILL (signal 9)
     Message: rank RANK (HOST:SLOT) failed with exit code CODE
     Cause: The elastic job cannot continue without this worker.
     Remedy: See the rest of the sentence, and the worker's last lines.
@@ -145,7 +145,7 @@ def blame_worker(
     elif error is not None:
         cause, reason = Cause.WORKER_KILLED, describe_loss(worker, rank, returncode, error)
     elif returncode < 0:
-        cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was killed by signal {-returncode}"
+        cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was {describe_returncode(returncode)}"
     else:
         cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) failed with exit code {returncode}"
     return Outcome(exit_code(returncode), cause, reason, worker, rank, returncode)

@@ -159,7 +159,10 @@ def test_a_loss_after_the_training_ends_nobody_but_what_needs_the_lost_says_so(h
     assert finished.returncode == 137, finished.stderr
     assert "[0] end 0 3" in finished.stdout
     assert "[0] refused: " in finished.stdout
-    assert "rank 1 (localhost:1) was killed by signal 9; rank 2 (localhost:2) has left (exit code 0)" in finished.stdout
+    assert (
+        "rank 1 (localhost:1) was killed by SIGKILL (signal 9); rank 2 (localhost:2) has left (exit code 0)"
+        in finished.stdout
+    )
     assert "hvdrun then stopped" not in finished.stderr
 
 

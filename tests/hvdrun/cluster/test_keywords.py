@@ -84,7 +84,10 @@ def test_the_same_option_under_two_names_is_refused() -> None:
 @pytest.mark.parametrize(
     ("keywords", "says"),
     [
-        ({"num_proc": 0}, "num_proc takes a number of workers from 1 to 100000, as in num_proc 2, not '0'."),
+        ({"num_proc": 0}, "num_proc takes a number of workers from 1 to 100000, as in num_proc=2, not '0'."),
+        ({"np": "two"}, "np takes a number of workers from 1 to 100000, as in np=2, not 'two'."),
+        ({"np": 1, "grace": "x"}, "grace takes a time .*, as in grace='.*', not 'x'."),
+        ({"np": 1, "hosts": "a", "hostfile": "b"}, "hosts and hostfile both say .*"),
         ({"np": 1, "min_num_proc": 2}, "min_num_proc 2 does not fit np 1: the job starts with np workers, .*"),
         ({"np": 1, "elastic_timeout": 3}, "elastic_timeout means nothing .* min_np, .* host_discovery_script."),
     ],

@@ -18,6 +18,16 @@ GROUP = [
     *(f"    | {line}" for line in FAILURE),
 ]
 
+BOOTSTRAP = [
+    f'  File "/lib/python3.11/threading.py", line {line} in {name}' for line, name in [(9, "run"), (2, "_bootstrap")]
+]
+CURRENT = ["Current thread 0x2 (most recent call first):", '  File "train.py", line 7 in <module>', ""]
+OWN = ["Thread 0x1 (most recent call first):", '  File "/x/worker_runtime/agent.py", line 3 in watch', *BOOTSTRAP, ""]
+ANOTHER = ["Thread 0x3 (most recent call first):", '  File "load.py", line 3 in load', *BOOTSTRAP, ""]
+WITHIN = ["Thread 0x4 (most recent call first):", OWN[1], '  File "train.py", line 3 in work', *BOOTSTRAP, ""]
+MAIN = ["Thread 0x5 (most recent call first):", OWN[1], '  File "train.py", line 3 in <module>', ""]
+CRASH = "Fatal Python error: Segmentation fault"
+
 
 def write_traceback(length: int) -> list[str]:
     """So many lines."""
@@ -51,6 +61,11 @@ def write_traceback(length: int) -> list[str]:
             [*FAILURE, *["between"] * 30, *OF_A_RANK, *["after"] * 30],
             [*OF_A_RANK, "  ...", *["after"] * TAIL_LINES],
         ),
+        ([CRASH, "", *OWN * 4, *CURRENT, "Extension modules: numpy (total: 1)"], [CRASH, "", *CURRENT]),
+        ([CRASH, "", *ANOTHER, *CURRENT], [CRASH, "", *ANOTHER, *CURRENT]),
+        ([CRASH, *WITHIN[:-1], *OWN], [CRASH, *WITHIN[:-1]]),
+        ([CRASH, *MAIN, *OWN[:-1]], [CRASH, *MAIN]),
+        ([*FAILURE, *OWN, *["after"] * 8], [*FAILURE[:-1], *FAILURE[-1:], *["after"] * 8]),
         ([*GROUP, *["after"] * 30], [*GROUP[5:], "  ...", *["after"] * TAIL_LINES]),
     ],
 )

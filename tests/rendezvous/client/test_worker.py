@@ -212,7 +212,7 @@ async def test_an_interruption_leads_to_reports_and_a_verdict(path: Path) -> Non
         await happen(lambda: bool(client._subscription._subscribers))
         stage.server.submit(Exited(A1, -9))
         await happen(lambda: bool(heard))
-        assert heard == [Interrupt(1, "rank 1 (a:1) was killed by signal 9")]
+        assert heard == [Interrupt(1, "rank 1 (a:1) was killed by SIGKILL (signal 9)")]
         pending = PendingOperation((0, 1), "commit.1", "the commit", 7)
         report = Report(JoinReason.CONTINUE, has_state=True, pending=(pending,))
         membership = await in_thread(partial(client.join, 1, report))

@@ -120,10 +120,10 @@ def test_a_repeated_verdict_copies_the_state_to_workers_that_came_meanwhile() ->
 
 def test_an_end_names_the_cause_the_obstacle_and_a_remedy() -> None:
     reports = read_reports(["", "continue 'pending=allreduce.w@8!its tensor was changed in place'"])
-    answer = decide(Situation(2, reports, cause="rank 0 (a:0) was killed by signal 9"))
+    answer = decide(Situation(2, reports, cause="rank 0 (a:0) was killed by SIGKILL (signal 9)"))
     assert isinstance(answer, End)
     assert answer.reason.startswith(
-        "rank 0 (a:0) was killed by signal 9; allreduce 'w' cannot be repeated on rank 1: "
+        "rank 0 (a:0) was killed by SIGKILL (signal 9); allreduce 'w' cannot be repeated on rank 1: "
         "its tensor was changed in place. "
     )
     assert "hvd.elastic.run" in answer.reason
