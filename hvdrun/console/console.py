@@ -51,7 +51,8 @@ class Console:
         self._is_coloured = OutputStream.STDERR in coloured
         can_redraw = OutputStream.STDERR in terminals and not is_dumb
         self._status = StatusLine(self._writer, self._errors, coloured=self._is_coloured) if can_redraw else None
-        self._marker = OutputMarker(marks, terminals=terminals, coloured=coloured)
+        files = {stream: _identify(descriptor) for stream, descriptor in descriptors.items()}
+        self._marker = OutputMarker(marks, terminals=terminals, files=files, coloured=coloured)
         self.files: OutputFiles | None = None
         self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
 
@@ -147,6 +148,12 @@ class Console:
         data = self._marker.leave_line(OutputStream.STDERR) + text.encode(errors="backslashreplace")
         if not self._writer.put(self._errors, data):
             _write_at_once(self._errors, data)
+
+
+def _identify(descriptor: int) -> tuple[int, int]:
+    """The same for descriptors of one file or pipe, as after 2>&1."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
 
 
 def _write_at_once(descriptor: int, data: bytes) -> None:

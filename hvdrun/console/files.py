@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker
+from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker, Source
+from hvdrun.console.partial_lines import IN_A_FILE_SECONDS, PartialLines
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Worker
@@ -34,6 +35,7 @@ class OutputFiles:
         self._writer = Writer() if writer is None else writer
         self._descriptors: dict[tuple[int, OutputStream], int] = {}
         self._ranks: dict[Worker, int] = {}
+        self._partial_lines = PartialLines(self._flush)
         self._failed: dict[Path, OSError] = {}
 
     def create(self, ranks: int) -> None:
@@ -55,12 +57,16 @@ class OutputFiles:
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Take a worker's bytes, and write the lines that are now complete; waits while the disk is behind."""
         self._ranks[worker] = rank
-        self._put(rank, stream, self._marker.feed(worker, rank, stream, data))
+        lines = self._marker.feed(worker, rank, stream, data)
+        self._put(rank, stream, lines)
+        has_begun = self._marker.waits(worker, stream)
+        self._partial_lines.note(Source(worker, stream), IN_A_FILE_SECONDS, has_ended=bool(lines), has_begun=has_begun)
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
         """A worker has ended: write its last line, if it was not complete."""
         for stream in OutputStream:
+            self._partial_lines.call_off(Source(worker, stream))
             self._put(self._ranks.get(worker, 0), stream, self._marker.finish(worker, stream))
 
     def forget(self, worker: Worker) -> None:
@@ -87,6 +93,7 @@ class OutputFiles:
 
     async def close(self, limit_seconds: float | None) -> bool:
         """As `end`, without stopping the event loop."""
+        self._partial_lines.call_off_all()
         return await self._writer.close(limit_seconds)
 
     def _name(self, rank: int, stream: OutputStream) -> Path:
@@ -94,6 +101,9 @@ class OutputFiles:
 
     def _find(self, descriptor: int) -> Path:
         return next(self._name(*key) for key, each in self._descriptors.items() if each == descriptor)
+
+    def _flush(self, source: Source) -> None:
+        self._put(self._ranks.get(source.worker, 0), source.stream, self._marker.flush(*source))
 
     def _put(self, rank: int, stream: OutputStream, data: bytes) -> None:
         if data and (descriptor := self._open(rank, stream)) is not None:

@@ -178,7 +178,7 @@ def _leave_out_noise(lines: Sequence[Line]) -> list[Line]:
     place = 0
     while place < len(lines):
         end = place + 1
-        if _begins_thread(lines[place].text):
+        if lines[place].text.startswith(_THREAD) and lines[place].text.rstrip().endswith(_THREAD_END):
             while end < len(lines) and lines[end].text.startswith(b"  File "):
                 end += 1
         if _is_own_thread([line.text for line in lines[place + 1 : end]]):
@@ -187,10 +187,6 @@ def _leave_out_noise(lines: Sequence[Line]) -> list[Line]:
             shown += lines[place:end]
         place = end
     return shown
-
-
-def _begins_thread(line: bytes) -> bool:
-    return line.startswith(_THREAD) and line.rstrip().endswith(_THREAD_END)
 
 
 def _is_own_thread(frames: Sequence[bytes]) -> bool:

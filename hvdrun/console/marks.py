@@ -1,9 +1,10 @@
 """What stands before each line of a worker: the time and the rank."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hvdrun.console.lines import MAX_LINE_BYTES, InterruptFilter, LineSplitter, Tail
@@ -15,6 +16,7 @@ STREAM_NAMES: Mapping[OutputStream, str] = {OutputStream.STDOUT: "stdout", Outpu
 
 _COLOURS = (36, 32, 33, 35, 34, 96, 92, 93, 95, 94)  # a terminal's foregrounds; red is left to what went wrong
 _ERASE_LINE = b"\x1b[K"
+_TERMINAL = "terminal"  # among the files: all terminals are one
 _OWN_COLOUR = 39  # the terminal's; a full reset would end what else the worker has set
 
 
@@ -107,6 +109,8 @@ class OutputMarker:
         marks: what stands before each line.
         terminals: the streams that are shown on a terminal. There, what comes after another worker's progress bar
             (a line that ended with a carriage return) first erases it.
+        files: of the other streams, which file each goes to; two may share one. Where a stream has none, each worker
+            writes a file of its own.
         coloured: the streams in which marks have colours.
         clock: the local time.
     """
@@ -116,12 +120,14 @@ class OutputMarker:
         marks: Marks,
         *,
         terminals: Collection[OutputStream] = (),
+        files: Mapping[OutputStream, Hashable] = MappingProxyType({}),
         coloured: Collection[OutputStream] = (),
         clock: Callable[[], datetime] = _read_local_clock,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
         self._marks = marks
         self._terminals = frozenset(terminals)
+        self._files = {**files, **dict.fromkeys(terminals, _TERMINAL)}
         self._coloured = frozenset(coloured)
         self._clock = clock
         self._max_line_bytes = max_line_bytes
@@ -130,7 +136,7 @@ class OutputMarker:
         self._ranks: dict[Worker, int] = {}  # of workers with a splitter, the last known rank
         self._bar: Source | None = None  # whose progress bar the cursor is on
         self._begun: dict[Source, int] = {}  # how many bytes of an incomplete line are shown
-        self._open: Source | None = None  # behind whose incomplete line the cursor is
+        self._open: dict[Hashable, Source] = {}  # by file, behind whose incomplete line the next byte comes
         self._numbers = count()
         self._filters: dict[Source, InterruptFilter] = {}
         self._hides_interrupts = False
@@ -151,10 +157,14 @@ class OutputMarker:
     def waits(self, worker: Worker, stream: OutputStream) -> bool:
         """`flush` would show an incomplete line."""
         splitter = self._splitters.get(Source(worker, stream))
-        return stream in self._terminals and splitter is not None and splitter.is_inside_a_line
+        return splitter is not None and splitter.is_inside_a_line
+
+    def is_on_a_terminal(self, stream: OutputStream) -> bool:
+        """Whether it is shown on a terminal."""
+        return stream in self._terminals
 
     def flush(self, worker: Worker, stream: OutputStream) -> bytes:
-        """Return the new bytes of an incomplete line on a terminal; marked, if none were shown yet."""
+        """Return the new bytes of an incomplete line; marked, if none were shown yet."""
         if not self.waits(worker, stream):
             return b""
         source = Source(worker, stream)
@@ -164,7 +174,7 @@ class OutputMarker:
 
     def note_typed_line(self) -> None:
         """The user has typed a line, which has ended the one on the terminal."""
-        self._open = None
+        self._open.pop(_TERMINAL, None)
 
     def finish(self, worker: Worker, stream: OutputStream) -> bytes:
         """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
@@ -194,13 +204,13 @@ class OutputMarker:
 
         A progress bar is erased, and a line that has begun is ended.
         """
-        if stream not in self._terminals:
-            return b""
-        leaves_bar, leaves_line = (at not in {None, source} for at in (self._bar, self._open))
+        file = self._files.get(stream, source)
+        leaves_bar = stream in self._terminals and self._bar not in {None, source}
+        leaves_line = self._open.get(file) not in {None, source}
         if leaves_bar:
             self._bar = None
         if leaves_line:
-            self._open = None
+            del self._open[file]
         return _ERASE_LINE if leaves_bar else b"\n" if leaves_line else b""
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
@@ -227,8 +237,10 @@ class OutputMarker:
         coloured, stream = source.stream in self._coloured, STREAM_NAMES[source.stream]
         mark = self._marks.render(rank, host, self._clock(), coloured=coloured, stream=stream)
         before = self.leave_line(source.stream, source)
-        lead = b"" if self._open == source else mark
+        file = self._files.get(source.stream, source)
+        lead = b"" if self._open.pop(file, None) == source else mark
         if source.stream in self._terminals:
             self._bar = source if lines[-1].endswith(b"\r") else None
-            self._open = None if lines[-1].endswith((b"\r", b"\n")) else source
+        if not lines[-1].endswith((b"\r", b"\n")):
+            self._open[file] = source
         return before + lead + mark.join(lines)[begun:]

@@ -1,6 +1,6 @@
 """Prints the output of the workers: whole lines, each with its mark, and bytes otherwise unchanged.
 
-On a terminal an incomplete line (a prompt, a row of dots) is shown after a moment.
+An incomplete line (a prompt, a row of dots) is shown after a moment on a terminal, and after some seconds in a file.
 """
 
 import asyncio
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 
 from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import OutputMarker, Source
+from hvdrun.console.partial_lines import IN_A_FILE_SECONDS, ON_A_TERMINAL_SECONDS, PartialLines
 from hvdrun.console.start_line import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
 from rendezvous.wire.orders import OutputStream
 
-PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
 _LOOK_SECONDS = 0.002  # between two checks whether the writer has written
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
@@ -33,7 +33,7 @@ class OutputPrinter:
         self._writer = writer
         self._descriptors = dict(descriptors)
         self._status = status
-        self._flushes: dict[Source, asyncio.TimerHandle] = {}
+        self._partial_lines = PartialLines(self._flush)
         self._copy: OutputFiles | None = None
 
     def copy_to(self, copy: OutputFiles) -> None:
@@ -43,13 +43,13 @@ class OutputPrinter:
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Print the bytes of a worker when their lines are complete; waits while the reader of the output is behind.
 
-        On a terminal the beginning of a line is shown after PARTIAL_LINE_SECONDS.
+        The beginning of a line that does not end is shown, too; see `PartialLines`.
         """
-        self._put(stream, self._marker.feed(worker, rank, stream, data))
-        source = Source(worker, stream)
-        if source not in self._flushes and self._marker.waits(worker, stream):
-            loop = asyncio.get_running_loop()
-            self._flushes[source] = loop.call_later(PARTIAL_LINE_SECONDS, self._flush, source)
+        lines = self._marker.feed(worker, rank, stream, data)
+        self._put(stream, lines)
+        limit_seconds = ON_A_TERMINAL_SECONDS if self._marker.is_on_a_terminal(stream) else IN_A_FILE_SECONDS
+        has_begun = self._marker.waits(worker, stream)
+        self._partial_lines.note(Source(worker, stream), limit_seconds, has_ended=bool(lines), has_begun=has_begun)
         if self._copy is not None:
             await self._copy.write(worker, rank, stream, data)
         await self._writer.drain()
@@ -59,7 +59,7 @@ class OutputPrinter:
         if self._copy is not None:
             self._copy.finish(worker)
         for stream in OutputStream:
-            self._call_off(Source(worker, stream))
+            self._partial_lines.call_off(Source(worker, stream))
             self._put(stream, self._marker.finish(worker, stream))
 
     async def finish_task(self, worker: Worker) -> None:
@@ -105,19 +105,12 @@ class OutputPrinter:
 
     async def close(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
-        for source in tuple(self._flushes):
-            self._call_off(source)
+        self._partial_lines.call_off_all()
         is_copied = self._copy is None or await self._copy.close(limit_seconds)
         return await self._writer.close(limit_seconds) and is_copied
 
     def _flush(self, source: Source) -> None:
-        del self._flushes[source]
         self._put(source.stream, self._marker.flush(*source))
-
-    def _call_off(self, source: Source) -> None:
-        timer = self._flushes.pop(source, None)
-        if timer is not None:
-            timer.cancel()
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         if data and self._status is not None:

@@ -121,10 +121,22 @@ def test_a_line_that_was_typed_ends_the_prompt() -> None:
     assert marker.feed(at(0), 0, STDOUT, b"42\n") == b"[0] 42\n"
 
 
-def test_where_no_terminal_is_lines_are_shown_whole() -> None:
-    marker = OutputMarker(Marks(), terminals=[STDERR])
-    marker.feed(at(0), 0, STDOUT, b"one")
-    assert marker.flush(at(0), STDOUT) == b""
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        ({STDOUT: "a", STDERR: "a"}, [b"[0] one", b"\n[1] two", b"\n[0] more\n", b"[1] \n"]),
+        ({STDOUT: "a", STDERR: "b"}, [b"[0] one", b"[1] two", b"more\n", b"\n"]),
+        ({}, [b"[0] one", b"[1] two", b"more\n", b"\n"]),
+    ],
+)
+def test_a_line_that_has_begun_in_a_file_is_ended_before_another_of_that_file(
+    files: dict[OutputStream, str], shown: list[bytes]
+) -> None:
+    marker = OutputMarker(Marks(), files=files)
+    for rank, stream, text in ((0, STDOUT, b"one"), (1, STDERR, b"two")):
+        marker.feed(at(rank), rank, stream, text)
+    first = [marker.flush(at(0), STDOUT), marker.flush(at(1), STDERR)]
+    assert [*first, marker.feed(at(0), 0, STDOUT, b"more\n"), marker.finish(at(1), STDERR)] == shown
 
 
 class Piece(NamedTuple):
