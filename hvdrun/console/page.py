@@ -78,6 +78,11 @@ def render_page(page: Page, *, coloured: bool = False) -> str:
     Cause: Most often shared memory is full.
     Remedy: See `df /dev/shm`. Give a container more shared memory.
 
+    Message: elastic jobs have no RANK: this script would train alone; start it without --min-np, or let it call
+        hvd.init()
+    Cause: The script uses torch.distributed, which reads RANK, and the job is elastic.
+    Remedy: Start it without `--min-np`, or use `hvd` in the script.
+
     Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGSEGV (signal 11)
     Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGABRT (signal 6)
     Cause: Native code crashed.

@@ -15,7 +15,13 @@ class _Listener(MetaPathFinder):
         self._size = size
 
     def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
-        """Say it once, when the module is imported."""
+        """Say it once, when the module is imported.
+
+        Message: mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with mpirun -np
+            SIZE, or do not import mpi4py.
+        Cause: The script imports mpi4py, but hvdrun started it, not MPI.
+        Remedy: Start it with mpirun, or do not import mpi4py.
+        """
         if fullname == _MODULE and self in sys.meta_path:
             sys.meta_path.remove(self)
             sys.stderr.write(
