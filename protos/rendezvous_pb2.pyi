@@ -789,13 +789,15 @@ Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class Refuse(_message.Message):
-    """No generation will include this worker, and why."""
+    """No generation will include this worker, and why; leaves: because it is stopped, and its end is no failure."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     WORKER_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    LEAVES_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    leaves: _builtins.bool
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -803,10 +805,11 @@ class Refuse(_message.Message):
         *,
         worker: Global___WorkerId | None = ...,
         reason: _builtins.str = ...,
+        leaves: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaves", b"leaves", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

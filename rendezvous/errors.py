@@ -41,9 +41,10 @@ class JoinRefusedError(RendezvousError):
     Remedy: See the reason in the sentence.
     """
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, leaves: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.leaves = leaves  # the worker is no longer wanted, and is being stopped
 
 
 class GenerationInterruptedError(RendezvousError):

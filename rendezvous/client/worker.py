@@ -67,8 +67,8 @@ class WorkerClient:
                 case Published(generation, members, key, verdict) if generation > after:
                     assignment = dict(members).get(self._worker)
                     return None if assignment is None else Membership(generation, assignment, key, verdict)
-                case Refuse(worker, reason) if worker == self._worker:
-                    raise JoinRefusedError(reason)
+                case Refuse(worker, reason, leaves) if worker == self._worker:
+                    raise JoinRefusedError(reason, leaves=leaves)
                 case _:
                     return None
 

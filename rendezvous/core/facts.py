@@ -143,7 +143,7 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
     """
     known, report = state.workers[event.worker.slot], event.report
     if known.state is WorkerState.LEAVING:
-        return state, (Refuse(known.worker, known.reason),)
+        return state, (Refuse(known.worker, known.reason, leaves=True),)
     if state.is_member(known) and event.after < state.number:
         return state, ()  # a repeated call; the newest generation has answered it
     if state.refusal is not None:

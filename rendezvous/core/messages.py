@@ -278,10 +278,14 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Tell a worker that waits to join that no generation will include it."""
+    """Tell a worker that waits to join that no generation will include it.
+
+    leaves: the worker is no longer wanted, and is stopped: its end is not a failure.
+    """
 
     worker: Worker
     reason: str
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[
     effects: list[Effect] = []
     for record in listed:
         if record.state in _JOINED:
-            effects.append(Refuse(record.worker, reason))
+            effects.append(Refuse(record.worker, reason, leaves=True))
         effects.append(Terminate(record.worker, state.policy.grace_seconds, reason))
     leaving = (
         replace(record, state=WorkerState.LEAVING, report=None, reason=reason, leaves_by=leaves_by) for record in listed

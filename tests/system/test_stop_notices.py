@@ -118,7 +118,8 @@ def test_all_ranks_learn_of_a_notice_at_the_same_step_and_end_with_75(
 
 
 def test_a_drained_host_is_left_at_a_commit_and_nobody_is_lost(hvdrun: Launcher) -> None:
-    path = hvdrun.write("train.py", ELASTIC)
+    late = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # SIGTERM may come after the refusal
+    path = hvdrun.write("train.py", late + ELASTIC)
     hosts = ("-H", "localhost:1,127.0.0.1:1", "--min-np", "1", "--blacklist-cooldown-range", "500", "600")
     running = hvdrun.start("-np", "2", *hosts, "python", path)
     find_pids(running, 2)

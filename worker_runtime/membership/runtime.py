@@ -30,6 +30,7 @@ from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
     JoinReason,
+    JoinRefusedError,
     OfferResize,
     RendezvousError,
     Verdict,
@@ -108,7 +109,7 @@ class Runtime:
                 else:
                     assignment, engine = ALONE, Engine()
             except RendezvousError as error:
-                raise InitializationError(str(error)) from None
+                raise _explain(error) from None
             self.world, self.is_forked = _World(assignment, engine), False
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
@@ -135,6 +136,7 @@ class Runtime:
 
         Raises:
             InitializationError: there is no further generation for this worker.
+            SystemExit: the job needs this worker no longer.
         """
         with self._lock:
             recovery = self.recovery
@@ -146,7 +148,7 @@ class Runtime:
             try:
                 assignment, engine, verdict = recovery.enter(reason, error)
             except RendezvousError as rejection:
-                raise InitializationError(str(rejection)) from None
+                raise _explain(rejection) from None
             self.world = _World(assignment, engine)
             return verdict
 
@@ -163,6 +165,7 @@ class Runtime:
 
         Raises:
             InitializationError: there is no generation for this worker.
+            SystemExit: the job needs this worker no longer.
         """
         with self._lock:
             late, self._late = self._late, None
@@ -174,7 +177,7 @@ class Runtime:
             try:
                 self.world = _World(*self._join_elastic(*late))
             except RendezvousError as error:
-                raise InitializationError(str(error)) from None
+                raise _explain(error) from None
             return True
 
     def declare_state(self) -> AbstractContextManager[None]:
@@ -317,6 +320,17 @@ class Runtime:
         if self.world is not None and not self.is_forked:
             self.is_forked = True
             self.world.engine.abandon()
+
+
+def _explain(error: RendezvousError) -> InitializationError:
+    """The error for the program.
+
+    Raises:
+        SystemExit: the job needs this worker no longer. SIGTERM may come later than this.
+    """
+    if isinstance(error, JoinRefusedError) and error.leaves:
+        raise SystemExit(0)
+    return InitializationError(str(error))
 
 
 RUNTIME = Runtime(AgentWatch(connect).connect)

@@ -22,7 +22,7 @@ with own_packages():
     from rendezvous.core.messages import Depart, Interrupt, OfferResize
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
-    from rendezvous.errors import RendezvousError, SequencerStartError
+    from rendezvous.errors import JoinRefusedError, RendezvousError, SequencerStartError
     from rendezvous.wire.processes import (
         DESCRIPTORS,
         LENGTH,
@@ -56,6 +56,7 @@ __all__ = [
     "Forked",
     "Interrupt",
     "JoinReason",
+    "JoinRefusedError",
     "Membership",
     "Message",
     "OfferResize",

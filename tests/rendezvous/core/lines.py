@@ -73,8 +73,8 @@ def show_effect(
         case OfferResize(generation, number, adds, removes):
             what = " and ".join(word for word, is_so in (("adds", adds), ("removes", removes)) if is_so)
             return f"offer {number} to generation {generation}: {what or 'nothing any more'}"
-        case Refuse(worker, reason):
-            return f"refuse {worker}  ({reason})"
+        case Refuse(worker, reason, leaves):
+            return f"refuse {worker}{' leaves' if leaves else ''}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
         case Dismiss(host, reason, is_lost):

@@ -56,7 +56,7 @@ def test_the_first_newcomer_waits_as_long_as_others_may_gather(now: str, offers:
 
 def test_a_worker_in_a_slot_that_was_removed_is_refused_with_the_reason() -> None:
     leaver = tell(*DECLARED, "hosts a:3", "hosts a:2", "join a:2")
-    assert leaver == ["> refuse a:2  (host a offers fewer slots now)"]
+    assert leaver == ["> refuse a:2 leaves  (host a offers fewer slots now)"]
 
 
 def test_later_refusals_give_the_first_reason() -> None:
