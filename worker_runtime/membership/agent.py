@@ -150,10 +150,12 @@ class FailureNotice:
         follows_another: returns whether this worker knows of another worker's failure.
 
     returncode: the exit code of the failed program; None if it has not failed, or the code is unknown.
+    place: where the program called `sys.exit()`, if that has ended it.
     """
 
     def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"], follows_another: Callable[[], bool]) -> None:
         self.returncode: int | None = None
+        self.place = ""
         self._connect = connect
         self._follows_another = follows_another
         self._job: Bootstrap | None = None
@@ -170,7 +172,8 @@ class FailureNotice:
 
     def _report(self) -> None:
         """Report the failure, if the program has failed."""
-        self.returncode = None if self._exit_code is None else self._exit_code.find_failure()
+        if self._exit_code is not None:
+            self.returncode, self.place = self._exit_code.find_failure(), self._exit_code.place
         if self.returncode is None or self._job is None or self._follows_another():
             return
         with closing(self._connect(self._job)) as client, suppress(RendezvousError):  # the agent sees the process exit

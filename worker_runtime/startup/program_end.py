@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType, TracebackType
 
 _FAILURE = 1
@@ -25,10 +26,14 @@ class ExitCode:
 
     def __init__(self) -> None:
         self._exited: int | None = None  # the code of sys.exit()
+        self.place = ""  # where the program called sys.exit(), if that has ended it
         exit_process = sys.exit
 
         def leave(status: str | int | None = None, /) -> None:
-            mark = _Mark(self, status)
+            caller = sys._getframe().f_back  # noqa: SLF001 - its name and line; None where C code calls
+            place = "" if caller is None else f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
+            del caller  # the exception's frames would hold it
+            mark = _Mark(self, status, place)
             exit_process(status)
             del mark  # type: ignore[unreachable]  # deleted with this frame
 
@@ -47,34 +52,39 @@ class ExitCode:
             return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else _FAILURE
         return self._exited or None
 
-    def note_exit(self, status: str | int | None) -> None:
+    def note_exit(self, status: str | int | None, place: str) -> None:
         """Process the deletion of an exception of `sys.exit()`; without a caller it has ended the program."""
         if threading.current_thread() is not threading.main_thread():
             return
         if sys._getframe(1).f_back is None:  # noqa: SLF001 - the caller is the mark
             self._exited = 0 if status is None else status % _CODES if isinstance(status, int) else _FAILURE
+            self.place = place
 
 
 class _Mark:
     """Reports the deletion of the exception whose traceback has its frame."""
 
-    def __init__(self, exit_code: ExitCode, status: str | int | None) -> None:
+    def __init__(self, exit_code: ExitCode, status: str | int | None, place: str) -> None:
         self._exit_code = exit_code
         self._status = status
+        self._place = place
 
     def __del__(self) -> None:
-        self._exit_code.note_exit(self._status)
+        self._exit_code.note_exit(self._status, self._place)
 
 
-def describe_end(returncode: int | None) -> str:
+def describe_end(returncode: int | None, place: str = "") -> str:
     """A description of this process's end, to follow "rank 1" in the other ranks' messages; for an exit hook.
 
     Args:
         returncode: the exit code of the failed program; None if it has not failed, or is unknown.
+        place: where the program called `sys.exit()`, if that has ended it.
     """
     error = getattr(sys, "last_value", None)
     if error is not None:
         return f"ended ({f'{type(error).__name__}: {error}'.splitlines()[0].rstrip(': ')[:_LONGEST_CAUSE]})"
+    if place:
+        return f"ended with {returncode or 0} at {place}"
     return "ended" if returncode is None else f"ended (exit code {returncode})"
 
 

@@ -73,16 +73,18 @@ def test_a_failure_is_known_before_the_teardown(
 
 
 @pytest.mark.parametrize(
-    ("error", "returncode", "told"),
+    ("error", "returncode", "place", "told"),
     [
-        (None, None, "ended"),
-        (None, 3, "ended (exit code 3)"),
-        (ValueError("no such luck\nat all"), 1, "ended (ValueError: no such luck)"),
-        (KeyboardInterrupt(), -2, "ended (KeyboardInterrupt)"),
+        (None, None, "", "ended"),
+        (None, None, "x.py:4", "ended with 0 at x.py:4"),
+        (None, 3, "x.py:4", "ended with 3 at x.py:4"),
+        (None, 3, "", "ended (exit code 3)"),
+        (ValueError("no such luck\nat all"), 1, "", "ended (ValueError: no such luck)"),
+        (KeyboardInterrupt(), -2, "", "ended (KeyboardInterrupt)"),
     ],
 )
 def test_the_others_are_told_of_the_error_or_the_code(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, returncode: int | None, told: str
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, returncode: int | None, place: str, told: str
 ) -> None:
     monkeypatch.setattr(sys, "last_value", error, raising=False)
-    assert describe_end(returncode) == told
+    assert describe_end(returncode, place) == told
