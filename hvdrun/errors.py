@@ -48,6 +48,17 @@ class OutputLostError(HvdrunError):
         super().__init__(f"the standard output cannot be written: {reason}; see what it is redirected to.")
 
 
+class LimitTooLowError(LaunchError):
+    """A limit of this machine leaves a launcher or an agent too few threads, or too little memory.
+
+    Cause: `ulimit -u`, `ulimit -v` or pids.max of the control group is low, or other processes use it up.
+    Remedy: Raise the limit, or end the other processes. For a limit of the workers, set it in their command.
+    """
+
+    def __init__(self, program: str, needed: str, limit: str, remedy: str) -> None:
+        super().__init__(f"{program} needs {needed}, but {limit}; {remedy}.")
+
+
 class BackendRefusedError(LaunchError):
     """The workers' torch cannot communicate through the requested backend.
 

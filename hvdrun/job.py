@@ -28,6 +28,7 @@ from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.processes import name_job
+from hvdrun.processes.scarcity import refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.losses import is_lost
@@ -82,6 +83,7 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
         LaunchError: the job could not be started, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and the job has been stopped.
     """
+    refuse_scarcity("the launcher")
 
     async def run() -> Outcome:
         if spec.remote.joining is None:

@@ -43,6 +43,7 @@ from hvdrun.processes.background import cancel_and_wait
 from hvdrun.processes.child import Children
 from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.processes.processes import name_agent_origin
+from hvdrun.processes.scarcity import refuse_scarcity
 from hvdrun.processes.signals import STOPPING, StopRequests, answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
@@ -315,7 +316,12 @@ async def wait_while_launcher_lives(
 
 
 async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
-    """Serve the launcher at the other end of these descriptors."""
+    """Serve the launcher at the other end of these descriptors.
+
+    Raises:
+        LimitTooLowError: this host has too few threads or too little memory.
+    """
+    refuse_scarcity("the agent")
     kind = os.fstat(orders_descriptor).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
         return Ending.LAUNCHER_GONE

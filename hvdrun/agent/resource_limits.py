@@ -31,10 +31,11 @@ class ResourceLimits:
 
     def find_shortage(self, workers: int) -> str | None:
         """Half a sentence: which limit is too low for so many workers, and what to do; None when none is."""
+        need = "worker needs" if workers == 1 else "workers need"
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         needed = FILES_PER_WORKER * workers + _SPARE_FILES
         if files != resource.RLIM_INFINITY and needed > files:
-            return f"{workers} workers need {needed} open files, but `ulimit -Hn` is {files}; raise it, or use fewer"
+            return f"{workers} {need} {needed} open files, but `ulimit -Hn` is {files}; raise it, or use fewer"
         for free, limit in self._free():
             if workers > free:
                 return (

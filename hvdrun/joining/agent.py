@@ -21,6 +21,7 @@ from hvdrun.joining.channel import WAITING_SECONDS, Channel, TunnelEnd, dial, ma
 from hvdrun.joining.token import Token, TokenFileError
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.scarcity import refuse_scarcity
 from hvdrun.processes.signals import answer_notice
 from hvdrun.spec.hosts import count_slots, is_host_name
 from hvdrun.version import __version__
@@ -274,6 +275,7 @@ def run_agent(values: Mapping[str, Any], say: Callable[[str], None]) -> int:
     Raises:
         HvdrunError: the job cannot be joined.
     """
+    refuse_scarcity("the agent")
     if not is_host_name(values["name"]):
         raise UsageError(f"a host cannot be called {values['name']!r}: give another name, as in --name node1.")
     slots = values["slots"] or max(1, count_accelerators())
