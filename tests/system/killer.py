@@ -16,7 +16,7 @@ PHASES = {
     "compute": frozenset({"compute", "backward", "end", "stepped"}),
     "reduction": frozenset({"reduction"}),
     "commit round": frozenset({"commit", "asked"}),
-    "between synchronize() and step()": frozenset({"committed", "between"}),
+    "between synchronize() and step()": frozenset({"committed", "synchronized", "between", "clipped"}),
     "forming": frozenset({"forming"}),
 }
 AIM_SECONDS = 5.0  # for a worker to come to a place where all of them pass all the time

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tests.system.recording import Samples, Step
-from tests.system.recovery_scripts.recipe import LONGEST, Part, Recipe
+from tests.system.recovery_scripts.recipe import LONGEST, SCALE, Part, Recipe
 
 TOLERANCE = 1e-12  # all is computed in float64, and only the order of the additions differs
 
@@ -37,17 +37,20 @@ class Replay:
         return list(self._recipe.list_parameters())
 
     def _average(self, number: int, part: Part, samples: list[Samples], step: int) -> None:
-        """One step with the average of all gradients."""
-        parameters = list(part.network.parameters())
-        sums = [torch.zeros_like(parameter) for parameter in parameters]
-        for own in samples:
-            for total, gradient in zip(sums, self._differentiate(part, own), strict=True):
-                total.add_(gradient)
-        for parameter, total in zip(parameters, sums, strict=True):
-            parameter.grad = total / len(samples)
+        """One step with the average of all gradients, or what the recipe has instead."""
+        gradients = [self._differentiate(part, own) for own in samples]
+        for parameter, *parts in zip(part.network.parameters(), *gradients, strict=True):
+            parameter.grad = self._reduce(torch.stack(parts))
         if "clip" in self._recipe.features:
             nn.utils.clip_grad_norm_(part.network.list_clipped(), LONGEST)
         self._step(self._optimizers[number], step)
+
+    def _reduce(self, parts: torch.Tensor) -> torch.Tensor:
+        """The members' gradients; a product has all their scales, and loses one."""
+        features = self._recipe.features
+        if "product" in features:
+            return parts.prod(0) * (SCALE ** (len(parts) - 1) if "scaler" in features else 1.0)
+        return parts.sum(0) if "sum" in features else parts.mean(0)
 
     def _combine(self, number: int, part: Part, samples: list[tuple[int, Samples]], step: int) -> None:
         """A step of each member, and the steps combined."""

@@ -18,6 +18,9 @@ BATCH = 4
 RATE, SHORTENING, EVERY = 0.1, 0.5, 5  # the learning rate, and by how much it shrinks every so many steps
 MOMENTUM = 0.5
 LONGEST = 0.3  # to which norm gradients are clipped
+SCALE = 4.0  # of the scaler, for ever
+
+OPS = {"sum": hvd.Sum, "product": hvd.Product}
 
 _NARROW, _WIDE = 8, 3000  # a narrow network's gradients travel inside questions, a wide one's through gloo
 
@@ -67,11 +70,14 @@ class Recipe:
         words: what it has: "wide", "norm", "sparse", "clip", "schedule", "accumulate" (two passes for one step), "two"
             (another optimizer with a network of its own), "gan" (the same, and its loss has gradients for the first
             network, which are thrown away), "adasum" (one more, of that kind), "scaler", "closure" (in which the loss
-            is computed), "sync" (a norm over all ranks, which cannot be made again), "sets", "join".
+            is computed), "sync" (a norm over all ranks, which cannot be made again), "sets", "join", "sum" or "product"
+            (and not the average, of gradients), "step" (only that, nothing before it), "synchronize" (also where the
+            scaler does it).
     """
 
     def __init__(self, words: str) -> None:
         self.features = frozenset(words.split(",")) - {""}
+        self.op = next((op for name, op in OPS.items() if name in self.features), hvd.Average)
         self.passes = 2 if "accumulate" in self.features else 1
         torch.manual_seed(1)
         extra = [kind for kind in ("two", "gan", "adasum") if kind in self.features]

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -23,11 +24,12 @@ from worker_runtime.engine.succession import Succession
 from worker_runtime.membership import formation
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
-# "committed": it has the answer. "between": it may step. "end": it has; of several optimizers, the first one is at its
-# end first. "stepped": all of them have. "forming": at any of them, while the group is formed anew.
+# "committed": it has the answer. "synchronized": it has synchronized, and is to unscale. "between": it has done both.
+# "clipped": it may step. "end": it has; of several optimizers, the first one is at its end first. "stepped": all have.
+# "forming": at any of them, while the group is formed anew.
 PLACES = (
     *("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end"),
-    "stepped",
+    *("stepped", "synchronized", "clipped"),
 )
 _FORMING = 1  # the second byte
 
@@ -37,14 +39,16 @@ class Stage:
 
     Args:
         folder: for the notes, one file of a process.
-        plan: where to die, as "ORIGIN:STEP:PLACE"; each holds once, whoever comes there first.
+        plan: where to die, as "ORIGIN:STEP:PLACE" or, at another than the first time in this step,
+            "ORIGIN:STEP:PLACE:TIME"; each holds once, whoever comes there first.
     """
 
     def __init__(self, folder: Path, plan: list[str]) -> None:
         self.origin = -1
         self.step = 0
         self._folder = folder
-        self._plan = [(int(origin), int(step), place) for origin, step, place in (each.split(":") for each in plan)]
+        self._plan = [read_death(death) for death in plan]
+        self._times = Counter[tuple[int, str]]()  # it has come to a place, in a step
         self._notes = (folder / f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8")
         self._writing = threading.Lock()
         path = folder / f"{os.getpid()}.place"
@@ -70,8 +74,10 @@ class Stage:
         self._die_at(place)
 
     def _die_at(self, place: str) -> None:
-        for origin, step, where in self._plan:
-            if (origin, step, where) == (self.origin, self.step, place) and self._is_first(f"{origin}-{step}-{place}"):
+        self._times[self.step, place] += 1
+        here = (self.origin, self.step, place, self._times[self.step, place])
+        for death in self._plan:
+            if death == here and self._is_first("-".join(map(str, death))):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def _is_first(self, name: str) -> bool:
@@ -84,7 +90,7 @@ class Stage:
 
     def _watch_runtime(self) -> None:
         """Hear of what happens inside the runtime."""
-        stage, dies_asked = self, any(place == "asked" for _, _, place in self._plan)
+        stage, dies_asked = self, any(place == "asked" for _, _, place, _ in self._plan)
         suspend, resume, commit = Succession.suspend, Succession.resume, Engine.commit
         form: Callable[..., Group | None] = getattr(formation, "form")  # noqa: B009 - it is imported there
 
@@ -118,6 +124,12 @@ class Stage:
         replace(Succession, "resume", note_resume)
         replace(Engine, "commit", note_commit)
         replace(formation, "form", note_form)
+
+
+def read_death(word: str) -> tuple[int, int, str, int]:
+    """An original rank, a step, a place, and at which time in this step."""
+    origin, step, place, *time_ = word.split(":")
+    return int(origin), int(step), place, int(time_[0]) if time_ else 1
 
 
 def read_place(folder: Path, pid: int) -> str:

@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import worker_runtime.torch as hvd
-from tests.system.recovery_scripts.recipe import BATCH, EVERY, LONGEST, SAMPLES, SHORTENING, Part, Recipe
+from tests.system.recovery_scripts.recipe import BATCH, EVERY, LONGEST, SAMPLES, SCALE, SHORTENING, Part, Recipe
 from tests.system.recovery_scripts.stage import Stage
 from worker_runtime.membership.runtime import RUNTIME
 
@@ -49,7 +49,7 @@ class Trainer:
         self._key, self._begins = b"", 0  # of the present members, and how often they have begun
         self._some: hvd.ProcessSet | None = None  # of them
         self.optimizers = [self._wrap(part) for part in recipe.parts]
-        self._scaler = torch.amp.GradScaler("cpu") if "scaler" in recipe.features else None
+        self._scaler = torch.amp.GradScaler("cpu", init_scale=SCALE) if "scaler" in recipe.features else None
         self._schedulers = [
             torch.optim.lr_scheduler.StepLR(optimizer, EVERY, SHORTENING)
             for optimizer in self.optimizers
@@ -112,21 +112,29 @@ class Trainer:
             return
         self._differentiate(part, optimizer, samples)
         with ExitStack() as stack:
-            if not part.is_adasum and self._scaler is None:
-                optimizer.synchronize()  # type: ignore[attr-defined]  # of the distributed one
-            elif self._scaler is not None:
-                self._scaler.unscale_(optimizer)
-            if not part.is_adasum:
-                come_to("between")
-                stack.enter_context(optimizer.skip_synchronize())  # type: ignore[attr-defined]  # the same
-                if "clip" in features:
-                    torch.nn.utils.clip_grad_norm_(part.network.list_clipped(), LONGEST)
+            if not part.is_adasum and "step" not in features:
+                self._prepare(part, optimizer, stack)
             if self._scaler is None:
                 optimizer.step()
             else:
                 self._scaler.step(optimizer)
                 self._scaler.update()
         come_to("end")
+
+    def _prepare(self, part: Part, optimizer: Any, stack: ExitStack) -> None:  # noqa: ANN401 - with Horovod's methods
+        """Average, unscale and clip before the step; a scaler averages by itself where it unscales."""
+        come_to, features = self.stage.come_to, self.recipe.features
+        if self._scaler is None or "synchronize" in features:
+            optimizer.synchronize()
+            stack.enter_context(optimizer.skip_synchronize())
+        if self._scaler is not None:
+            if "synchronize" in features:
+                come_to("synchronized")
+            self._scaler.unscale_(optimizer)
+        come_to("between")
+        if "clip" in features:
+            torch.nn.utils.clip_grad_norm_(part.network.list_clipped(), LONGEST)
+            come_to("clipped")
 
     def _differentiate(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> Any:  # noqa: ANN401 - torch declares that a closure returns a float, and takes a tensor
         self.stage.come_to("compute")
@@ -143,7 +151,7 @@ class Trainer:
             part.make_optimizer(),
             part.network.named_parameters(),
             backward_passes_per_step=self.recipe.passes,
-            op=hvd.Adasum if part.is_adasum else hvd.Average,
+            op=hvd.Adasum if part.is_adasum else self.recipe.op,
         )
 
     def _come_to_backward(self, gradient: torch.Tensor) -> torch.Tensor:
