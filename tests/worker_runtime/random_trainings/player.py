@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import worker_runtime.torch as hvd
+from tests.worker_runtime.random_trainings.gradients import Gradients
 from tests.worker_runtime.random_trainings.programs import (
     ALL,
     BLOCKS,
@@ -129,6 +130,7 @@ class Player:
         self.model = {
             name: torch.nn.Parameter(draw_tensor(7, place, SHAPES[name])) for place, name in enumerate(PARAMETERS)
         }
+        self._gradients = Gradients(self.model, len(ranks))  # of the one process
         self._wraps: list[Wrapped] = []
         self._scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
         self._scaler.scale(torch.zeros(1))  # else it has no scale, and refuses to step
@@ -195,7 +197,8 @@ class Player:
                 [(name, self.model[name]) for name in wrap.parameters],
                 backward_passes_per_step=wrap.passes,
                 groups=min(wrap.groups, len(wrap.parameters)) or None,
-                gradient_predivide_factor=wrap.predivide,
+                op=getattr(hvd, wrap.op),
+                gradient_predivide_factor=wrap.predivide if wrap.op == "Average" else 1.0,
             )
         taken = frozenset(name for name in wrap.parameters if self.model[name].requires_grad)
         self._wraps.append(Wrapped(optimizer, wrap, taken))
@@ -223,13 +226,12 @@ class Player:
         return True
 
     def _losses(self, batch: int, uses: Sequence[frozenset[str]], way: str = "eager") -> list[torch.Tensor]:
-        """Of the ranks that are played here, those that lead to a parameter; together the mean over all ranks."""
-        share = 1.0 / len(self._ranks)
+        """Of the ranks that are played here."""
         losses = []
         for rank in self._ranks:
             is_compiled = self._is_distributed and way != "eager" and len(uses[rank]) == len(BLOCKS)
             function = compile_loss(way) if is_compiled else compute
-            losses.append(function(self.model, draw_tensor(batch, rank, (ROWS, 3)), uses[rank]) * share)
+            losses.append(function(self.model, draw_tensor(batch, rank, (ROWS, 3)), uses[rank]))
         return losses
 
     def _backward(self, operation: Backward) -> None:
@@ -241,13 +243,13 @@ class Player:
                 continue
             final = loss * torch.inf if rank == operation.infinite and operation.is_scaled else loss
             final = self._scaler.scale(final) if operation.is_scaled else final
-            if operation.fails:
-                with _failing(self.model):
-                    final.backward()
-            else:
+            with self._as_rank(rank), _failing(self.model) if operation.fails else nullcontext():
                 final.backward()
         if operation.fails:
             raise UserError("in backward")
+
+    def _as_rank(self, rank: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._is_distributed else self._gradients.of(rank)
 
     def _clear(self) -> None:
         """By all optimizers and the model, or by the model alone."""
@@ -284,18 +286,17 @@ class Player:
             wrapped.optimizer.synchronize()
         else:
             self._refuse_superseded(wrapped)
-            self._fill(wrapped)
+            self._reduce(wrapped)
         wrapped.begin()
 
     def _refuse_superseded(self, wrapped: Wrapped) -> None:
         if self._is_superseded(wrapped):
             raise RefusedError(SUPERSEDED)
 
-    def _fill(self, wrapped: Wrapped) -> None:
+    def _reduce(self, wrapped: Wrapped) -> None:
         for name in wrapped.wrap.parameters:
-            parameter = self.model[name]
-            if parameter.requires_grad and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            if self.model[name].requires_grad:
+                self._gradients.reduce(name, wrapped.wrap.op)
 
     def _step(self, wrapped: Wrapped, way: str) -> None:
         if self._has_infinity and "scaler" not in way:
@@ -305,9 +306,10 @@ class Player:
             return
         if not self._is_distributed:
             self._refuse_superseded(wrapped)
-            self._fill(wrapped)
-        if way == "synchronize":
-            self._average(wrapped)
+            if not way.startswith("synchronize"):
+                self._reduce(wrapped)
+        if way.startswith("synchronize"):
+            self._synchronize_and_step(wrapped, way)
         elif way == "plain":
             optimizer.step()
         elif way == "fails":
@@ -316,14 +318,6 @@ class Player:
                 optimizer.step()
             finally:
                 hook.remove()
-        elif way == "synchronize and skip":
-            self._average(wrapped)
-            torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
-            with optimizer.skip_synchronize() if self._is_distributed else nullcontext():
-                optimizer.step()
-        elif way == "synchronize and step":
-            self._average(wrapped)
-            optimizer.step()
         else:
             if way == "clip and scaler":
                 self._scaler.unscale_(optimizer)
@@ -332,6 +326,17 @@ class Player:
             self._scaler.update()
         wrapped.begin()
         self._is_clean = all(other.passes == 0 for other in self._wraps)
+
+    def _synchronize_and_step(self, wrapped: Wrapped, way: str) -> None:
+        self._average(wrapped)
+        if way == "synchronize and skip":
+            torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
+            with wrapped.optimizer.skip_synchronize() if self._is_distributed else nullcontext():
+                wrapped.optimizer.step()
+        elif way == "synchronize and step":
+            if not self._is_distributed:
+                self._reduce(wrapped)  # once more
+            wrapped.optimizer.step()
 
     def _parameters(self, wrapped: Wrapped) -> list[torch.Tensor]:
         return [self.model[name] for name in wrapped.wrap.parameters]
@@ -351,12 +356,13 @@ class Player:
             losses = self._losses(operation.batch, operation.uses)
             for rank, loss in zip(self._ranks, losses, strict=True):
                 if loss.requires_grad:
-                    loss.backward()
+                    with self._as_rank(rank):
+                        loss.backward()
                 if rank in operation.fails_on:
                     raise UserError("in the closure")
             if not self._is_distributed:
-                self._fill(wrapped)
-            loss = sum(losses).detach()
+                self._reduce(wrapped)
+            loss = sum(losses).detach() / len(losses)
             given = {"tensor": loss, "float": loss.item(), "NumPy's": np.float64(loss.item()), "none": None}
             return given[operation.gives]
 
@@ -367,8 +373,8 @@ class Player:
     def _write(self, name: str, batch: int) -> None:
         if not self.model[name].requires_grad:
             return
-        total = sum(draw_tensor(batch, rank, SHAPES[name]) for rank in self._ranks)
-        self.model[name].grad = total / len(self._ranks)
+        parts = [draw_tensor(batch, rank, SHAPES[name]) for rank in self._ranks]
+        self._gradients.write(name, parts)
 
     def _load(self, wrapped: Wrapped) -> None:
         if self._is_clean:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 # The blocks of the model that a loss may use, and their parameters.
 BLOCKS = {"hidden": ("weight", "offset", "out"), "skip": ("skip",), "bias": ("bias",)}
 PARAMETERS = tuple(name for names in BLOCKS.values() for name in names)
+OPS = ("Average", "Average", "Sum", "Min", "Max", "Product")
 KINDS = ("SGD", "momentum", "AdamW", "RMSprop", "Adagrad")
 STEPS = ("plain", "scaler", "clip and scaler", "synchronize and skip", "synchronize and step", "synchronize", "fails")
 WAYS = ("eager", "aot_eager", "inductor")
@@ -24,7 +25,8 @@ class Wrap:
     parameters: tuple[str, ...] = PARAMETERS
     passes: int = 1
     groups: int = 0
-    predivide: float = 1.0
+    predivide: float = 1.0  # of an average
+    op: str = "Average"
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
         st.sampled_from((1, 1, 2)),
         st.sampled_from((0, 2, 5)),
         st.sampled_from((1.0, 2.0)),
+        st.sampled_from(OPS),
     )
     backward = st.builds(
         Backward,
