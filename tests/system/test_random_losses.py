@@ -24,7 +24,7 @@ SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train.py"
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
 LIMIT_SECONDS = 60.0
 OPERATIONS = ("sum", "product", "average")
-BEFORE = ("compute", "backward")  # the worker has given all its gradients
+BEFORE = ("compute", "backward")  # some gradient of the worker is lacking: the step is the survivors'
 OPEN = ("reduction", "commit", "asked")  # a step that all survivors have the results of is done, with its share
 AFTER = ("committed", "end")
 # The features of a step's statements, and the places that only these steps have: all of them after the agreement.
