@@ -75,6 +75,8 @@ def draw(seed: int) -> Loss:
     is_elastic = chance.choice((False, True))
     if is_elastic and "schedule" in extras:
         extras.remove("schedule")  # which the state does not have
+    if "wide" in extras and "clip" not in way:
+        extras.remove("wide")  # whose training grows beyond all numbers
     passes, parts = 1 + ("accumulate" in extras), 1 + ("two" in extras)
     place = chance.choice((*BEFORE, *OPEN, *AFTER, "stepped", *WAYS[way] * 3))
     part = parts - 1 if place == "stepped" else chance.randrange(parts)
