@@ -53,7 +53,7 @@ NOTICE = Effect("[a stop notice](../guides/stop-save-resume.md): 75, or 143 afte
 KILLED = Effect("the workers are killed at once; 137", (-9,))
 
 TABLE: dict[str, tuple[Effect, Effect, Effect, Effect]] = {
-    "INT": (_ask(-2), _ask(-2), _die(130), _ask(-2, 130)),
+    "INT": (_ask(-2), _ask(130), _die(130), _ask(-2, 130)),
     "QUIT": (
         Effect("the workers are killed at once; 131", (-3,)),
         Effect("the workers there are killed at once, as of a lost host; 75", (75,)),
@@ -69,7 +69,7 @@ TABLE: dict[str, tuple[Effect, Effect, Effect, Effect]] = {
     "TTOU": (SUSPENDED, NOTHING, NOTHING, NOTHING),
     "CONT": (NOTHING, NOTHING, NOTHING, NOTHING),
     "PIPE": (NOTHING, NOTHING, OWN_NOTHING, NOTHING),
-    "TERM, HUP": (_ask(143), _ask(143), _die(143), _ask(143)),
+    "TERM, HUP": (_ask(143), _ask(143, 129), _die(143), _ask(143)),
     "TERM, KILL": (
         KILLED,
         Effect("as of a lost host: the workers there are killed; 75, or 143", (75, 143)),
@@ -80,7 +80,7 @@ TABLE: dict[str, tuple[Effect, Effect, Effect, Effect]] = {
 AT_ONCE = "ends the wait for the workers"
 LATER: dict[str, dict[str, tuple[Effect, Effect]]] = {
     "starting": {
-        "INT": (_ask(-2), _ask(-2)),
+        "INT": (_ask(-2), _ask(130)),
         "TERM": (_ask(143), _ask(143)),
         "HUP": (_ask(129), _ask(129)),
         "TSTP": (SUSPENDED, NOTHING),

@@ -90,10 +90,12 @@ class OrderReader:
     """Reads the launcher's orders.
 
     exit_code: of an agent that has joined by itself, once it was released, or a signal has ended it.
+    is_signalled: the agent was asked to end by a signal, also if its launcher has released it then.
     """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self.exit_code = 0
+        self.is_signalled = False
         self._reader = reader
         self._frames = codec.FrameReader()
         self._pending: list[Order] = []
@@ -232,6 +234,7 @@ class Agent:
                 else:
                     end(TEMPORARY_FAILURE)
             else:
+                orders.is_signalled = True
                 self._watch.note_signal(number)
                 loop.call_later(self._begin.grace_seconds + self._begin.lease_seconds, end, code)
 

@@ -36,6 +36,7 @@ LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
 _REMINDER_SECONDS = 300.0  # between two equal lines about what the agent waits for
 _ANSWER_SECONDS = 2.0  # a launcher that has not answered by then waits for the end of another agent of this name
+_SIGNALLED = "this agent received a signal and stopped its workers."
 _RELEASED = "the job no longer needs this agent, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
 _CLOCK_FAULTS = frozenset({9, 10})  # of X.509: not valid yet, and no longer; of a token from an older hvdrun
@@ -247,10 +248,11 @@ class JoiningAgent:
             case Ending.RELEASED:
                 channel.transport.close()
                 await channel.closed
-                self._say(_RELEASED if self._has_begun else _NOT_NEEDED)
+                ended = _SIGNALLED if orders.is_signalled else _RELEASED
+                self._say(ended if self._has_begun else _NOT_NEEDED)
                 return orders.exit_code
             case Ending.SIGNALLED:
-                self._say("this agent received a signal and stopped its workers.")
+                self._say(_SIGNALLED)
                 return orders.exit_code
             case Ending.LAUNCHER_GONE if not self._has_begun:
                 return None

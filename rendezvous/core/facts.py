@@ -265,7 +265,7 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     reason = f"the agent on host {host} received {SIGNALS[event.signal]}"
     drained = _drain(state, host) if state.policy.is_elastic and state.stops_at is None else None
     if drained is None:
-        return replace(state, outcome=stop_by_signal(event.signal, reason)), ()
+        return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
     staying = [each for each in drained.on(host) if each.state not in _LEAVING]
     if host in state.drained and not staying:
         return state, ()  # an agent repeats its report

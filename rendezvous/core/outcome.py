@@ -42,7 +42,7 @@ class Outcome:
     exit_code: of hvdrun.
     reason: one sentence.
     worker, rank, returncode: those of the worker that failed first, if one did; returncode as waitpid returns it.
-    host: the host that was lost first, if that is the cause.
+    host: the host that was lost first, or whose agent got a signal, if that is the cause.
     """
 
     exit_code: int
@@ -55,8 +55,8 @@ class Outcome:
 
     @property
     def is_interrupt(self) -> bool:
-        """The user pressed Ctrl-C."""
-        return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT
+        """The user pressed Ctrl-C in hvdrun."""
+        return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT and self.host is None
 
     @property
     def stop_signal(self) -> int:
@@ -189,9 +189,9 @@ def stop(code: int, reason: str) -> Outcome:
     return Outcome(code, Cause.STOPPED, reason)
 
 
-def stop_by_signal(number: int, reason: str) -> Outcome:
-    """A signal to an agent has stopped the job."""
-    return stop(SIGNAL_OFFSET + number, reason)
+def stop_by_signal(number: int, host: str, reason: str) -> Outcome:
+    """A signal to the agent on this host has stopped the job."""
+    return replace(stop(SIGNAL_OFFSET + number, reason), host=host)
 
 
 def end_as_noticed() -> Outcome:

@@ -17,7 +17,7 @@ import pytest
 
 from hvdrun.cluster.errors import JobEndedError
 from hvdrun.cluster.pickling import read_error
-from hvdrun.console.page import Page, render_page
+from hvdrun.console.page import ALONE, Page, render_page
 from hvdrun.errors import (
     BadValueError,
     DirectoryNotFoundError,
@@ -42,6 +42,7 @@ from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.coordination.ordering import refusals
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
 from worker_runtime.errors import NotInitializedError, SequencerError
+from worker_runtime.startup.mpi_notice import explain
 
 _WORKER = Worker(Slot("server1", 1), 1)
 _FLOAT = Signature(Kind.ALLREDUCE, ("float32",), ((3,),), Reduction.SUM)
@@ -56,7 +57,7 @@ def test_each_message_in_a_docstring_reads_like_one_that_is_printed(
     docstrings = (ast.get_docstring(node) or "" for _, node in page["find_definitions"]())
     messages = [message for docstring in docstrings for message in page["list_messages"](docstring)]
     shown = [*show_ends(), *show_errors_of_hvdrun(), *show_mismatches(), *show_imports(monkeypatch)]
-    shown += [*show_checkpoints(tmp_path), *show_errors_of_workers()]
+    shown += [*show_checkpoints(tmp_path), *show_errors_of_workers(), ALONE, explain("2")]
     assert messages
     assert [each for each in messages if not any(map(make_pattern(each).match, shown))] == []
 

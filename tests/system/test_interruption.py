@@ -139,8 +139,8 @@ def test_signals_while_a_failed_job_is_being_ended_leave_the_code(hvdrun: Launch
     running.stdout.wait_for(r"^\[0\] alive$", 60)
     hvdrun.write("go", "")
     running.stdout.wait_for(r"^\[0\] not yet$", 60)
-    running.send(signal.SIGINT)
     running.send(signal.SIGTERM)
+    running.send(signal.SIGINT)
     assert running.wait().returncode == 3
 
 

@@ -18,16 +18,21 @@ class _Listener(MetaPathFinder):
         """Say it once, when the module is imported.
 
         Message: mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with mpirun -np
-            SIZE, or do not import mpi4py.
+            SIZE, or do not import mpi4py
         Cause: The script imports mpi4py, but hvdrun started it, not MPI.
         Remedy: Start it with mpirun, or do not import mpi4py.
         """
         if fullname == _MODULE and self in sys.meta_path:
             sys.meta_path.remove(self)
-            sys.stderr.write(
-                "hvdrun: mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with "
-                f"mpirun -np {self._size}, or do not import mpi4py.\n"
-            )
+            sys.stderr.write(f"hvdrun: {explain(self._size)}.\n")
+
+
+def explain(size: str) -> str:
+    """What a script that imports mpi4py in a job of this size is told."""
+    return (
+        "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with "
+        f"mpirun -np {size}, or do not import mpi4py"
+    )
 
 
 def listen(environment: Mapping[str, str]) -> None:
