@@ -25,6 +25,6 @@ def as_stranger(folder: Path) -> Iterator[None]:
 def open_way(folder: Path) -> None:
     """Let every user pass to this folder of a test, through the temporary folders that pytest has closed."""
     for place in (folder, *folder.parents):
-        if place.owner() == "root" and place.name.startswith(("pytest-", "test_")):
+        if place.owner() == "root" and place.name.startswith(("pytest-", "popen-", "test_")):
             place.chmod(0o755)
     folder.chmod(0o755)

@@ -33,7 +33,7 @@ BAD_INPUT = {
     "a variable that is not set": (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], 2, "'NO_SUCH_VARIABLE'"),
     "no port": (["-np", "1", "-p", "ssh", "true"], 2, "65535"),
     "no such key": (["-np", "1", "-i", "no-such-key", "true"], 2, "no-such-key"),
-    "a key that is a folder": (["-np", "1", "-i", "/", "true"], 2, "Is a directory"),
+    "a key that is a folder": (["-np", "1", "-i", "/", "true"], 2, "no regular file"),
     "no such working directory": (["-np", "1", "--wdir", "no-such-folder", "true"], 2, "no-such-folder"),
     "a relative remote Python": (["-np", "1", "--remote-python", "python3", "true"], 2, "absolute"),
     "no interface": (["-np", "1", "--network-interfaces", "eth0,", "true"], 2, "'eth0,'"),

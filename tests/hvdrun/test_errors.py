@@ -30,6 +30,7 @@ EXAMPLES = [
     (errors.HostFileError("hosts\n", 3, "why"), 2),
     (errors.NotEnoughSlotsError([Host("a", 1)], 2), 2),
     (errors.TooFewSlotsNowError(1, 2), 125),
+    (errors.LimitTooLowError("the launcher", "16 threads", "can start only 3", "raise it"), 125),
     (errors.CommandNotFoundError("x\n", ["/bin"]), 127),
     (errors.CommandNotFoundError("x", [], "./x"), 127),
     (errors.CommandNotExecutableError("/x\n", "why"), 126),

@@ -107,6 +107,7 @@ OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun ag
 ELSEWHERE = {
     "tick",  # of the server, see tests/rendezvous/server/test_server.py
     "hvdrun-call",  # see tests/hvdrun/processes/test_background.py
+    "hvdrun-scarcity",  # waits for an event, see tests/hvdrun/processes/test_scarcity.py
     "hvdrun-notices",  # in workers, see tests/rendezvous/client/test_subscription.py
 }
 OVER_SSH = {"hvdrun-ssh-forwarder", "serve a tunnel's connection"}  # see tests/hvdrun/transport/ssh/test_faults.py
