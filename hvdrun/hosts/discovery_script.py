@@ -92,6 +92,7 @@ class DiscoveryScript:
                 raise DiscoveryFailedError(f"it took longer than {self._limit_seconds:g} s") from None
             finally:
                 await _end(process)
+                self._watchdog.kill_strays()
                 self._watchdog.remove(process.pid)
 
     async def _start(self, stdout: int, stderr: int) -> asyncio.subprocess.Process:

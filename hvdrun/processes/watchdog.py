@@ -172,9 +172,8 @@ class ScriptWatchdog(Watchdog):
             self.replace()
         super().add(pid)
 
-    def remove(self, pid: int) -> None:
-        """Report that a run has ended, and kill what has left its session: daemons, and those of earlier runs."""
+    def kill_strays(self) -> None:
+        """Kill what a run that has ended has started in other sessions, and what earlier runs have."""
         for process in processes.running():
             if processes.comes_from(process, self._origin, self._since):
                 processes.kill(process, signal.SIGKILL)
-        super().remove(pid)
