@@ -68,9 +68,9 @@ soak: setup
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
 	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \
-	  tests/system/test_random_losses.py tests/system/test_recovery.py tests/system/test_many_generations.py \
-	  tests/system/test_horovod_training.py \
+	  tests/system/test_recovery.py tests/system/test_many_generations.py tests/system/test_horovod_training.py \
 	  --timeout=3600
+	HVDRUN_SOAK_RUNS=400 $(BIN)/pytest tests/system/test_random_losses.py --timeout=3600
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
 
 gpu: setup

@@ -419,8 +419,10 @@ class UnfinishedStepError(ValueError):
 class ReplicasDifferError(RuntimeError):
     """The ranks have different parameters. Not a HorovodInternalError, since a restart does not help.
 
-    Cause: The ranks started with different parameters, or change them outside of the optimizer.
-    Remedy: Call `hvd.broadcast_parameters()` before training. Look for code that runs on some ranks only.
+    Cause: The ranks started with different parameters, change them outside of the optimizer, or have different learning
+        rates, because the state of an elastic job lacks the scheduler.
+    Remedy: Call `hvd.broadcast_parameters()` before training. Look for code that runs on some ranks only. Give the
+        scheduler to `TorchState`.
 
     Args:
         parameter: the name of a parameter that differs.

@@ -53,10 +53,11 @@ class Network(nn.Module):
         kind = hvd.SyncBatchNorm if "sync" in features else nn.BatchNorm1d
         self.norm = kind(width, dtype=torch.float64) if features & {"norm", "sync"} else nn.Identity()
         self.last = nn.Linear(width, 4, dtype=torch.float64)
+        self._share = _NARROW / width  # so that steps of a wide network are not too long for it
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """From (n, 3) words to (n, 4)."""
-        return self.last(torch.tanh(self.norm(self.first(self.words(words)))))  # type: ignore[no-any-return]  # torch's modules return Any
+        return self._share * self.last(torch.tanh(self.norm(self.first(self.words(words)))))  # type: ignore[no-any-return]  # torch's modules return Any
 
     def list_clipped(self) -> list[torch.Tensor]:
         """The parameters whose gradients are never sparse."""

@@ -104,7 +104,7 @@ class Stage:
 
         def note_commit(engine: Engine, among: Members) -> None:
             stage.come_to("commit")
-            if dies_asked:
+            if dies_asked and among.size > 1:  # a single member asks nobody
                 handle = engine.submit(Commit(among, engine.steps.rounds[among.number] + 1), at_once=True)
                 stage.come_to("asked")
                 engine.wait(handle)

@@ -50,7 +50,7 @@ class Trainer:
         self._some: hvd.ProcessSet | None = None  # of them
         self.optimizers = [self._wrap(part) for part in recipe.parts]
         self._scaler = torch.amp.GradScaler("cpu", init_scale=SCALE) if "scaler" in recipe.features else None
-        self._schedulers = [
+        self.schedulers = [
             torch.optim.lr_scheduler.StepLR(optimizer, EVERY, SHORTENING)
             for optimizer in self.optimizers
             if "schedule" in recipe.features
@@ -84,7 +84,7 @@ class Trainer:
             engine = RUNTIME.engine
             number, participants = engine.steps.committed
             members.append(participants if number > before else engine.steps.original_ranks)
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             scheduler.step()
         stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
         stage.come_to("stepped")
@@ -230,6 +230,7 @@ def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
     if options.epochs or options.until:
         named: dict[str, Any] = {f"model_{number}": part.network for number, part in enumerate(recipe.parts)}
         named |= {f"optimizer_{number}": optimizer for number, optimizer in enumerate(trainer.optimizers)}
+        named |= {f"scheduler_{number}": scheduler for number, scheduler in enumerate(trainer.schedulers)}
         sampler = hvd.elastic.ElasticSampler(range(SAMPLES), seed=3)
         state = hvd.elastic.TorchState(**named, sampler=sampler, step=0, epoch=0, entries=0, last=None)
         make_function(trainer, options)(state)
