@@ -1,7 +1,7 @@
 """Fixtures that give a test its ranks, or a worker's generations whose other members the test plays."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,14 +12,41 @@ if TYPE_CHECKING:
 # The fixtures import what they need: the pure tests beneath this folder do without torch.
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with the marker `devices` on a GPU too, where there is one or where such tests are asked for."""
+    if metafunc.definition.get_closest_marker("devices") is None or "ranks" not in metafunc.fixturenames:
+        return
+    import torch  # noqa: PLC0415 - see above
+
+    devices: list[Any] = ["cpu"]
+    if torch.cuda.is_available() or "gpu" in metafunc.config.option.markexpr:
+        without = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+        devices.append(pytest.param("cuda", marks=[pytest.mark.gpu, without]))
+    metafunc.parametrize("ranks", devices, indirect=True)
+
+
 @pytest.fixture(scope="session")
-def ranks() -> "Iterator[RankPool]":
-    """Up to three ranks that many tests share."""
+def rank_pools() -> "Iterator[dict[str, RankPool]]":
+    """Up to three ranks for each type of device, that many tests share."""
+    from tests.worker_runtime.devices import DEVICES  # noqa: PLC0415 - see above
     from tests.worker_runtime.ranks import RankPool  # noqa: PLC0415 - see above
 
-    pool = RankPool()
-    yield pool
-    pool.close()
+    pools = {device: RankPool(device) for device in DEVICES}
+    yield pools
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.fixture
+def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> "RankPool":
+    """Up to three ranks; of a test with the marker `devices`, their tensors lie on its device."""
+    from tests.worker_runtime.devices import CPU  # noqa: PLC0415 - see above
+    from tests.worker_runtime.ranks import DeviceRanks  # noqa: PLC0415 - see above
+
+    device, marker = getattr(request, "param", None), request.node.get_closest_marker("devices")
+    if device is None or marker is None:
+        return rank_pools[CPU]
+    return DeviceRanks(rank_pools[device], device, compiles=marker.kwargs.get("compiles", False))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,6 +18,7 @@ import cloudpickle
 
 from tests import by_value
 from tests.waiting import LIMIT_SECONDS
+from tests.worker_runtime import devices
 
 SCRIPT = Path(__file__).with_name("rank_process.py")
 POOL_SIZE = 3
@@ -30,7 +32,13 @@ class RankFailedError(AssertionError):
 class Ranks:
     """Processes that play ranks; started once, since each imports torch."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, device: str = devices.CPU) -> None:
+        """Start them.
+
+        Args:
+            count: how many.
+            device: where their tensors may lie.
+        """
         self._calls = 0
         with ExitStack() as ours:
             endpoints = [os.pipe() for _ in range(count)]
@@ -44,7 +52,10 @@ class Ranks:
                 passed = [theirs.fileno(), endpoints[rank][0], *writable]
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, SCRIPT, *map(str, [rank, *passed])], pass_fds=passed, start_new_session=True
+                        [sys.executable, SCRIPT, *map(str, [rank, *passed])],
+                        pass_fds=passed,
+                        start_new_session=True,
+                        env={**os.environ, **devices.describe_rank(device, rank)},
                     )
                 )
                 theirs.close()
@@ -54,7 +65,8 @@ class Ranks:
         self, function: Callable[..., Any], *arguments: object, size: int = 2, limit_seconds: float = LIMIT_SECONDS
     ) -> list[Any]:
         """Call `function(*arguments)` on ranks 0 to size - 1 of a new world, and return the results by rank."""
-        cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+        module = function.func.__module__ if isinstance(function, partial) else function.__module__
+        cloudpickle.register_pickle_by_value(sys.modules[module])
         self._calls += 1
         generation = self._calls * 1000  # of all ranks, though not all take part in every call
         command = by_value.dump((function, arguments, size, generation))
@@ -110,9 +122,14 @@ class Ranks:
 
 
 class RankPool:
-    """`Ranks` that are replaced after a test has broken them."""
+    """`Ranks` that are replaced after a test has broken them.
 
-    def __init__(self) -> None:
+    Args:
+        device: where their tensors may lie.
+    """
+
+    def __init__(self, device: str = devices.CPU) -> None:
+        self._device = device
         self._ranks: Ranks | None = None
 
     def run(
@@ -123,13 +140,36 @@ class RankPool:
             self._ranks.close()
             self._ranks = None
         if self._ranks is None:
-            self._ranks = Ranks(POOL_SIZE)
+            self._ranks = Ranks(POOL_SIZE, self._device)
         return self._ranks.run(function, *arguments, size=size, limit_seconds=limit_seconds)
 
     def close(self) -> None:
         """End the processes; each must end by itself."""
         if self._ranks is not None and self._ranks.are_alive:
             assert self._ranks.close() == [0] * POOL_SIZE, "a rank did not end by itself"
+
+
+class DeviceRanks(RankPool):
+    """Ranks of a pool whose functions have their tensors on one device.
+
+    Args:
+        pool: where the ranks come from.
+        device: where tensors lie whose functions name no device.
+        compiles: the functions use torch.compile.
+    """
+
+    def __init__(self, pool: RankPool, device: str, *, compiles: bool) -> None:
+        super().__init__(device)
+        self._pool = pool
+        self._compiles = compiles
+
+    def run(
+        self, function: Callable[..., Any], *arguments: object, size: int = 2, limit_seconds: float = LIMIT_SECONDS
+    ) -> list[Any]:
+        """As `Ranks.run`."""
+        cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+        called = partial(devices.call, self._device, self._compiles, function)
+        return self._pool.run(called, *arguments, size=size, limit_seconds=limit_seconds)
 
 
 def ask_child(question: Callable[[], object]) -> Any:  # noqa: ANN401 - of any function

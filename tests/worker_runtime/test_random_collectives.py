@@ -14,6 +14,8 @@ from tests.worker_runtime.random_collectives.calls import ALLREDUCES, DTYPES, LA
 from tests.worker_runtime.random_collectives.player import UserError, play
 from tests.worker_runtime.ranks import RankPool, Ranks
 
+pytestmark = pytest.mark.devices
+
 PROGRAMS = int(os.environ.get("HVDRUN_SOAK_PROGRAMS", "0"))
 SEGMENTS = 10
 SOAK_SIZE = 4

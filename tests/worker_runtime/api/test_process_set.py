@@ -13,6 +13,8 @@ from worker_runtime.coordination.operation import Members
 from worker_runtime.engine.process_sets import Names, ProcessSets
 from worker_runtime.membership import runtime
 
+pytestmark = pytest.mark.devices
+
 
 def test_a_set_that_is_not_registered_knows_its_ranks_alone() -> None:
     some = ProcessSet(torch.tensor([3, 1]))
@@ -40,10 +42,10 @@ def test_the_global_set_fills_with_init() -> None:
     assert global_process_set.ranks is None
 
 
-@pytest.mark.parametrize("ranks", [["a"], [1.5], 3, None, [...], [1, 0, 1]], ids=str)
-def test_something_else_than_different_ranks_is_refused(ranks: object) -> None:
+@pytest.mark.parametrize("given", [["a"], [1.5], 3, None, [...], [1, 0, 1]], ids=str)
+def test_something_else_than_different_ranks_is_refused(given: object) -> None:
     with pytest.raises(ValueError, match=r"give ranks as integers|\[0, 1, 1\] has a rank twice"):
-        ProcessSet(ranks)
+        ProcessSet(given)
 
 
 def test_sets_are_added_used_removed_and_their_numbers_used_again(ranks: RankPool) -> None:

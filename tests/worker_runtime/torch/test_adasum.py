@@ -7,6 +7,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import combine_by_adasum
 from tests.worker_runtime.ranks import RankPool
 
+pytestmark = pytest.mark.devices
+
 STEPS = 4
 
 

@@ -14,6 +14,8 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.membership import runtime
 
+pytestmark = pytest.mark.devices
+
 
 def make_optimizer(**settings: object) -> tuple[torch.nn.Parameter, torch.optim.Optimizer]:
     parameter = torch.nn.Parameter(torch.zeros(1))

@@ -11,6 +11,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import FORMS, EveryForm, call
 from tests.worker_runtime.ranks import RankPool
 
+pytestmark = pytest.mark.devices
+
 PACKAGE = str(Path(worker_runtime.__file__).parent)
 COMPRESSED = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 

@@ -10,6 +10,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch.functions import load_optimizer_state
 
+pytestmark = pytest.mark.devices
+
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 OPTIMIZERS = {

@@ -13,6 +13,8 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 
+pytestmark = pytest.mark.devices(compiles=True)
+
 COMPILER = next(filter(shutil.which, ("c++", "g++", "clang++")), None)
 BACKENDS = [
     "aot_eager",

@@ -7,6 +7,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, call
 from tests.worker_runtime.ranks import RankPool
 
+pytestmark = pytest.mark.devices
+
 IN_PLACE = [form for form in FORMS if form.endswith("_")]
 
 

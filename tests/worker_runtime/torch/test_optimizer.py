@@ -11,6 +11,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from tests.worker_runtime.torch.training import make_model
 
+pytestmark = pytest.mark.devices
+
 IMPORTING_INITIALIZES = hvd.is_initialized()  # before any test has run
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),

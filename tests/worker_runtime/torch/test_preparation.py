@@ -17,6 +17,8 @@ from tests.worker_runtime.torch.training import make_model
 from worker_runtime.torch.loaders import PassSampler
 from worker_runtime.torch.proxies import OptimizerProxy
 
+pytestmark = pytest.mark.devices
+
 EXAMPLES = ROOT / "examples"
 EPOCHS = 5
 

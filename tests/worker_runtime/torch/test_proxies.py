@@ -16,6 +16,8 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch.optimizer import _DistributedAdasumOptimizer, _DistributedOptimizer
 from worker_runtime.torch.proxies import list_parameters, unwrap
 
+pytestmark = pytest.mark.devices
+
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:

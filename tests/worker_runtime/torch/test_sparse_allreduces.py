@@ -7,6 +7,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch.ops import sparse_allreduce_async
 
+pytestmark = pytest.mark.devices
+
 
 def make_sparse(values: list[float]) -> torch.Tensor:
     indices = torch.arange(len(values)).unsqueeze(0)

@@ -10,6 +10,8 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
+pytestmark = pytest.mark.devices
+
 
 @pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4), (2, 3, 2, 2)], ids=str)
 @pytest.mark.parametrize("counts", [(1, 4), (0, 5), (3, 2)], ids=str)

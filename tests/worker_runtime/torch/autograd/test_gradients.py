@@ -14,6 +14,8 @@ from tests.worker_runtime.operations import call
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch.autograd import functions as horovod
 
+pytestmark = pytest.mark.devices
+
 ROWS = 6  # of each rank: they can be divided among one, two and three
 REDUCTIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
     hvd.Average: lambda x: x.mean(0),

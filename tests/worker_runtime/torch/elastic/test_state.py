@@ -12,6 +12,8 @@ from worker_runtime.elastic import sampler as samplers
 from worker_runtime.errors import HostsUpdatedInterrupt
 from worker_runtime.torch.elastic import state as states
 
+pytestmark = pytest.mark.devices
+
 
 def make_training(seed: int, lr: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
