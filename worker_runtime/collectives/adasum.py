@@ -113,11 +113,9 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         total = torch.zeros_like(partial)
         for other in partials:
             total += other
-        products = total.tolist()
-        for share in shares:
-            count = share.count_products(pairs)
-            share.add(pairs, products[:count])
-            del products[:count]
+        products = torch.split(total, [share.count_products(pairs) for share in shares])
+        for share, own in zip(shares, products, strict=True):
+            share.add(pairs, own)
 
 
 class _Share:
@@ -163,15 +161,19 @@ class _Share:
         """The number of products that `multiply` returns."""
         return 3 * len(pairs) * len(self._fusion.counts)
 
-    def add(self, pairs: Sequence[Pair], products: Sequence[float]) -> None:
-        """Combine each pair, given the sums over all ranks of the products of `multiply`."""
-        numbers = iter(products)
+    def add(self, pairs: Sequence[Pair], products: torch.Tensor) -> None:
+        """Combine each pair, given the sums over all ranks of the products of `multiply`.
+
+        No number leaves its device: on CUDA the thread that starts the operation would wait for all earlier kernels.
+        """
+        dots, *squares = products.view(-1, 3).unbind(1)
+        factors = [torch.where(square >= _TINY, 1.0 - dots / (2.0 * square), 1.0) for square in squares]
+        numbers = iter(zip(*(each.to(self._rows.dtype).unbind() for each in factors), strict=True))
         for first, second in pairs:
             for begin, end in self._cut():
-                dot, first_square, second_square = next(numbers), next(numbers), next(numbers)
+                first_factor, second_factor = next(numbers)
                 a, b = self._rows[first, begin:end], self._rows[second, begin:end]
-                a.mul_(1.0 - dot / (2.0 * first_square) if first_square >= _TINY else 1.0)
-                a.add_(b, alpha=1.0 - dot / (2.0 * second_square) if second_square >= _TINY else 1.0)
+                a.mul_(first_factor).addcmul_(b, second_factor)
 
     def spread(self, group: TorchGroup) -> list[Work]:
         """Send this segment of the result to every rank, and receive theirs."""

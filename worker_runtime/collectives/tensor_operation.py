@@ -1,14 +1,16 @@
 """The common part of all operations on tensors: their checks, and on CUDA their side streams.
 
-The thread that receives a release starts the operation, when the caller's stream may be far ahead. So on CUDA each
-operation has a side stream, which waits for the work that the caller had enqueued when it created the operation. The
-stream of the thread that takes the result waits for the side stream; the host never waits.
+The thread that receives a release starts the operation, when the caller's stream may be far ahead. So on CUDA the
+operations of a device are started on a side stream, which waits for the work that the caller had enqueued when it
+created the operation. The stream of the thread that takes the result waits for what the operation has enqueued there;
+the host never waits. There is one side stream for each device: torch's allocator keeps the memory of each stream apart,
+so with several streams repeated operations would hold several times their memory.
 """
 
 import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import TracebackType
 from typing import Any
 
@@ -87,7 +89,14 @@ def _find_device(name: str, tensors: Sequence[torch.Tensor]) -> str:
             raise make_error(name, f"Tensors in list must be on same device; got {device} and {tensor.device}")
     if device.type != "cuda":
         raise make_error(name, f"tensors on {device} are not supported; move it to the CPU (x.cpu())")
+    check_capture(name)
     return device.type
+
+
+def check_capture(name: str) -> None:
+    """Raise ValueError while a CUDA graph is captured: the ranks agree on each operation, which no graph repeats."""
+    if torch.cuda.is_current_stream_capturing():
+        raise make_error(name, "collectives cannot be captured in a CUDA graph; call it outside of the capture")
 
 
 def check_place(name: str) -> None:
@@ -183,35 +192,45 @@ def make_signature(
     return Signature(kind, names, tuple(map(tuple, shapes)), reduction, device=device, **more)
 
 
+@cache
+def find_side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The side stream of a device."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
 class SideStream:
-    """A context in which kernels and collectives use a side stream; created in the caller's thread.
+    """A context in which an operation's kernels and collectives use the side stream; created in the caller's thread.
 
     Args:
-        device: the CUDA device of the operation's tensors.
+        device: the CUDA device of the operation's tensors, with its index.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._stream.wait_stream(torch.cuda.current_stream(device))
-        self._entered = torch.cuda.stream(self._stream)
+        self._reached = torch.cuda.current_stream(device).record_event()  # at first by the caller
+        self._entered: torch.cuda.StreamContext | None = None
 
     def __enter__(self) -> None:
-        self._entered.__enter__()  # type: ignore[no-untyped-call]  # the same
+        stream = find_side_stream(self._device)
+        self._entered = torch.cuda.stream(stream)
+        self._entered.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        stream.wait_event(self._reached)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._entered.__exit__(kind, error, traceback)
+        self._reached = find_side_stream(self._device).record_event()
+        if self._entered is not None:
+            self._entered.__exit__(kind, error, traceback)
 
     def hand_over(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Make the current stream wait for the side stream.
+        """Make the current stream wait for what the operation has enqueued.
 
         Args:
             tensors: the tensors that the side stream has used; their memory must not be freed too early.
         """
         current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)
+        current.wait_event(self._reached)
         for tensor in tensors:
             tensor.record_stream(current)
 

@@ -84,6 +84,7 @@ class Step:
     memories: the flat tensors of dense buckets.
     sparse_dims: the number of sparse dimensions of sparse gradients in dense buckets.
     contexts: data of a bucket from its submission to its result: a compressor's contexts, or packed gradients.
+    streams: the CUDA streams on which backward has computed the gradients of a bucket that is not submitted yet.
     has_begun: a backward pass has reached a parameter.
     follows_reduced: the previous step was reduced.
     """
@@ -100,6 +101,7 @@ class Step:
     memories: dict["Bucket", Any] = field(default_factory=dict)
     sparse_dims: dict[Entry, int] = field(default_factory=dict)
     contexts: dict["Bucket", list[Any]] = field(default_factory=dict)
+    streams: dict["Bucket", set[torch.cuda.Stream]] = field(default_factory=dict)
     has_begun: bool = False
     follows_reduced: bool = False
 
@@ -142,6 +144,7 @@ class Bucket(ABC):
 
     def __init__(self, entries: Sequence[Entry], number: int, note: str) -> None:
         self.entries = tuple(entries)
+        self.is_on_cuda = any(entry.parameter.is_cuda for entry in entries)
         self._number = number
         self._note = note
         self._plain: Question | None = None
@@ -152,6 +155,10 @@ class Bucket(ABC):
         """The operation's name, without the optimizer's: "allreduce.{}.bucket.3"."""
         return f"{self.kind}.{{}}.bucket.{self._number}"
 
+    def note_stream(self, step: Step) -> None:
+        """Note that a gradient is complete on the current stream; only where `is_on_cuda`."""
+        step.streams.setdefault(self, set()).add(torch.cuda.current_stream())
+
     def submit(self, comm: Communicator, step: Step, *, at_once: bool = False, is_awaited: bool = False) -> None:
         """Submit the operation, after all gradients were taken.
 
@@ -161,6 +168,8 @@ class Bucket(ABC):
             at_once: send the request immediately, as during backward.
             is_awaited: the caller waits for it next.
         """
+        for stream in step.streams.pop(self, ()):  # the operation waits for the current one
+            torch.cuda.current_stream().wait_stream(stream)
         operation = self._make_operation(comm, step, self.part.format(comm.name))
         question = operation.question
         if question != self._plain or self._noted is None:

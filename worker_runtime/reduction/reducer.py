@@ -298,6 +298,8 @@ class GradientReducer:
         if bucket is None or gradients is None or entry in gradients or self.passes > 1:
             self._record(entry)
             return
+        if bucket.is_on_cuda:
+            bucket.note_stream(step)
         gradients[entry] = entry.parameter.grad  # the common case, which needs no lock
         latest = step.latest
         if len(gradients) == len(bucket.entries) or (latest is not None and latest.terms is None):
@@ -323,6 +325,8 @@ class GradientReducer:
             if bucket is None:
                 step.ready[entry] = entry.find_version()
                 return
+            if bucket.is_on_cuda:
+                bucket.note_stream(step)
             if bucket.copies_each:
                 with torch.no_grad():
                     bucket.copy_in(step, entry)

@@ -16,6 +16,7 @@ from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives.tensor_operation import (
     SideStream,
     TensorOperation,
+    check_capture,
     check_targets,
     check_tensors,
 )
@@ -44,6 +45,39 @@ def test_work_in_a_lane_begins_when_the_inputs_are_ready_and_ends_before_they_ar
     z = y * 2
     assert z.unique().tolist() == [6.0]
     assert x_later.unique().tolist() == [200.0]
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_repeated_operations_hold_the_memory_of_one_side_stream() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    before = torch.cuda.memory_reserved()
+    for _ in range(40):
+        with (side_stream := SideStream(device)):
+            x = torch.zeros(16 << 20, device=device)
+        side_stream.hand_over([x])
+        del x
+        torch.cuda.synchronize()
+    assert torch.cuda.memory_reserved() - before <= 2 * (64 << 20)
+
+
+def test_a_collective_in_the_capture_of_a_cuda_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(ValueError, match=r"allreduce 'x': collectives cannot be captured in a CUDA graph; call it"):
+        check_capture("allreduce.x")
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_capture_goes_on_after_a_refused_collective() -> None:
+    x = torch.ones(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        with pytest.raises(ValueError, match="cannot be captured in a CUDA graph"):
+            check_tensors("allreduce.x", [x])
+        y = x * 2
+    graph.replay()
+    assert y.tolist() == [2.0, 2.0]
 
 
 def test_on_the_cpu_cuda_is_never_touched(monkeypatch: pytest.MonkeyPatch) -> None:

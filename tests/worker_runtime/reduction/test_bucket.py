@@ -1,5 +1,6 @@
 """From parameters and what the ranks find out about their gradients to buckets, each of which is one operation."""
 
+import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
@@ -131,3 +132,53 @@ def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_ag
         assert members == (0, 1)
         assert gradient == [1.5] * 4
         assert note.startswith("2 gradients from 'p1' [4] to 'p0' [4] with 8 elements (")
+
+
+class StubStream:
+    """Notes for whom it waits."""
+
+    def __init__(self) -> None:
+        self.awaited: list[object] = []
+
+    def wait_stream(self, other: object) -> None:
+        """As torch's."""
+        self.awaited.append(other)
+
+
+def test_on_cuda_a_bucket_waits_for_every_stream_that_has_computed_one_of_its_gradients(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side, own = StubStream(), StubStream()
+    comm, bucket = make_bucket(world.engines[0])
+    step = Step()
+    for stream in (side, side, own):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
+        bucket.note_stream(step)
+    bucket.take(step)
+    bucket.submit(comm, step)
+    assert set(own.awaited) == {side, own}
+    assert not step.streams
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_gradients_of_several_streams_are_complete_when_they_are_reduced(world: World) -> None:
+    def body(engine: ThreadEngine) -> object:
+        parameters = [torch.nn.Parameter(torch.zeros(1 << 20, device="cuda")) for _ in range(2)]
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        reducer = make_reducer(parameters, engine)
+        totals = []
+        for step in range(4):
+            losses = []
+            for parameter, stream in zip(parameters, streams, strict=True):
+                parameter.grad = None
+                with torch.cuda.stream(stream):
+                    if parameter is parameters[step % 2]:
+                        torch.cuda._sleep(50_000_000)
+                    losses.append((parameter * (engine.rank + 1)).sum())
+            torch.autograd.backward(losses)
+            reducer.synchronize()
+            totals.append([parameter.grad.unique().tolist() for parameter in parameters])
+        return totals
+
+    assert world.run(body) == [[[[1.5], [1.5]]] * 4] * 2
