@@ -1,6 +1,7 @@
 """Certificates of hosts and users. paramiko checks none of a host."""
 
 import base64
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -13,7 +14,8 @@ from cryptography.hazmat.primitives.serialization.ssh import (
 )
 
 SUFFIX = "-cert-v01@openssh.com"
-_SHA1 = b"\0\0\0\x07ssh-rsa"  # how a signature begins that an RSA key has made with SHA-1
+_SHA1 = "ssh-rsa"  # the name of a signature that an RSA key has made with SHA-1
+_RSA_SIGNATURES = (_SHA1, "rsa-sha2-256", "rsa-sha2-512")
 _LENGTH_BYTES = 4
 
 
@@ -41,14 +43,19 @@ class HostCertificate:
             raise BadCertificateError(f"the key that signed it cannot be read ({error})") from error
         self.authority = _encode(self._signer)
 
-    def check(self, name: str, now: float) -> None:
+    def check(self, name: str, now: float, is_allowed: Callable[[str], bool] = lambda _: True) -> None:
         """Check that it certifies the host of this name.
+
+        is_allowed: an authority may sign with this algorithm.
 
         Raises:
             BadCertificateError: it does not.
         """
-        if self._is_signed_with_sha1():
+        signature = self._name_signature()
+        if signature == _SHA1:
             raise BadCertificateError("it is signed with SHA-1")
+        if not is_allowed(signature):
+            raise BadCertificateError(f"it is signed with {signature}, which CASignatureAlgorithms does not allow")
         try:
             self._certificate.verify_cert_signature()
         except (InvalidSignature, ValueError) as error:
@@ -65,12 +72,16 @@ class HostCertificate:
         if principals and name not in principals:
             raise BadCertificateError(f"it is for {', '.join(principals)}, not for {name}")
 
-    def _is_signed_with_sha1(self) -> bool:
-        """Look at the end of the certificate: the kind and length of the signature, and the signature."""
-        if not isinstance(self._signer, RSAPublicKey):
-            return False
-        size = _LENGTH_BYTES + (self._signer.key_size + 7) // 8
-        return self._blob[:-size].endswith(_SHA1)
+    def _name_signature(self) -> str:
+        """The algorithm of the signature.
+
+        The certificate ends with the name and length of the signature, and the signature.
+        """
+        if isinstance(self._signer, RSAPublicKey):
+            end = self._blob[: -_LENGTH_BYTES - (self._signer.key_size + 7) // 8]
+            return next((name for name in _RSA_SIGNATURES if end.endswith(_encode_text(name))), "an unknown algorithm")
+        size = int.from_bytes(self.authority[:_LENGTH_BYTES])  # other keys have one algorithm, called as their kind
+        return self.authority[_LENGTH_BYTES : _LENGTH_BYTES + size].decode()
 
 
 def read_subject(kind: str, blob: bytes) -> bytes:
@@ -90,6 +101,10 @@ def _read_certificate(kind: str, blob: bytes) -> SSHCertificate:
     if not isinstance(read, SSHCertificate):
         raise BadCertificateError("it is a plain key")
     return read
+
+
+def _encode_text(text: str) -> bytes:
+    return len(text).to_bytes(_LENGTH_BYTES) + text.encode()
 
 
 def _encode(key: SSHCertPublicKeyTypes) -> bytes:

@@ -26,9 +26,11 @@ LIMIT_SECONDS = 30.0  # for one host: a command of `Match exec`, or a name serve
 _CLOSE_SECONDS = 2.0  # for a process to end after a signal
 _SYSTEM = Path("/etc/ssh/ssh_config")
 _USED = frozenset({  # of 80 keywords that ssh prints
-    "addressfamily", "certificatefile", "connecttimeout", "globalknownhostsfile", "hashknownhosts", "hostkeyalias",
-    "hostname", "identitiesonly", "identityagent", "identityfile", "port", "proxycommand", "proxyjump",
-    "revokedhostkeys", "stricthostkeychecking", "user", "userknownhostsfile",
+    "addressfamily", "bindaddress", "bindinterface", "casignaturealgorithms", "certificatefile", "ciphers",
+    "connecttimeout", "globalknownhostsfile", "hashknownhosts", "hostkeyalgorithms", "hostkeyalias", "hostname",
+    "identitiesonly", "identityagent", "identityfile", "kexalgorithms", "macs", "port", "preferredauthentications",
+    "proxycommand", "proxyjump", "proxyusefdpass", "pubkeyacceptedalgorithms", "pubkeyacceptedkeytypes",
+    "pubkeyauthentication", "requiredrsasize", "revokedhostkeys", "stricthostkeychecking", "user", "userknownhostsfile",
 })  # fmt: skip
 # Runs a command, and kills its session after so many seconds, also if hvdrun was killed. The program `timeout` is not
 # everywhere, and has other options elsewhere.

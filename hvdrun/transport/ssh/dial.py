@@ -5,45 +5,46 @@ hvdrun tries these again until the limit, after a pause that grows and has a ran
 """
 
 import asyncio
-import errno
 import functools
 import logging
 import random
-import socket
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 import paramiko
+from paramiko.kex_curve25519 import KexCurve25519
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import IncompatiblePeer
 
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
+from hvdrun.transport.ssh.certificates import SUFFIX
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
-    ConnectionRefusedError,  # noqa: A004 - see there
     JumpFailedError,
+    NoCommonAlgorithmError,
     NotSshError,
     TimedOutError,
-    UnknownHostError,
-    UnreachableError,
 )
-from hvdrun.transport.ssh.host_keys import HostKey, list_names
+from hvdrun.transport.ssh.host_keys import HostKey
 from hvdrun.transport.ssh.login import Login
+from hvdrun.transport.ssh.policy import SshPolicy
 from hvdrun.transport.ssh.proxy_command import ProxyCommand
 from hvdrun.transport.ssh.target import Target
+from hvdrun.transport.ssh.tcp import DroppedError, connect
 
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 3.0
-_UNACKNOWLEDGED_SECONDS = 20  # a peer that acknowledges nothing for so long is lost
-_LIKENESS = 0.75
 _KEEPALIVE_SECONDS = 10  # with the limit for acknowledgements, a dead peer is noticed within half a minute
+# The option, and paramiko's words where the server has nothing of it.
+_NO_COMMON = {
+    "Ciphers": "no acceptable ciphers",
+    "HostKeyAlgorithms": "no acceptable host key",
+    "KexAlgorithms": "no acceptable kex",
+    "MACs": "no acceptable macs",
+}
 _ALMOST = 0.9  # of a limit: paramiko checks its clock now and then, and does not report that a limit was the reason
-
-Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,6 @@ class Connection:
             self.proxy.close()
         if self.via is not None:
             self.via.close()
-
-
-class DroppedError(Exception):
-    """The server ended the connection before the login, as sshd does beyond its MaxStartups; try again."""
 
 
 async def dial(target: Target, limit_seconds: float) -> Connection:
@@ -130,7 +127,7 @@ async def _try(target: Target, via: Connection | None, deadline: float, limit_se
         proxy = ProxyCommand(target.host, target.proxy_command)
         connected = proxy.socket
     else:
-        connected = await _connect(target, deadline, limit_seconds)
+        connected = await connect(target, deadline, limit_seconds)
     try:
         work = functools.partial(_shake_hands, connected, target, deadline, limit_seconds)
         client = await in_thread(work, abort=connected.close)
@@ -143,66 +140,6 @@ async def _try(target: Target, via: Connection | None, deadline: float, limit_se
             raise JumpFailedError(target.host, "its ProxyCommand", said) from error
         raise
     return Connection(client, via, proxy)
-
-
-async def _connect(target: Target, deadline: float, limit_seconds: float) -> socket.socket:
-    """A TCP connection to the first of the host's addresses that answers."""
-    loop = asyncio.get_running_loop()
-    addresses = await _look_up(target, limit_seconds)
-    failures: list[OSError] = []
-    for left, (family, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
-        share = max(deadline - loop.time(), 0.0) / left  # so that a silent address leaves time for the next
-        connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            async with asyncio.timeout(share):
-                await loop.sock_connect(connected, address)
-        except OSError as error:  # TimeoutError is one
-            failures.append(error)
-            connected.close()
-        except BaseException:
-            connected.close()
-            raise
-        else:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            milliseconds = _UNACKNOWLEDGED_SECONDS * 1000
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-            return connected
-    raise _explain(target, failures, limit_seconds)
-
-
-async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
-    work = functools.partial(
-        socket.getaddrinfo, target.address, target.port, target.family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )
-    try:
-        async with asyncio.timeout(limit_seconds):
-            found = await in_thread(work)
-    except TimeoutError as error:
-        raise TimedOutError(*target.where, limit_seconds, "looking up its address") from error
-    except (socket.gaierror, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a host name"
-        raise UnknownHostError(target.host, target.address, str(reason).lower(), _suggest(target)) from error
-    return [(info[0], info[4]) for info in found]
-
-
-def _suggest(target: Target) -> str | None:
-    """The most similar name of the known_hosts files; None if none is similar."""
-    known = list_names(target.known_hosts) - {target.host}
-    close = get_close_matches(target.host, sorted(known), n=1, cutoff=_LIKENESS)
-    return close[0] if close else None
-
-
-def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) -> Exception:
-    """The most telling failure of all addresses."""
-    for failure in failures:
-        if isinstance(failure, ConnectionResetError | ConnectionAbortedError):
-            return DroppedError("it reset the connection")
-    if any(failure.errno == errno.ECONNREFUSED for failure in failures):
-        return ConnectionRefusedError(*target.where)
-    if any(isinstance(failure, TimeoutError) for failure in failures):
-        return TimedOutError(*target.where, limit_seconds, "connecting")
-    reason = failures[-1].strerror if failures else None
-    return UnreachableError(*target.where, (reason or "it has no address").lower())
 
 
 async def _connect_through(target: Target, via: Connection, deadline: float) -> paramiko.Channel:
@@ -230,19 +167,43 @@ class _Packetizer(Packetizer):
 
 
 class _Client(paramiko.Transport):
-    """paramiko's connection, with another order of host keys: paramiko asks for certificates after all plain keys.
+    """paramiko's connection, with what the ssh configuration allows, in its order.
 
-    host_key_kinds: the kinds of host keys to ask for, the best first.
+    host_key_kinds: the kinds of host keys to ask for, the best first. paramiko alone asks for certificates last.
     """
 
-    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, or a channel of paramiko
+    def __init__(self, connected: Any, policy: SshPolicy) -> None:  # noqa: ANN401 - a socket, or a channel of paramiko
+        """See paramiko.
+
+        Raises:
+            SshPolicyError: nothing is left for one purpose.
+        """
         super().__init__(connected, packetizer_class=_Packetizer)
-        self.host_key_kinds: tuple[str, ...] = tuple(self.get_security_options().key_types)
+        self._rsa = policy.order_rsa()
+        # Servers may offer it by its newer name alone.
+        self._kex_info = {**vars(paramiko.Transport)["_kex_info"], "curve25519-sha256": KexCurve25519}
+        options = self.get_security_options()
+        options.kex = policy.choose("KexAlgorithms", ("curve25519-sha256", *options.kex))
+        options.ciphers = policy.choose("Ciphers", options.ciphers)
+        options.digests = policy.choose("MACs", options.digests)
+        certificates = [f"{kind}{SUFFIX}" for kind in options.key_types]
+        self.host_key_kinds = policy.choose("HostKeyAlgorithms", (*certificates, *options.key_types))
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
         """See paramiko."""
         return self.host_key_kinds
+
+    @property
+    def preferred_pubkeys(self) -> tuple[str, ...]:
+        """See paramiko, which reads this for RSA keys alone."""
+        return self._rsa
+
+    def list_allowed(self, option: str) -> tuple[str, ...]:
+        """What was asked for by this option of ssh_config."""
+        options = self.get_security_options()
+        lists = {"Ciphers": options.ciphers, "KexAlgorithms": options.kex, "MACs": options.digests}
+        return tuple(lists.get(option, self.host_key_kinds))
 
 
 def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:  # noqa: ANN401 - a socket, or a channel of paramiko
@@ -258,7 +219,7 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
     if not logger.handlers:  # else logging writes tracebacks to standard error; hvdrun raises what matters
         logger.addHandler(logging.NullHandler())
     try:
-        client = _Client(connected)
+        client = _Client(connected, target.policy)
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise DroppedError(str(error)) from error
     try:
@@ -276,7 +237,7 @@ def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds:
     return client
 
 
-def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limit_seconds: float) -> None:
+def _negotiate(client: _Client, target: Target, deadline: float, limit_seconds: float) -> None:
     started = time.monotonic()
     remaining = max(deadline - started, 0.1)
     client.banner_timeout = remaining
@@ -290,6 +251,9 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
     if time.monotonic() - started >= remaining * _ALMOST:
         stage = "it accepted the connection, but is silent" if not client.remote_version else "agreeing on keys"
         raise TimedOutError(*target.where, limit_seconds, stage) from failure
+    for option, words in _NO_COMMON.items():
+        if isinstance(failure, IncompatiblePeer) and words in str(failure):
+            raise NoCommonAlgorithmError(target.host, option, client.list_allowed(option)) from failure
     if isinstance(failure, IncompatiblePeer) or "ndecipherable" in str(failure):
         raise NotSshError(*target.where, str(failure).rstrip(".")) from failure
     when = "during the handshake" if client.remote_version else "immediately"

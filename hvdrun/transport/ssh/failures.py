@@ -21,6 +21,40 @@ class BadSshConfigError(SshError):
         super().__init__(host, f"the ssh configuration for the host {host!r} cannot be read: {reason}.")
 
 
+class SshPolicyError(SshError):
+    """The ssh configuration for this host asks for what hvdrun or this machine cannot do.
+
+    Cause: `~/.ssh/config` allows only algorithms that hvdrun does not know, forbids logins with keys, or names an
+    address that this machine does not have.
+    Remedy: Change it for this host, or let OpenSSH log in, with `--rsh ssh`.
+    """
+
+    def __init__(self, host: str, reason: str, remedy: str) -> None:
+        super().__init__(
+            host,
+            f"the ssh configuration for the host {host!r} {reason}: {remedy}, or let OpenSSH log in, with --rsh ssh.",
+        )
+
+
+class NoCommonAlgorithmError(SshError):
+    """The ssh server takes no algorithm that hvdrun knows and the ssh configuration allows.
+
+    Cause: The server is old, or one of the two configurations allows little.
+    Remedy: Allow one of the named algorithms in its sshd_config, or another in `~/.ssh/config`.
+
+    option: the keyword of ssh_config.
+    """
+
+    def __init__(self, host: str, option: str, allowed: Sequence[str]) -> None:
+        super().__init__(
+            host,
+            f"the ssh server of the host {host!r} takes none of the {option} that hvdrun knows and the ssh "
+            f"configuration allows ({','.join(allowed)}): allow one of them in its sshd_config, or others in "
+            "~/.ssh/config.",
+        )
+        self.option = option
+
+
 class UnknownHostError(SshError):
     """The name has no address.
 
@@ -97,9 +131,9 @@ class ConnectionDroppedError(SshError):
 
 
 class NotSshError(SshError):
-    """The port belongs to another program, or the server and hvdrun have no cipher in common.
+    """The port belongs to another program.
 
-    Cause: The port belongs to another program, or the server offers only old ciphers.
+    Cause: The port belongs to another program.
     Remedy: Check `--ssh-port`, and `ssh -v HOST`.
     """
 

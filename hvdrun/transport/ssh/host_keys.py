@@ -17,15 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 import paramiko
 
 from hvdrun.transport.ssh.certificates import SUFFIX, BadCertificateError, HostCertificate
 from hvdrun.transport.ssh.failures import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError, SshError
+from hvdrun.transport.ssh.policy import RSA
 from hvdrun.transport.ssh.target import Target
 
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of kind ssh-rsa may sign
 _LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 10.0, 0.02
 _FIELDS = 3  # names, kind of key, key
 _HASHED_FIELDS = 4  # an empty one, 1, salt, hash
@@ -189,16 +190,16 @@ class HostKey:
             self._revoked += _read_revoked(target, target.revoked_keys)
 
     def order_kinds(self, kinds: Iterable[str]) -> tuple[str, ...]:
-        """The kinds to ask for: certificates if an authority is known, then the kinds of known keys, then the others.
+        """These kinds in order: certificates if an authority is known, then the kinds of known keys, then the others.
 
         A server has several keys, and only a known one proves its identity.
         """
         kinds = tuple(kinds)
         noted = [key.kind for known in self._known for key in known.keys]
-        first = [kind for key in noted for kind in (_RSA if key == "ssh-rsa" else (key,)) if kind in kinds]
-        plain = tuple(dict.fromkeys((*first, *kinds)))
-        certified = any(known.authorities for known in self._known)
-        return (*(f"{kind}{SUFFIX}" for kind in kinds), *plain) if certified else plain
+        first = [kind for key in noted for kind in (RSA if key == "ssh-rsa" else (key,)) if kind in kinds]
+        plain = tuple(dict.fromkeys((*first, *(kind for kind in kinds if not kind.endswith(SUFFIX)))))
+        certified = any(known.authorities for known in self._known) or not plain
+        return (*(kind for kind in kinds if kind.endswith(SUFFIX)), *plain) if certified else plain
 
     def verify(self, key: paramiko.PKey) -> None:
         """Accept the host's key, or refuse it.
@@ -207,6 +208,7 @@ class HostKey:
             SshError: the key is refused, or a new key cannot be added to the known_hosts file.
         """
         target, kind, blob = self._target, key.get_name(), key.asbytes()
+        target.policy.check_host_key(key)
         shown = fingerprint(blob)
         certificate, refusal = _read_certificate(key)
         self._refuse_revoked(kind, blob, certificate)
@@ -238,7 +240,8 @@ class HostKey:
         if all(entry.blob != certificate.authority for entry in known.authorities):
             shown = fingerprint(certificate.authority)
             raise BadCertificateError(f"no @cert-authority line for this host has the key that signed it, {shown}")
-        certificate.check(self._target.principal, time.time())
+        may_sign = partial(self._target.policy.allows, "CASignatureAlgorithms")
+        certificate.check(self._target.principal, time.time(), may_sign)
 
     def _refuse_revoked(self, kind: str, blob: bytes, certificate: HostCertificate | None) -> None:
         blobs = {blob, certificate.authority} if certificate is not None else {blob}

@@ -64,9 +64,11 @@ class Login:
 
         Raises:
             AuthenticationFailedError: the server accepted no key.
+            SshPolicyError: no key may be offered.
         """
         if self._needs_no_key():
             return
+        self._target.policy.check_login()
         if self._methods and "publickey" not in self._methods:
             raise self._fail()
         agent = self._open_agent()
@@ -98,6 +100,9 @@ class Login:
             if offer in self._offered:
                 continue
             self._offered.add(offer)
+            if (refusal := self._target.policy.find_refusal(key)) is not None:
+                self._unusable.append(f"{name} ({refusal})")
+                continue
             try:
                 remaining = self._client.auth_publickey(self._target.user, key)
             except paramiko.BadAuthenticationType as error:

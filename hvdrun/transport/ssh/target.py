@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.transport.ssh.config import DEFAULT_KEYS, DEFAULT_PORT, Settings, SshConfig, first
-from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
+from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError, SshPolicyError
+from hvdrun.transport.ssh.policy import SshPolicy, read_policy
 from hvdrun.transport.ssh.tokens import expand_home, expand_path, expand_tokens, make_tokens
 
 _MAX_JUMPS = 8  # ends the chain of a jump host that is reached through itself
@@ -33,6 +34,8 @@ class Target:
     known_hosts: the known_hosts files; new keys go to the first. revoked_keys: a file of keys that are refused.
     accept_new: a host without a known key is trusted, and its key added.
     connect_timeout_seconds: ConnectTimeout; None if it is not configured.
+    bind_address, bind_interface: where a direct connection starts; None for what the kernel chooses.
+    policy: which algorithms and keys are allowed.
     """
 
     host: str
@@ -54,6 +57,9 @@ class Target:
     hash_known_hosts: bool
     accept_new: bool
     connect_timeout_seconds: float | None
+    bind_address: str | None
+    bind_interface: str | None
+    policy: SshPolicy
 
     @property
     def where(self) -> tuple[str, str, int]:
@@ -135,6 +141,9 @@ class _Resolver:
             jumps = expand_tokens(first(settings, "proxyjump") or "none", tokens).split(",")
         via = None if jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
         command = first(settings, "proxycommand") or "none"
+        if via is None and command.lower() != "none" and first(settings, "proxyusefdpass") == "yes":
+            reason = "has a command that passes an open connection (ProxyUseFdpass), and hvdrun takes none"
+            raise SshPolicyError(host, reason, "name a command that copies the bytes")
         timeout = first(settings, "connecttimeout") or "none"
         return Target(
             host=host,
@@ -156,6 +165,9 @@ class _Resolver:
             hash_known_hosts=first(settings, "hashknownhosts") == "yes",
             accept_new=self._accept_new or first(settings, "stricthostkeychecking") in _ACCEPT_NEW,
             connect_timeout_seconds=None if timeout == "none" else float(timeout) or None,
+            bind_address=first(settings, "bindaddress"),
+            bind_interface=first(settings, "bindinterface"),
+            policy=read_policy(host, settings),
         )
 
     def _resolve_jump(self, host: str, jumps: Sequence[str], depth: int) -> Target:

@@ -54,6 +54,30 @@ HOST_CERTIFICATES = {  # how the certificate is made, known_hosts, the configura
     "expired, of a new key": ("ed25519 -h -V 20200101:20210101", ANY, "StrictHostKeyChecking accept-new", True),
     "not valid yet": ("ed25519 -h -n 127.0.0.1 -V 0x7ffffffffffffff:forever", ANY, "", False),
     "with an option that must be understood": ("ed25519 -h -n 127.0.0.1 -O critical:x=y", ANY, "", False),
+    "by an algorithm that is not allowed": (
+        "ed25519 -h -n 127.0.0.1",
+        ANY,
+        "CASignatureAlgorithms ecdsa-sha2-nistp256,rsa-sha2-512",
+        False,
+    ),
+    "by an RSA key with an allowed algorithm": (
+        "rsa -h -n 127.0.0.1 -t rsa-sha2-256",
+        ANY,
+        "CASignatureAlgorithms rsa-sha2-256",
+        True,
+    ),
+    "by an RSA key with another algorithm": (
+        "rsa -h -n 127.0.0.1 -t rsa-sha2-256",
+        ANY,
+        "CASignatureAlgorithms rsa-sha2-512",
+        False,
+    ),
+    "where only certificates are allowed": (
+        "ed25519 -h -n 127.0.0.1",
+        ANY,
+        "HostKeyAlgorithms ssh-ed25519-cert-v01@openssh.com",
+        True,
+    ),
     "by a revoked authority": ("ed25519 -h -n 127.0.0.1", f"{ANY}\n@revoked * CA", "", False),
     "of a revoked key": ("ed25519 -h -n 127.0.0.1", f"{ANY}\n@revoked * KEY", "", False),
     "of a key in a file of revoked ones": ("ed25519 -h -n 127.0.0.1", ANY, "RevokedHostKeys FILE", False),
@@ -171,10 +195,12 @@ def test_a_certificate_that_was_changed_does_not_hold(authorities: dict[str, Pat
 
 def test_certificates_are_asked_for_where_an_authority_is_known(home: Home) -> None:
     target = home.target(host="far")
+    certificate = "ssh-ed25519-cert-v01@openssh.com"
     home.known_hosts.write_text(f"far {read_public(home.key)}\n", encoding="utf-8")
-    assert HostKey(target).order_kinds(("rsa-sha2-512", "ssh-ed25519")) == ("ssh-ed25519", "rsa-sha2-512")
+    assert HostKey(target).order_kinds(("rsa-sha2-512", "ssh-ed25519", certificate)) == ("ssh-ed25519", "rsa-sha2-512")
+    assert HostKey(target).order_kinds((certificate,)) == (certificate,)  # the configuration allows no plain key
     home.known_hosts.write_text(f"@cert-authority * {read_public(home.key)}\n", encoding="utf-8")
-    assert HostKey(target).order_kinds(("ssh-ed25519",)) == ("ssh-ed25519-cert-v01@openssh.com", "ssh-ed25519")
+    assert HostKey(target).order_kinds(("ssh-ed25519", certificate)) == (certificate, "ssh-ed25519")
 
 
 @pytest.mark.parametrize("content", [None, b"SSHKRL\n\0..."])
