@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import functools
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -35,8 +34,7 @@ class DroppedError(Exception):
 async def connect(target: Target, deadline: float, limit_seconds: float) -> socket.socket:
     """A TCP connection to the first of the host's addresses that answers."""
     loop = asyncio.get_running_loop()
-    addresses = await _look_up(target, limit_seconds)
-    sources = await in_thread(functools.partial(_find_sources, target))
+    addresses, sources = await _look_up(target, limit_seconds)
     failures: list[OSError] = []
     refusal: SshPolicyError | None = None
     for left, (family, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
@@ -106,11 +104,15 @@ def _bind(connecting: socket.socket, target: Target, sources: Sequence[Address])
     raise SshPolicyError(target.host, reason, "correct it")
 
 
-async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
-    work = functools.partial(_resolve, target.address, target.port, target.family)
+async def _look_up(target: Target, limit_seconds: float) -> tuple[Sequence[Address], Sequence[Address]]:
+    """The addresses of the host, and of this machine, from which to connect."""
+
+    def look_up() -> tuple[Sequence[Address], Sequence[Address]]:
+        return _resolve(target.address, target.port, target.family), _find_sources(target)
+
     try:
         async with asyncio.timeout(limit_seconds):
-            return await in_thread(work)
+            return await in_thread(look_up)
     except TimeoutError as error:
         raise TimedOutError(*target.where, limit_seconds, "looking up its address") from error
     except (socket.gaierror, UnicodeError) as error:
