@@ -38,7 +38,7 @@ class AgentPool:
         self._lose = lose
         self._patience_seconds = patience_seconds
         self._connections: dict[str, AgentConnection] = {}
-        self._leaving: set[AgentConnection] = set()  # no longer of this job, and being closed
+        self._leaving: dict[AgentConnection, bool] = {}  # no longer of this job; whether it is heard to its end
         self._keeping_alive: asyncio.Task[None] | None = None
         self._held = False
         self._is_stopping = False
@@ -136,7 +136,7 @@ class AgentPool:
         self._close_later(connection, drains=True)
 
     async def release(self, is_lost: Callable[[str], bool] = lambda _: False, exit_code: int = 0) -> None:
-        """Release all agents, and return when the output of their workers has been printed.
+        """Release all agents, and return when all output has been printed, also of hosts that the job has left.
 
         This waits for a reader of the output that pauses, up to RELEASE_SECONDS for an agent that sends nothing, and
         not for a host that is lost.
@@ -146,7 +146,8 @@ class AgentPool:
         connections = tuple(self._connections.values())
         for connection in connections:
             connection.release(exit_code)
-        await _drain(connections, is_lost)
+        leaving = tuple(connection for connection, drains in self._leaving.items() if drains)
+        await asyncio.gather(_drain(connections, is_lost), _drain(leaving))
 
     async def close(self) -> None:
         """Stop every agent that is left, and wait until it has stopped.
@@ -170,14 +171,14 @@ class AgentPool:
             self._lose(connection.host, how)
 
     def _close_later(self, connection: AgentConnection, *, drains: bool) -> None:
-        self._leaving.add(connection)
+        self._leaving[connection] = drains
         self._tasks.create_task(self._close(connection, drains=drains), name="close an agent")
 
     async def _close(self, connection: AgentConnection, *, drains: bool) -> None:
         if drains:
-            await _drain((connection,), lambda _: False)
+            await _drain((connection,))
         await connection.close()
-        self._leaving.discard(connection)
+        del self._leaving[connection]
 
     async def _keep_alive(self, patience_seconds: float) -> None:
         """Send keepalives to the agents that have no configuration yet."""
@@ -188,7 +189,7 @@ class AgentPool:
             await asyncio.sleep(patience_seconds / _KEEPALIVES_PER_PATIENCE)
 
 
-async def _drain(connections: Collection[AgentConnection], is_lost: Callable[[str], bool]) -> None:
+async def _drain(connections: Collection[AgentConnection], is_lost: Callable[[str], bool] = lambda _: False) -> None:
     """Wait until the last message of released agents has been handled; see `AgentPool.release`."""
     waiting = {connection.listening for connection in connections if connection.listening is not None}
     pieces, patience_seconds = sum(connection.pieces for connection in connections), RELEASE_SECONDS

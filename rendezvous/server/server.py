@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -93,6 +93,7 @@ class Server:
         self._topics = Topics()
         self._last_reports: dict[str, int] = {}
         self._agents: Counter[str] = Counter()  # by host, how many agents have been dismissed
+        self._left: set[bytes] = set()  # those of them whose host was not lost: they may end in peace
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._listeners: list[grpc.aio.Server] = []
@@ -179,6 +180,13 @@ class Server:
         """
         return self._agents[host] + 1
 
+    def has_left(self, identities: Iterable[bytes]) -> bool:
+        """The job has left the host whose agent has these identities.
+
+        The agent has no workers. It needs a server until their output has been read, and its calls have no effect.
+        """
+        return not self._left.isdisjoint(identities)
+
     def receive(self, report: pb.AgentReport) -> None:
         """Submit what an agent reports: its signal, which explains the exits, these, then the heartbeat.
 
@@ -193,6 +201,7 @@ class Server:
             raise WireError("a report without number")
         if report.number <= self._last_reports.get(report.host, 0):
             return
+        agent = self.number_agent(report.host)
         exits = [codec.decode(Exited, exited) for exited in report.exited]
         running = tuple(codec.decode_worker(worker) for worker in report.running)
         for exited in exits:
@@ -204,6 +213,8 @@ class Server:
             self.submit(Signalled(report.host, report.signal))
         for exited in exits:
             self.submit(exited)
+        if self.number_agent(report.host) != agent:  # these were its last workers, and the job has left it
+            return
         self.submit(Reported(report.host, running))
         if report.noticed:
             self.submit(Noticed(report.host))
@@ -225,6 +236,8 @@ class Server:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Dismiss):
+            if not effect.is_lost:
+                self._left.add(agent_identity(effect.host, self.number_agent(effect.host)).encode())
             self._agents[effect.host] += 1
             self._last_reports.pop(effect.host, None)  # the next one numbers its reports from 1
             self._topics.forget(effect.host)
@@ -258,6 +271,8 @@ class _Servicer(pb_grpc.RendezvousServicer):
         return pb.Ack()
 
     async def OpenSequencer(self, request: pb.SequencerOpened, context: serving.Context) -> pb.Ack:
+        if self._has_left(context):
+            return pb.Ack()
         await self._authorize(context, request.host)
         async with serving.answer_errors(context, self._server.fail):
             self._server.submit(codec.decode(SequencerOpened, request))
@@ -273,12 +288,16 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a worker reports its failure to its agent")
 
     async def Report(self, request: pb.AgentReport, context: serving.Context) -> pb.Ack:
+        if self._has_left(context):
+            return pb.Ack()
         await self._authorize(context, request.host)
         async with serving.answer_errors(context, self._server.fail):
             self._server.receive(request)
         return pb.Ack()
 
     async def Watch(self, request: pb.WatchRequest, context: serving.Context) -> AsyncIterator[pb.Notification]:
+        if self._has_left(context):
+            await asyncio.Event().wait()  # until the agent ends the call, or the server closes
         await self._authorize(context, request.host)
         async with (
             serving.answer_errors(context, self._server.fail),
@@ -310,8 +329,11 @@ class _Servicer(pb_grpc.RendezvousServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this job runs a program, and has no tasks")
         return self._server.tasks
 
+    def _has_left(self, context: serving.Context) -> bool:
+        return self._server.has_left(_read_identities(context))
+
     async def _authorize(self, context: serving.Context, host: str) -> None:
-        identities = context.auth_context().get("x509_subject_alternative_name", ())
+        identities = _read_identities(context)
         number = self._server.number_agent(host)
         if agent_identity(host, number).encode() in identities:
             return
@@ -319,6 +341,10 @@ class _Servicer(pb_grpc.RendezvousServicer):
             reason = f"host {host!r} was lost, and another agent has replaced this one"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate is not that of host {host!r}")
+
+
+def _read_identities(context: serving.Context) -> Iterable[bytes]:
+    return context.auth_context().get("x509_subject_alternative_name", ())
 
 
 async def _read_data(parts: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[bytes]:

@@ -266,6 +266,20 @@ async def test_a_host_that_is_left_is_let_go_and_what_it_still_says_is_shown() -
 
 
 @in_loop
+async def test_release_waits_for_the_output_of_a_host_that_the_job_has_left() -> None:
+    agent = PlayedAgent(obeys=False)
+    async with opened("a", a=agent) as (pool, launcher):
+        pool.retire("a")
+        releasing = asyncio.create_task(pool.release())
+        await asyncio.sleep(0)
+        agent.told.put_nowait(PIECE)
+        agent.end()
+        await releasing
+        assert launcher.shown == [PIECE]
+        assert not agent.is_abandoned
+
+
+@in_loop
 async def test_close_ends_an_agent_that_was_let_go_and_does_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "RELEASE_SECONDS", 600.0)
     slow, silent = PlayedAgent(obeys=False), PlayedAgent(obeys=False)

@@ -385,6 +385,30 @@ async def test_an_agent_that_was_replaced_is_refused_and_its_successor_is_accept
             await join(latter, launches[-1])
 
 
+@in_clean_loop
+async def test_an_agent_whose_host_the_job_leaves_is_answered_until_it_ends() -> None:
+    """The output of its workers may still be read, for as long as the reader likes."""
+    async with open_stage(policy=LASTING) as stage, stage.agent("b") as b:
+        await b.report(6, [B0, B1], [], LIMIT_SECONDS)
+        async with aclosing(b.watch()) as notices:
+            stage.server.submit(HostsChanged((Host("a", 2),)))
+            await b.report(7, [], [Exited(B0, -15), Exited(B1, -15)], LIMIT_SECONDS)
+            assert Dismiss("b", "host b is no longer listed") in stage.effects
+            watching = asyncio.ensure_future(exhaust(notices))
+            state = stage.server.state
+            await b.report(8, [B0], [], LIMIT_SECONDS, is_noticed=True)
+            await b.open_sequencer(7, SEQUENCER)
+            assert stage.server.state is state
+            stage.server.submit(HostsChanged((Host("a", 2), Host("b", 2))))
+            async with stage.agent("b") as successor:
+                await successor.report(1, [], [], LIMIT_SECONDS)
+                assert stage.server.state.last_heard["b"] is not None
+            await b.report(9, [], [], LIMIT_SECONDS)
+            assert not watching.done()
+            watching.cancel()
+            await asyncio.wait({watching})
+
+
 async def exhaust(notices: AsyncIterator[Notification]) -> None:
     async with asyncio.timeout(LIMIT_SECONDS):
         async for _ in notices:
