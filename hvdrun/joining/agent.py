@@ -1,6 +1,6 @@
 """`hvdrun agent`: an agent that connects to the launcher by itself, serves one job, and ends.
 
-It waits until the token file exists and the launcher listens, up to a limit, and then without a limit until the job
+It waits until the token file exists and the launcher admits it, up to a limit, and then without a limit until the job
 begins. It ends immediately where waiting cannot help: another token, another version, a name that is taken.
 """
 
@@ -149,13 +149,15 @@ class JoiningAgent:
         began, limit_seconds = now(), self._options.limit_seconds
         while True:
             try:
-                channel = await self._join()
+                ends = None if limit_seconds is None else max(began + limit_seconds, now() + _ANSWER_SECONDS)
+                async with asyncio.timeout_at(ends):  # a launcher that is stopped completes the handshake, and no more
+                    channel = await self._join()
             except TokenFileError:
                 raise
             except FileNotFoundError:
                 self._wait_for(f"the token file {str(self._options.token_file)!r}, which does not exist yet")
             except (OSError, EOFError, RendezvousError) as error:
-                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                reason = getattr(error, "strerror", None) or str(error) or "no answer"
                 self._wait_for(f"hvdrun at {self._options.place} ({reason})")
             else:
                 ended = channel if isinstance(channel, int) else await self._serve(channel)

@@ -209,7 +209,8 @@ class TunnelEnd:
         """Forward one connection; where the launcher cannot be reached it ends, and the caller tries again."""
         channel: Channel | int = 0
         with suppress(OSError, EOFError, RendezvousError, HvdrunError):  # the caller tries again
-            channel = await self._connect()
+            async with asyncio.timeout(HANDSHAKE_SECONDS):  # a launcher that is stopped completes the handshake alone
+                channel = await self._connect()
         if isinstance(channel, Channel):
             await _forward((reader, writer), channel)
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from hvdrun.joining import channel as channel_module
 from hvdrun.joining.channel import Channel, TunnelEnd, forward_inside, make_server_context
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK
@@ -65,6 +66,21 @@ async def test_a_closed_tunnel_refuses_a_connection_that_was_accepted_before() -
             reader, writer = await asyncio.open_connection(sock=caller)
             await await_close(reader)
             writer.transport.abort()
+
+
+@in_loop
+async def test_a_tunnel_gives_up_a_launcher_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect() -> int:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr(channel_module, "HANDSHAKE_SECONDS", 0.1)
+    async with BackgroundTasks() as tasks:
+        tunnel = TunnelEnd(connect, tasks)
+        await tunnel.open()
+        async with connected(tunnel.port) as reader:
+            await await_close(reader)
+        tunnel.close()
 
 
 def test_the_launcher_s_credential_needs_no_file_in_memory_and_leaves_no_descriptor(

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
+from hvdrun.joining import agent as joining
 from hvdrun.joining.agent import JoiningAgent, JoinOptions
+from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import create_files
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
-from rendezvous.wire.orders import Hello, Release
+from rendezvous.wire.orders import AgentAdmitted, Hello, Release
 from tests.hvdrun.joining.test_listener import Launcher, opened, started, take
 from tests.waiting import happen, in_loop
 
@@ -136,6 +138,30 @@ async def test_an_agent_gives_up_when_no_job_is_there_for_too_long(tmp_path: Pat
     async with asyncio.timeout(30):
         assert await JoiningAgent(application, said.append).run() == MAY_BE_STARTED_AGAIN
     assert said[-1] == "no job was there for 0.01 s (--join-timeout): start this agent again later."
+
+
+@in_loop
+async def test_an_agent_gives_up_when_a_launcher_does_not_answer_for_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is stopped: the kernel accepts connections for it."""
+
+    async def be_silent(*_: object) -> AgentAdmitted:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr(Roster, "receive", be_silent)
+    monkeypatch.setattr(joining, "_ANSWER_SECONDS", 0.1)
+    said: list[str] = []
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, asyncio.timeout(30):
+        application = JoinOptions(launcher.place, path, "a", 1, limit_seconds=1.0)
+        assert await JoiningAgent(application, said.append).run() == MAY_BE_STARTED_AGAIN
+    assert said == [
+        f"waiting for the answer of hvdrun at {launcher.place}: another agent may have the name 'a'.",
+        f"waiting for hvdrun at {launcher.place} (no answer).",
+        "no job was there for 1 s (--join-timeout): start this agent again later.",
+    ]
 
 
 @in_loop
