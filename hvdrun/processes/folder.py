@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from rendezvous.bootstrap import SOCKET
 
 _PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _TOKEN_BYTES = 7
-_NAME = re.compile(rf"hvdrun-[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
+_TRIES, _PAUSE_SECONDS = 50, 0.02  # while another agent removes the folder, which has no lock yet
+_NAME = re.compile(rf"\.?hvdrun-[0-9a-f]{{{2 * _TOKEN_BYTES}}}")
 
 
 class AgentFolder:
@@ -34,16 +36,36 @@ class AgentFolder:
         Raises:
             OSError: it cannot be created.
         """
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError, FileExistsError, BlockingIOError):  # an agent takes it for left
+                self._make()
+                return
+            time.sleep(_PAUSE_SECONDS)
+        self._make()
+
+    def _make(self) -> None:
         hidden = hide(self.path)
         hidden.mkdir(mode=0o700)
         self._lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # a file system without locks, where no agent takes it for an orphan
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        hidden.rename(self.path)
+        except BlockingIOError:
+            self._unlock()
+            raise
+        except OSError:
+            pass  # a file system without locks, where no agent takes it for an orphan
+        try:
+            hidden.rename(self.path)
+        except OSError:
+            self._unlock()
+            raise
 
     def remove(self) -> None:
         """Remove it, and its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -87,6 +109,6 @@ def _list_places(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _find(place: Path) -> Iterator[Path]:
-    """The entries of this folder that are named as an agent's folder."""
+    """The entries of this folder that are named as an agent's folder, or as one that is not locked yet."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:  # there is no such folder, or it is another user's
         yield from (Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name))

@@ -1,13 +1,14 @@
 """Where an agent's folder is, and which folders are taken for orphans."""
 
+import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hvdrun.processes.folder import AgentFolder, choose_folder, remove_orphans
+from hvdrun.processes.folder import AgentFolder, choose_folder, hide, remove_orphans
 
 
 @pytest.fixture
@@ -44,6 +45,7 @@ def test_only_a_folder_that_no_agent_holds_is_removed(short_path: Path, monkeypa
     for folder in (used, left):
         folder.create()
         (folder.path / "agent.sock").touch()
+    hide(choose_folder({})).mkdir()  # its agent was killed before it had locked it
     os.close(left._lock)  # as the end of its agent does
     other = short_path / "hvdrun-notes"
     other.mkdir()
@@ -53,3 +55,36 @@ def test_only_a_folder_that_no_agent_holds_is_removed(short_path: Path, monkeypa
     assert {*short_path.iterdir()} == {used.path, other, link}
     used.remove()
     assert not used.path.exists()
+
+
+@pytest.mark.parametrize("step", ["open", "flock", "rename"])
+def test_an_agent_whose_folder_another_removes_before_it_is_locked_makes_it_anew(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(short_path))
+    folder = AgentFolder(choose_folder({}))
+    hidden = hide(folder.path)
+    module = {"open": os, "flock": fcntl, "rename": Path}[step]
+    original: Callable[..., object] = getattr(module, step)
+    others: list[int] = []
+
+    def be_overtaken(*arguments: object, **named: object) -> object:
+        """The other agent does its part first; it is met once."""
+        monkeypatch.setattr(module, step, original)
+        if step == "flock":  # it holds the lock, and removes the folder after our try
+            others.append(os.open(hidden, os.O_RDONLY))
+            fcntl.flock(others[0], fcntl.LOCK_EX)
+            monkeypatch.setattr("time.sleep", lambda _: hidden.rmdir())
+        else:
+            hidden.rmdir()
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(module, step, be_overtaken)
+    folder.create()
+    assert folder.path.is_dir()
+    assert not hidden.exists()
+    remove_orphans({})
+    assert folder.path.is_dir()  # it is locked
+    folder.remove()
+    for other in others:
+        os.close(other)
