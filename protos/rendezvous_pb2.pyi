@@ -477,7 +477,7 @@ class FailRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     RETURNCODE_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
-    """as in Exited; not 0"""
+    """as in Exited; 0: the program has ended without a failure, and its exit hooks follow"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -995,12 +995,15 @@ class Exited(_message.Message):
     RETURNCODE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     CANNOT_START_FIELD_NUMBER: _builtins.int
+    HAS_LEFT_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
     """as waitpid returns it: the exit code, or -n for signal n"""
     error: _builtins.str
     """why, in one sentence, if the code does not tell"""
     cannot_start: _builtins.bool
     """its command could not be started; another try would fail, too"""
+    has_left: _builtins.bool
+    """its program had ended without a failure before it was stopped"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -1010,10 +1013,11 @@ class Exited(_message.Message):
         returncode: _builtins.int = ...,
         error: _builtins.str | None = ...,
         cannot_start: _builtins.bool = ...,
+        has_left: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "cannot_start", b"cannot_start", "error", b"error", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "cannot_start", b"cannot_start", "error", b"error", "has_left", b"has_left", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015

@@ -110,7 +110,7 @@ class RendezvousServicer(object):
 
     def Fail(self, request, context):
         """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
-        reports the exit immediately, and kills a worker that takes longer than the grace.
+        reports the exit immediately, and kills a worker that takes longer than the grace. It only notes a 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

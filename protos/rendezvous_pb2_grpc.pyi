@@ -56,7 +56,7 @@ class RendezvousStub:
     """A worker has a state that it can restore: from now on lost members are replaced."""
     Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.Ack]
     """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
-    reports the exit immediately, and kills a worker that takes longer than the grace.
+    reports the exit immediately, and kills a worker that takes longer than the grace. It only notes a 0.
     """
     Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.Ack]
     """An agent reports its workers; also its heartbeat."""
@@ -82,7 +82,7 @@ class RendezvousAsyncStub(RendezvousStub):
     """A worker has a state that it can restore: from now on lost members are replaced."""
     Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
-    reports the exit immediately, and kills a worker that takes longer than the grace.
+    reports the exit immediately, and kills a worker that takes longer than the grace. It only notes a 0.
     """
     Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.Ack]  # type: ignore[assignment]
     """An agent reports its workers; also its heartbeat."""
@@ -135,7 +135,7 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.Ack, _abc.Awaitable[_rendezvous_pb2.Ack]]:
         """A worker has failed, and its process will exit with this code after its exit hooks. Only agents serve this: an agent
-        reports the exit immediately, and kills a worker that takes longer than the grace.
+        reports the exit immediately, and kills a worker that takes longer than the grace. It only notes a 0.
         """
 
     @_abc_1.abstractmethod

@@ -17,15 +17,22 @@ class LiveWorker:
 
     kill: sends SIGKILL to the worker and to all that it has started.
     error: why the agent has killed it; None where it has not.
+    has_left: its program had ended without a failure before it was stopped.
     """
 
     def __init__(self, worker: Worker, pid: int, kill: Callable[[Worker, int], None]) -> None:
         self.worker = worker
         self.pid = pid
         self.error: str | None = None
+        self.has_left = False
         self._kill = kill
         self._kill_at: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def is_stopping(self) -> bool:
+        """It has been told to end."""
+        return self._kill_at is not None
 
     def terminate(self, grace_seconds: float, first: int = signal.SIGTERM) -> None:
         """Signal its process group, and kill it after the grace; the earliest order counts.

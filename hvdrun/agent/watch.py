@@ -146,7 +146,14 @@ class Watch:
             self._live[self._pids[worker]].terminate(order.grace_seconds, order.signal)
 
     def note_failure(self, worker: Worker, returncode: int) -> None:
-        """Report the end of a worker that is about to end with this code, and give the process the grace to do so."""
+        """Report the end of a worker that is about to end with this code, and give the process the grace to do so.
+
+        One that is about to end with 0 is only noted: its exit hooks may take as long as they like.
+        """
+        if returncode == 0:
+            if worker in self._pids and not self._live[self._pids[worker]].is_stopping:
+                self._live[self._pids[worker]].has_left = True
+            return
         pid = self._pids.pop(worker, None)
         if pid is None:
             return  # its end was reported already
@@ -279,27 +286,36 @@ class Watch:
         self._ending[worker.slot] = worker
         self._reaped.set()
         live.forget()
+        has_left = live.has_left or (returncode == 0 and not live.is_stopping)
         if worker in self._reported and returncode == -signal.SIGKILL and not self._closing:
             cause = f"it did not exit within {self._grace_seconds:g} s (--grace)"
             self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: {cause}."))
         if self._outlives_losses:
-            self._report_end(worker, returncode, live.error)
+            self._report_end(worker, returncode, live.error, has_left=has_left)
 
         def free() -> None:
             self._watchdog.remove(pid)
-            self._report_end(worker, returncode, live.error)
+            self._report_end(worker, returncode, live.error, has_left=has_left)
             self._reported.discard(worker)
             del self._ending[worker.slot]
             self._start_next()
 
         self._reaper.clear(worker, pid, free)
 
-    def _report_end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
+    def _report_end(self, worker: Worker, returncode: int, error: str | None = None, *, has_left: bool = False) -> None:
         """Report the end of a worker whose slot is not free yet; once."""
         if worker not in self._reported:
             self._reported.add(worker)
-            self._end(worker, returncode, error)
+            self._end(worker, returncode, error, has_left=has_left)
 
-    def _end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
-        self._ended[worker] = Exited(worker, returncode, error, cannot_start)
+    def _end(
+        self,
+        worker: Worker,
+        returncode: int,
+        error: str | None = None,
+        *,
+        cannot_start: bool = False,
+        has_left: bool = False,
+    ) -> None:
+        self._ended[worker] = Exited(worker, returncode, error, cannot_start, has_left)
         self.changed.set()

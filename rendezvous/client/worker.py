@@ -93,7 +93,9 @@ class WorkerClient:
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
     def fail(self, returncode: int) -> None:
-        """Report that this process will exit with this code, as waitpid returns it, so that the others learn it early.
+        """Report that this process will exit with this code, as waitpid returns it.
+
+        The others learn of a failure early. With 0, the agent notes that the program has ended by itself.
 
         Raises:
             CallRefusedError: the agent does not know this worker.

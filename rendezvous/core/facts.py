@@ -91,7 +91,9 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[St
         case _ if state.phase is Phase.FINISHED:
             return state, ()
         case Exited(worker, returncode):
-            ended = replace(state.workers[worker.slot], state=WorkerState.ENDED, returncode=returncode)
+            former = state.workers[worker.slot]
+            is_done = former.is_done or event.has_left
+            ended = replace(former, state=WorkerState.ENDED, returncode=returncode, is_done=is_done)
             return state.with_records([ended]), ()
         case Lost(host):
             return state.with_host_ended(host), ()

@@ -102,12 +102,14 @@ class Exited:
     returncode: as waitpid returns it: the exit code, or -n for signal n.
     error: why, in one sentence, if the code does not tell.
     cannot_start: its command could not be started; another try would fail, too.
+    has_left: its program had ended without a failure before it was stopped.
     """
 
     worker: Worker
     returncode: int
     error: str | None = None
     cannot_start: bool = False
+    has_left: bool = False
 
 
 @dataclass(frozen=True, slots=True)

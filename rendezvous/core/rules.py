@@ -168,25 +168,26 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
         return Finish(outcome)
     is_elastic, reason, worker = state.policy.is_elastic, outcome.reason.rstrip("."), outcome.worker
+    done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
+    stopped = tuple(rank for rank in state.stopped if rank not in done)
     if outcome.cause is Cause.WORKER_FAILED:
-        notes = _describe_successes(state, outcome) if is_elastic else ()
+        notes = _describe_successes(done, outcome) if is_elastic or stopped != state.stopped else ()
         sentence = reason if outcome.returncode is None else ""
-        return Finish(outcome, Explanation.WORKER_PAGE, sentence, state.stopped, notes)
+        return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, notes)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if is_elastic and (may_continue or outcome.cause in _REPEATED):
         before = [each for each in state.losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
         notes = tuple(f"Lost before: {each.reason.rstrip('.')}." for each in before)
         if may_continue:
             notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
-        return Finish(outcome, Explanation.RECOVERY_PAGE, reason, state.stopped, notes)
+        return Finish(outcome, Explanation.RECOVERY_PAGE, reason, stopped, notes)
     if outcome.cause is Cause.COMMAND_NOT_STARTED and worker is not None and len(state.hosts) > 1:
         reason = f"on the host {worker.slot.host!r}, {reason}"
     return Finish(outcome, Explanation.SENTENCE, reason)
 
 
-def _describe_successes(state: State, outcome: Outcome) -> tuple[str, ...]:
-    """Which members have exited with 0, if any have."""
-    done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
+def _describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...]:
+    """Which members have exited with 0, or would have, if any have."""
     if not done:
         return ()
     which = describe_ranks(done).capitalize()

@@ -143,7 +143,7 @@ def _pass_on(agent: int, started: bytes, *_: object) -> None:
 
 
 class FailureNotice:
-    """Reports the failure of this process's program to the agent.
+    """Reports the end of this process's program to the agent.
 
     Args:
         connect: creates a client of the rendezvous.
@@ -176,5 +176,16 @@ class FailureNotice:
             self.returncode, self.place = self._exit_code.find_failure(), self._exit_code.place
         if self.returncode is None or self._job is None or self._follows_another():
             return
-        with closing(self._connect(self._job)) as client, suppress(RendezvousError):  # the agent sees the process exit
-            client.fail(self.returncode)
+        self._tell(self._job, self.returncode)
+
+    def report_end(self) -> None:
+        """Report that the program has ended without a failure, before the others learn that this rank leaves them.
+
+        hvdrun may stop this process while its last exit hooks run: that has not ended the program.
+        """
+        if self.returncode is None and self._job is not None:
+            self._tell(self._job, 0)
+
+    def _tell(self, job: Bootstrap, returncode: int) -> None:
+        with closing(self._connect(job)) as client, suppress(RendezvousError):  # the agent sees the process exit
+            client.fail(returncode)

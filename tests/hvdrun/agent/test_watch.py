@@ -156,6 +156,28 @@ async def test_a_worker_that_reports_its_failure_counts_as_ended_but_its_slot_wa
 
 
 @alone
+async def test_a_worker_that_ends_with_0_and_is_stopped_then_has_left() -> None:
+    async with watching("sh", "-c", "echo $$ > ready; sleep 600; true", grace_seconds=600) as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        room.watch.note_failure(WORKERS[0], 0)
+        assert room.watch.running() == (WORKERS[0],)
+        assert room.watch.ended() == ()
+        room.watch.terminate(order(0, 600))
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM, has_left=True),)
+
+
+@alone
+async def test_a_worker_that_ends_with_0_because_it_was_stopped_has_not_left() -> None:
+    async with watching("sh", "-c", "trap 'exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done") as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        room.watch.terminate(order(0, 600))
+        room.watch.note_failure(WORKERS[0], 0)
+        assert await room.ended() == (Exited(WORKERS[0], 0),)
+
+
+@alone
 async def test_a_worker_that_fails_is_killed_after_the_grace() -> None:
     async with watching("sh", "-c", "echo $$ > ready; sleep 600; true", grace_seconds=0.01) as room:
         room.watch.launch(LAUNCHES[0])

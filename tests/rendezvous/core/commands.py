@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 
 from rendezvous.core.messages import (
     Begun,
@@ -130,9 +131,7 @@ def parse_event(words: list[str], size: int = 0) -> Event:
             number = int(generation.removeprefix("generation="))
             return SequencerOpened(host, number, Endpoint(address, int(port)))
         case ["exit", worker, returncode, *why]:
-            error = why[-1] if why else None
-            is_put_down = why[:-1] == ["put", "down"]
-            return Exited(parse_worker(worker), int(returncode), error, cannot_start=bool(why) and not is_put_down)
+            return parse_exit(Exited(parse_worker(worker), int(returncode)), why)
         case ["stop", code, reason, *immediately]:
             assert immediately in ([], ["immediately"]), immediately
             return Stopped(int(code), reason, immediately=bool(immediately))
@@ -142,6 +141,19 @@ def parse_event(words: list[str], size: int = 0) -> Event:
             return Ticked(float(now))
         case _:
             raise ValueError(f"no such command: {shlex.join(words)}")
+
+
+def parse_exit(exited: Exited, why: list[str]) -> Exited:
+    """The exit of a worker, with what is known of its reason."""
+    match why:
+        case []:
+            return exited
+        case ["by", "itself"]:
+            return replace(exited, has_left=True)
+        case ["put", "down", error]:
+            return replace(exited, error=error)
+        case _:
+            return replace(exited, error=why[-1], cannot_start=True)
 
 
 def parse_event_of_hosts(words: list[str]) -> Event:

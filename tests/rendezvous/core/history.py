@@ -86,7 +86,7 @@ class Chance:
             lambda: choose_report(state, chance.choice),
             lambda: Ticked(state.now + chance.choice([0.25, 0.25, 1.0, 5.0, 100.0])),
             lambda: choose_sequencer(state),
-            lambda: Exited(self._anybody(), 0),
+            lambda: Exited(self._anybody(), 0, has_left=chance.random() < 0.5),
             lambda: choose_join(state, chance.choice),
         ]
         leaving = 6 if state.phase is Phase.DRAINING else self.leaving

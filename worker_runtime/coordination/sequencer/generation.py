@@ -58,6 +58,7 @@ class Generation:
         self._released_at = 0.0
         self._members: dict[int, Member] = {}
         self._came: set[int] = set()
+        self._hows: dict[int, str] = {}  # by rank: how those have ended that may have departed, or are lost
         self._departed: set[int] = set()  # ranks whose processes have exited with 0
         self._signatures: dict[Signature, Signature] = {}
         self._answers: list[tuple[Answer, list[Entry]]] = []  # with the answered questions, for `settle`
@@ -195,6 +196,7 @@ class Generation:
         farewell = member.farewell or Farewell()
         if member.is_undecided and not farewell.reason and member.rank not in self._departed:
             self._members.pop(member.rank, None)
+            self._hows[member.rank] = farewell.how
             member.connection.close()
             self._ordering.vanish(member.rank)
             return
@@ -209,7 +211,7 @@ class Generation:
         self._departed.add(rank)
         if rank not in self._members:
             self._came.add(rank)
-            self._note(self._ordering.leave(rank, _ENDED))
+            self._note(self._ordering.leave(rank, _describe_departed(self._hows.get(rank, ""))))
 
     def _part(self, member: Member, farewell: Farewell) -> None:
         """Process that a member has left; its farewell may say why the others cannot continue."""
@@ -222,7 +224,7 @@ class Generation:
         if farewell.reason:
             self._note(self._ordering.lose(member.rank, f"was lost: {farewell.reason}"))
         else:
-            how = _ENDED if member.rank in self._departed else farewell.how
+            how = _describe_departed(farewell.how) if member.rank in self._departed else farewell.how
             self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:
@@ -344,3 +346,8 @@ class Generation:
                 member.flush()
             except ConnectionEndedError as error:
                 self._end(member, error)
+
+
+def _describe_departed(how: str) -> str:
+    """How a rank has ended whose exit code is known to be good; `how`: in its own words."""
+    return _ENDED if how in {"", "ended"} else how

@@ -162,10 +162,20 @@ def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
         assert second.told(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")
 
 
-def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(process: Process) -> None:
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("", "ended without an error"),
+        ("ended", "ended without an error"),
+        ("ended with 0 at train.py:4", "ended with 0 at train.py:4"),
+    ],
+)
+def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(
+    process: Process, how: str, told: str
+) -> None:
     with gathering(process, 3) as (first, second, third):
         first.ask("a", BARRIER)
-        first.send(Frame.EXIT)
+        first.send(Frame.EXIT, Farewell("", how).encode())
         first.socket.close()
         assert is_silent(second)
         for client in (second, third):
@@ -174,9 +184,9 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         third.send(Frame.DEPARTED, wire.encode_number(0))
         third.send(Frame.DEPARTED, wire.encode_number(0))
         for client in (second, third):
-            assert "rank 0 ended without an error, and " in client.told(Frame.REFUSAL)
+            assert f"rank 0 {told}, and " in client.told(Frame.REFUSAL)
         second.ask("b", BARRIER)
-        assert "rank 0 ended without an error, and " in second.told(Frame.REFUSAL)
+        assert f"rank 0 {told}, and " in second.told(Frame.REFUSAL)
 
 
 def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
