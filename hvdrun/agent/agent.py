@@ -149,7 +149,8 @@ class Agent:
         self._port = reserve_port() if begin.master is None and not elastic else None
         self._master = begin.master if self._port is None else Endpoint(begin.address, self._port.getsockname()[1])
         environment = WorkerEnvironment(begin, self._socket, self._master)
-        spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
+        remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
+        spawner = ForkSpawner(begin, environment, remark, alert)
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.patience_seconds)
         self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn)

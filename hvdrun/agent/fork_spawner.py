@@ -35,13 +35,22 @@ class ForkSpawner:
     ready has died, the next worker starts another.
 
     remark: takes a line of `-v` for each worker: how it was started, and why.
+    alert: takes a sentence that hvdrun always prints.
     expects_init: workers are forked, and their script names a module that has `init()`.
     """
 
-    def __init__(self, begin: Begin, environment: WorkerEnvironment, remark: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        begin: Begin,
+        environment: WorkerEnvironment,
+        remark: Callable[[str], None],
+        alert: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._begin = begin
         self._environment = environment
         self._remark = remark
+        self._alert = alert
+        self._is_told = False
         self._exec = ExecSpawner(begin, environment)
         self._forkserver: Forkserver | None = None
         self._executable = ""
@@ -70,6 +79,7 @@ class ForkSpawner:
                 self._remark(f"{launch.worker} is process {spawned.pid}, forked{self._describe_binding(launch)}")
                 return spawned
         spawned = await self._exec.spawn(launch)
+        self._tell_mpi(launch)
         how = f"executed ({objection}){self._describe_binding(launch)}"
         self._remark(f"{launch.worker} is process {spawned.pid}, {how}")
         return spawned
@@ -161,6 +171,19 @@ class ForkSpawner:
             lambda streams: forkserver.fork(request, streams, bind),
             reads=launch.assignment.rank == begin.workers["stdin_rank"],
         )
+
+    def _tell_mpi(self, launch: Launch) -> None:
+        """Say that MPI does not know the job, once: nothing of hvdrun runs in a worker that was executed."""
+        size, command = launch.assignment.size, python_command.parse(self._begin.command)
+        if self._is_told or command is None or launch.assignment.rank or size == 1:
+            return
+        self._is_told = True
+        source = _read_source(self._begin.directory, command)
+        if source is not None and python_command.imports_mpi(source) and not python_command.names_hvd(source):
+            self._alert(
+                "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with "
+                f"mpirun -np {size}, or do not import mpi4py"
+            )
 
     def _describe_binding(self, launch: Launch) -> str:
         return self._exec.binder.describe(launch.assignment.local_rank)

@@ -13,6 +13,7 @@ _THREADS = "OMP_NUM_THREADS"
 _THREADS_SUFFIX = "_NUM_THREADS"
 
 _NAMES_HVD = re.compile(rb"\b(worker_runtime|horovod)\b")
+_IMPORTS_MPI = re.compile(rb"^[ \t]*(from[ \t]+mpi4py\b|import[ \t][^#\n]*\bmpi4py\b)", re.MULTILINE)
 _WANTS_TORCH = re.compile(rb"\b(torch|worker_runtime|horovod|lightning|transformers|accelerate)\b")
 
 
@@ -64,6 +65,11 @@ def wants_torch(source: bytes) -> bool:
 def names_hvd(source: bytes) -> bool:
     """Whether the script names a package that has `init()`."""
     return _NAMES_HVD.search(source) is not None
+
+
+def imports_mpi(source: bytes) -> bool:
+    """Whether the script imports mpi4py."""
+    return _IMPORTS_MPI.search(source) is not None
 
 
 def find_thread_variable(environment: Mapping[str, str]) -> str | None:

@@ -100,9 +100,8 @@ def test_a_worker_that_imports_mpi4py_is_told_that_mpi_does_not_know_the_job(
     hvdrun: Launcher, before: str, *, forks: bool
 ) -> None:
     pytest.importorskip("mpi4py")
-    if not (forks or before):
-        pytest.skip("nothing of hvdrun runs in this worker")
     hvdrun.write("train.py", f"{before}import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI\n")
     finished = hvdrun("-np", "2", "python", "train.py", forks=forks)
     assert finished.returncode == 0, finished.stderr
-    assert finished.stderr.count("hvdrun: mpi4py does not know this job: in MPI each worker is rank 0 of 1") == 2
+    told = "hvdrun: mpi4py does not know this job: in MPI each worker is rank 0 of 1"
+    assert finished.stderr.count(told) == (2 if forks or before else 1)  # by the workers, or by their agent

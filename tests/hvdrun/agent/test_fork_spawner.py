@@ -71,7 +71,7 @@ async def spawning(
         begin = replace(begin, workers={**begin.workers, "prefork": prefork})
         remarks: list[str] = []
         environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
-        spawner = ForkSpawner(begin, environment, remarks.append)
+        spawner = ForkSpawner(begin, environment, remarks.append, remarks.append)
         try:
             yield Room(spawner, remarks, folder)
         finally:
@@ -86,6 +86,28 @@ async def test_forked_and_executed_workers_have_the_same_words_variables_and_pla
         assert texts == [f"{rank} ä ['a b'] True False\n" for rank in range(4)]
         assert room.ways() == [way] * 4
         assert room.remarks[0].startswith("a:")
+
+
+@pytest.mark.parametrize(
+    ("script", "prefork", "told"),
+    [
+        ("if False:\n  from mpi4py import MPI", False, 1),
+        ("import os", False, 0),
+        ("import os #, mpi4py", False, 0),
+        ("if False:\n  import mpi4py, horovod", False, 0),
+        ("if False:\n  import os, mpi4py", True, 0),
+    ],
+    ids=["it alone", "not at all", "in a comment", "with hvd", "forked"],
+)
+@alone
+async def test_an_executed_script_of_mpi4py_is_told_once_that_mpi_does_not_know_the_job(
+    script: str, *, prefork: bool, told: int
+) -> None:
+    async with spawning(prefork=prefork, script=script) as room:
+        for launch in (LAUNCHES[1], LAUNCHES[0], LAUNCHES[0]):
+            await room.run(launch)
+        known = "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with mpirun -np 4"
+        assert sum(remark.startswith(known) for remark in room.remarks) == told
 
 
 async def fork_a_module(room: Room) -> str | None:
