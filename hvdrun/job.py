@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from rendezvous.server.server import Server
 
 _ALONE_SECONDS = 60.0  # after which a program that has not called `init()` may train alone
+_LOOK_SECONDS = 1.0
 _TRAINERS = ("python", "accelerate", "deepspeed", "fabric", "lightning", "torchrun")
 _SUSPEND_SECONDS = 0.1  # for the orders to be sent before this process stops
 _PATIENT_STOPS = 2  # signals; after a third one hvdrun waits for nothing, not even for a host that is cut off
@@ -153,9 +154,9 @@ class Job:
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, self._config)
-                    waiting = asyncio.get_running_loop().call_later(_ALONE_SECONDS, self._tell_alone)
+                    waiting = self._tasks.create_task(self._watch_alone(), name="look for a script that trains alone")
                     end = await self._end
-                    waiting.cancel()
+                    await _cancel(waiting)
                     await _cancel(bringing)
                     await self._finish(end)
         outcome = end.outcome
@@ -193,6 +194,13 @@ class Job:
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
         if bug is not None:
             raise bug
+
+    async def _watch_alone(self) -> None:
+        """Tell it while workers run, too: the program may hang."""
+        while not any(self._server.state.last_heard.values()):  # noqa: ASYNC110 - no worker runs; the core has no events
+            await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_ALONE_SECONDS)
+        self._tell_alone()
 
     def _tell_alone(self) -> None:
         """A program of Python in an elastic job has not called `init()`, and may be one of torch.distributed."""
