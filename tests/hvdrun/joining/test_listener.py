@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hvdrun.joining.roster import JoinedTransport, Roster
 from hvdrun.joining.token import Keys, create_files, find_expiry
 from hvdrun.processes.background import BackgroundTasks
 from rendezvous.core.model import LOOPBACK, Endpoint, Host
+from rendezvous.server import authority as authority_module
 from rendezvous.server.file_limit import count_connections
 from rendezvous.wire.orders import AgentAdmitted, AgentJoin, Hello, Release
 from tests.ports import reserve_port
@@ -171,6 +173,25 @@ async def test_an_agent_sends_its_secret_only_to_the_launcher_of_its_token(tmp_p
         with pytest.raises(WrongLauncherError, match=r"is not the one that the token file '.*' was created for"):
             await agent.end()
         assert launcher.received == []
+
+
+@pytest.mark.parametrize(
+    ("years", "reason"), [((2001, 2002), "certificate has expired"), ((2998, 2999), "certificate is not yet valid")]
+)
+def test_an_agent_whose_clock_does_not_fit_a_token_of_an_older_hvdrun_names_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: tuple[int, int], reason: str
+) -> None:
+    begin, end = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
+    monkeypatch.setattr(authority_module, "_ALWAYS", (begin, end))
+
+    @in_loop
+    async def run() -> None:
+        path = tmp_path / "job.token"
+        async with opened(path) as launcher, started(launcher.place, path) as agent:
+            with pytest.raises(WrongLauncherError, match=rf"\({reason}; is a clock wrong here or there\?\): give the"):
+                await agent.end()
+
+    run()
 
 
 @in_loop
