@@ -113,12 +113,15 @@ def test_a_process_stops_where_a_shell_can_continue_it(number: signal.Signals, *
     group = 0 if has_shell else None
     pipe = subprocess.PIPE
     with subprocess.Popen(started, stdout=pipe, process_group=group, start_new_session=not has_shell) as process:
-        if has_shell:
-            _, status = os.waitpid(process.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status)
-            assert os.WSTOPSIG(status) == number
-            process.send_signal(signal.SIGCONT)
-        assert process.communicate(timeout=LIMIT_SECONDS)[0] == b"goes on, and has its handler\n"
+        try:
+            if has_shell:
+                _, status = os.waitpid(process.pid, os.WUNTRACED)
+                assert os.WIFSTOPPED(status)
+                assert os.WSTOPSIG(status) == number
+                process.send_signal(signal.SIGCONT)
+            assert process.communicate(timeout=LIMIT_SECONDS)[0] == b"goes on, and has its handler\n"
+        finally:
+            process.kill()  # also where it is stopped
 
 
 @numbers
