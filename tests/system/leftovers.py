@@ -25,6 +25,7 @@ MARK = "HVDRUN_TEST_ID"
 LIMIT_SECONDS = 20.0  # for what takes a moment to end: no more than five seconds where nothing else runs
 _PAUSE_SECONDS = 0.05
 _LISTENING = "0A"  # as the kernel writes the state
+_DOUBT = " (or of another program on this machine, which made it meanwhile and has ended)"
 _CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks
 
 
@@ -53,7 +54,8 @@ class Leftovers:
         return bool(self.processes or self.paths)
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.processes), *(f"file {path}" for path in self.paths)])
+        files = [f"file {path}{_DOUBT if path.parent == SHARED_MEMORY else ''}" for path in self.paths]
+        return "\n".join([*map(str, self.processes), *files])
 
 
 @dataclass(frozen=True, slots=True)
