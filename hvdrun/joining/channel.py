@@ -10,11 +10,12 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from hvdrun.errors import HvdrunError
 from hvdrun.network.probe import close_server
-from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.background import BackgroundTasks, in_thread
 from rendezvous.core.model import LOOPBACK
 from rendezvous.errors import RendezvousError, WireError
 from rendezvous.wire import codec
@@ -146,6 +147,16 @@ async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
     Raises:
         OSError: no server listens there; an SSLCertVerificationError: it is not the launcher of the token.
     """
+    # asyncio would look the name up in a thread that it joins: a silent name server would delay this program's end.
+    found = await in_thread(partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM))
+    *others, last = dict.fromkeys(str(place[0]) for *_, place in found)
+    for each in others:
+        with suppress(ConnectionError, TimeoutError):  # the next is tried, and the failure of the last is raised
+            return await _dial(each, port, context)
+    return await _dial(last, port, context)
+
+
+async def _dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
     _, channel = await asyncio.get_running_loop().create_connection(
         Channel,
         address,

@@ -77,6 +77,8 @@ def parse_bind(text: str) -> Endpoint:
     address = match["name"]
     if address is not None and address.isdecimal():  # a port alone, which is no address
         raise ValueError(text)
+    if address is not None:
+        address.encode("idna")  # raises a UnicodeError, as a look-up would: a label is empty, or too long
     return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import socket
+import threading
 from asyncio.sslproto import _SSLProtocolTransport
 from pathlib import Path
 
@@ -129,6 +131,31 @@ async def test_an_agent_with_an_expired_token_does_not_wait_without_a_launcher(t
             await agent.end()
     assert caught.value.exit_code == CANNOT_LAUNCH
     assert agent.said == []
+
+
+def test_a_silent_name_server_does_not_delay_the_end_of_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, released, outlasted = threading.Event(), threading.Event(), []
+
+    def be_silent(*_: object, **__: object) -> list[object]:
+        asked.set()
+        outlasted.append(released.wait(60))
+        return []
+
+    @in_loop
+    async def run() -> None:
+        path = tmp_path / "job.token"
+        create_files(path)
+        async with started(Endpoint("launcher.invalid", 1), path) as agent:
+            monkeypatch.setattr(socket, "getaddrinfo", be_silent)
+            await happen(asked.is_set)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await agent.end() == MAY_BE_STARTED_AGAIN
+
+    run()
+    assert outlasted == []  # it still looks the name up
+    released.set()
 
 
 @in_loop

@@ -29,6 +29,8 @@ def test_an_agents_words_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ((), "--join is missing: copy the line that hvdrun --wait-for-agents prints"),
         (("--join", "10.0.0.1:7"), "--token-file is missing"),
         (("--join", "10.0.0.1"), "--join takes an address and a port, as in --join 10.0.0.1:29400, not '10.0.0.1'"),
+        (("--join", "a..b:7"), "--join takes an address and a port, as in --join 10.0.0.1:29400, not 'a..b:7'"),
+        (("--join", f"{'a' * 64}:7"), "--join takes an address and a port"),
         ((*JOIN, "--slots", "0"), "--slots takes a number of slots from 1 to 65536"),
         ((*JOIN, "--speed"), "there is no option '--speed': hvdrun agent --help lists its options."),
         ((*JOIN, "--slot", "1"), "there is no option '--slot': did you mean --slots?"),
