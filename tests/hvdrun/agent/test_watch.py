@@ -1,4 +1,7 @@
-"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left."""
+"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left.
+
+Long because each order and each end may come in every state of a worker.
+"""
 
 import asyncio
 import errno

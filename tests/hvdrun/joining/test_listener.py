@@ -1,4 +1,7 @@
-"""Agents that come by themselves, at a launcher's listener: real connections, certificates and files."""
+"""Agents that come by themselves, at a launcher's listener: real connections, certificates and files.
+
+Long because each answer to an agent, and each way to none, has its story.
+"""
 
 import asyncio
 import logging
