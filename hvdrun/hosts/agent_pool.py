@@ -69,7 +69,10 @@ class AgentPool:
         if self._patience_seconds is not None and (self._keeping_alive is None or self._keeping_alive.done()):
             waiting = self._keep_alive(self._patience_seconds)
             self._keeping_alive = self._tasks.create_task(waiting, name="keep waiting agents alive")
-        await self._connections[host].open()
+        connection = self._connections[host]
+        await connection.open()
+        if self._patience_seconds is not None and not self._held and not connection.has_begun:
+            connection.send(Wait(self._patience_seconds))  # else it waits for ever if this machine vanishes now
 
     def send(self, host: str, order: Order) -> None:
         """Send an order that is about no worker; without an effect if the job has left the host."""

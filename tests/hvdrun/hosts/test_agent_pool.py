@@ -225,6 +225,17 @@ async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_ther
 
 
 @in_loop
+async def test_an_agent_that_was_started_is_told_at_once_how_long_it_waits_for_its_launcher() -> None:
+    agent, launcher, tasks = PlayedAgent(), Launcher(), BackgroundTasks()
+    pool = AgentPool(tasks, launcher.show, launcher.lose, patience_seconds=600.0)
+    async with tasks:
+        pool.add("a", agent)
+        await pool.open("a")
+        assert agent.orders == [Wait(600.0)]
+    await pool.close()
+
+
+@in_loop
 async def test_other_tasks_run_between_two_pieces_of_output() -> None:
     agent = PlayedAgent()
     for _ in range(100):
