@@ -286,7 +286,7 @@ class Watch:
         self._ending[worker.slot] = worker
         self._reaped.set()
         live.forget()
-        has_left = live.has_left or (returncode == 0 and not live.is_stopping)
+        has_left = (live.has_left and returncode <= 0) if live.is_stopping else returncode == 0
         if worker in self._reported and returncode == -signal.SIGKILL and not self._closing:
             cause = f"it did not exit within {self._grace_seconds:g} s (--grace)"
             self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: {cause}."))

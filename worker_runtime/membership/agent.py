@@ -171,21 +171,13 @@ class FailureNotice:
                 threading._register_atexit(self._report)  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else runs before
 
     def _report(self) -> None:
-        """Report the failure, if the program has failed."""
+        """Report the failure, or that the program has ended without one.
+
+        After that hvdrun may stop this process while its exit hooks run: then that has not ended the program.
+        """
         if self._exit_code is not None:
             self.returncode, self.place = self._exit_code.find_failure(), self._exit_code.place
-        if self.returncode is None or self._job is None or self._follows_another():
+        if self._job is None or (self.returncode is not None and self._follows_another()):
             return
-        self._tell(self._job, self.returncode)
-
-    def report_end(self) -> None:
-        """Report that the program has ended without a failure, before the others learn that this rank leaves them.
-
-        hvdrun may stop this process while its last exit hooks run: that has not ended the program.
-        """
-        if self.returncode is None and self._job is not None:
-            self._tell(self._job, 0)
-
-    def _tell(self, job: Bootstrap, returncode: int) -> None:
-        with closing(self._connect(job)) as client, suppress(RendezvousError):  # the agent sees the process exit
-            client.fail(returncode)
+        with closing(self._connect(self._job)) as client, suppress(RendezvousError):  # the agent sees the process exit
+            client.fail(self.returncode or 0)

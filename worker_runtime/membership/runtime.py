@@ -293,8 +293,6 @@ class Runtime:
     def _end(self) -> None:
         """Shut down at the end of the process, and close what `shutdown()` keeps for another `init()`."""
         self._tell_unsaved()
-        if self.world is not None and not self.is_forked:
-            self._failure_notice.report_end()
         self.shutdown(describe_end(self._failure_notice.returncode, self._failure_notice.place))
         if self._foreign is not None:
             self._foreign.close()

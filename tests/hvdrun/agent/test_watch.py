@@ -170,14 +170,20 @@ async def test_a_worker_that_ends_with_0_and_is_stopped_then_has_left() -> None:
         assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM, has_left=True),)
 
 
+@pytest.mark.parametrize(("returncode", "is_early"), [(0, False), (3, True)])
 @alone
-async def test_a_worker_that_ends_with_0_because_it_was_stopped_has_not_left() -> None:
-    async with watching("sh", "-c", "trap 'exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done") as room:
+async def test_a_worker_that_ends_because_it_was_stopped_or_fails_has_not_left(
+    returncode: int, *, is_early: bool
+) -> None:
+    script = f"trap 'exit {returncode}' TERM; echo $$ > ready; while :; do sleep 0.01; done"
+    async with watching("sh", "-c", script) as room:
         room.watch.launch(LAUNCHES[0])
         await room.started("ready")
+        if is_early:
+            room.watch.note_failure(WORKERS[0], 0)
         room.watch.terminate(order(0, 600))
         room.watch.note_failure(WORKERS[0], 0)
-        assert await room.ended() == (Exited(WORKERS[0], 0),)
+        assert await room.ended() == (Exited(WORKERS[0], returncode),)
 
 
 @alone
