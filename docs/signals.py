@@ -12,7 +12,14 @@ from typing import NamedTuple
 PAGE = Path(__file__).parent / "reference" / "exit-codes.md"
 START, END = "<!-- signals -->", "<!-- /signals -->"
 TARGETS = {"hvdrun": "hvdrun", "agent": "an agent", "worker": "a worker", "all": "all processes at once"}
-PHASES = {"starting": "while the job starts", "ending": "while the workers end after SIGTERM"}
+PHASES = {
+    "starting": "while the job starts",
+    "recovering": "while an elastic job starts a worker in place of a lost one",
+    "elastic": "while an elastic job trains on several hosts",
+    "ending": "while the workers end after SIGTERM",
+    "process 1": "where hvdrun is process 1 of a container",
+    "terminal": "where Ctrl-C or Ctrl-Z is typed on a terminal",
+}
 
 
 class Effect(NamedTuple):
@@ -20,7 +27,8 @@ class Effect(NamedTuple):
 
     codes: the return codes of hvdrun as its parent sees them, -n for signal n: two where two signals of one moment
         allow two endings. None: the job goes on.
-    word: what each worker prints that handles SIGTERM, SIGINT and SIGHUP by saving, and SIGUSR1 by "got it".
+    word: what each worker prints that handles SIGTERM, SIGINT and SIGHUP by saving, and SIGUSR1 by "got it"; or what
+        becomes of hvdrun or the host.
     """
 
     text: str
@@ -78,17 +86,50 @@ TABLE: dict[str, tuple[Effect, Effect, Effect, Effect]] = {
     ),
 }
 AT_ONCE = "ends the wait for the workers"
-LATER: dict[str, dict[str, tuple[Effect, Effect]]] = {
+LEFT = Effect("its workers have `--grace` to end, and the others go on without this host", word="left")
+# By phase and signal: the effects by target.
+LATER: dict[str, dict[str, dict[str, Effect]]] = {
     "starting": {
-        "INT": (_ask(-2), _ask(130)),
-        "TERM": (_ask(143), _ask(143)),
-        "HUP": (_ask(129), _ask(129)),
-        "TSTP": (SUSPENDED, NOTHING),
+        "INT": {"hvdrun": _ask(-2), "agent": _ask(130)},
+        "TERM": {"hvdrun": _ask(143), "agent": _ask(143)},
+        "HUP": {"hvdrun": _ask(129), "agent": _ask(129)},
+        "TSTP": {"hvdrun": SUSPENDED, "agent": NOTHING},
+    },
+    "recovering": {
+        "INT": {"hvdrun": _ask(-2), "agent": _ask(130)},
+        "TERM": {"hvdrun": _ask(143), "agent": _ask(143)},
+        "TSTP": {"hvdrun": SUSPENDED, "agent": NOTHING},
+    },
+    "elastic": {
+        "INT": {"agent": LEFT},
+        "TERM": {"agent": LEFT},
+        "HUP": {"agent": LEFT},
+        "TERM, KILL": {
+            "agent": Effect("as of a lost host: the workers there are killed, and the others go on", word="lost")
+        },
     },
     "ending": {
-        "INT": (Effect(f"{AT_ONCE}; 143", (143,)), Effect("nothing more; 143", (143,), "saved")),
-        "TERM": (Effect(f"{AT_ONCE}; 143", (143,)), Effect("nothing more; 143", (143,), "saved")),
-        "HUP": (Effect("nothing more; 143", (143,), "saved"), Effect("nothing more; 143", (143,), "saved")),
+        "INT": {
+            "hvdrun": Effect(f"{AT_ONCE}; 143", (143,)),
+            "agent": Effect("nothing more; 143", (143,), "saved"),
+        },
+        "TERM": {
+            "hvdrun": Effect(f"{AT_ONCE}; 143", (143,)),
+            "agent": Effect("nothing more; 143", (143,), "saved"),
+        },
+        "HUP": {
+            "hvdrun": Effect("nothing more; 143", (143,), "saved"),
+            "agent": Effect("nothing more; 143", (143,), "saved"),
+        },
+    },
+    "process 1": {
+        "INT": {"hvdrun": _ask(130), "all": _ask(130)},
+        "TERM": {"hvdrun": _ask(143), "all": _ask(143)},
+        "TSTP": {"hvdrun": NOTHING},
+    },
+    "terminal": {
+        "INT": {"hvdrun": _ask(-2)},
+        "TSTP": {"hvdrun": SUSPENDED},
     },
 }
 CELLS = [
@@ -98,10 +139,10 @@ CELLS = [
         for target, effect in zip(TARGETS, effects, strict=True)
     ),
     *(
-        Cell((name,), target, effect, phase)
+        Cell(tuple(names.split(", ")), target, effect, phase)
         for phase, rows in LATER.items()
-        for name, effects in rows.items()
-        for target, effect in zip(("hvdrun", "agent"), effects, strict=True)
+        for names, effects in rows.items()
+        for target, effect in effects.items()
     ),
 ]
 
@@ -111,16 +152,30 @@ def render() -> Iterator[str]:
     yield f"| signal | to {' | to '.join(TARGETS.values())} |"
     yield "|---" * (len(TARGETS) + 1) + "|"
     for names, effects in TABLE.items():
-        name = ", then ".join(f"SIG{name}" for name in names.split(", "))
-        yield f"| {name} | {' | '.join(effect.text for effect in effects)} |"
+        yield f"| {_name(names)} | {' | '.join(effect.text for effect in effects)} |"
     yield ""
-    yield "In other phases of a job:"
+    same = [PHASES[phase] for phase in LATER if not any(True for _ in _find_differences(phase))]
+    yield f"The same happens {', '.join(same[:-1])}, and {same[-1]}. These differ:"
     yield ""
-    yield "| phase | signal | to hvdrun | to an agent |"
+    yield "| when | signal | to | effect |"
     yield "|---|---|---|---|"
-    for phase, rows in LATER.items():
-        for name, pair in rows.items():
-            yield f"| {PHASES[phase]} | SIG{name} | {pair[0].text} | {pair[1].text} |"
+    for phase in LATER:
+        for names, text, targets in _find_differences(phase):
+            to = " or ".join(TARGETS[target] for target in targets)
+            yield f"| {PHASES[phase]} | {_name(names)} | {to} | {text} |"
+
+
+def _find_differences(phase: str) -> Iterator[tuple[str, str, list[str]]]:
+    """The signals that do something else in this phase than while training: what, and to which targets."""
+    for names, effects in LATER[phase].items():
+        usual = dict(zip(TARGETS, (effect.text for effect in TABLE[names]), strict=True))
+        for text in dict.fromkeys(effect.text for effect in effects.values()):
+            if targets := [to for to, effect in effects.items() if effect.text == text != usual[to]]:
+                yield names, text, targets
+
+
+def _name(names: str) -> str:
+    return ", then ".join(f"SIG{name}" for name in names.split(", "))
 
 
 def replace_table(page: str) -> str:

@@ -216,7 +216,7 @@ class Agent:
     async def _await_signal(self, orders: OrderReader) -> Ending:
         """Pass the first signal on, and let the launcher end the job; end at the second, or long after the grace."""
         signalled = asyncio.Event()
-        requests = StopRequests()
+        requests = StopRequests(os.getppid())
         loop = asyncio.get_running_loop()
 
         def end(code: int) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,21 +14,31 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SUSPENDING = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _ANSWERED = (*STOPPING, *SUSPENDING, signal.SIGUSR1, signal.SIGUSR2)
 _FIRST_PROCESS = 1
+_ECHO_SECONDS = 0.5
 
 
 class StopRequests:
     """Counts the requests to stop, each with the exit code that it asks for.
 
     Another signal of the same moment repeats nothing: systemd and terminals send SIGHUP after SIGTERM. The same one, or
-    Ctrl-C, is impatience.
+    Ctrl-C, is impatience. A child of process 1 gets a signal to all processes of its container twice: the second one is
+    what process 1 forwards.
+
+    parent: the pid of this process's parent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int) -> None:
         self.count = 0
         self._codes: set[int] = set()
+        self._echo_seconds = _ECHO_SECONDS if parent <= _FIRST_PROCESS else 0.0
+        self._echoes_until = 0.0
 
     def note(self, code: int) -> bool:
         """Whether this is a request, and no mere company of the first one."""
+        if not self._codes:
+            self._echoes_until = time.monotonic() + self._echo_seconds
+        elif code in self._codes and time.monotonic() < self._echoes_until:
+            return False
         is_new = not self._codes or code in self._codes or code == SIGNAL_OFFSET + signal.SIGINT
         self._codes.add(code)
         self.count += is_new

@@ -2,6 +2,7 @@
 
 import os
 import runpy
+import shlex
 import signal
 from typing import Any
 
@@ -9,20 +10,31 @@ import psutil
 import pytest
 
 from tests.house.sources import ROOT
+from tests.lab.requirements import do_without, find_missing
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import find_agent
 from tests.system.scripts import JOIN
+from tests.system.terminal import CTRL_C, CTRL_Z, Terminal
 from tests.waiting import wait_until
 
 CELLS: list[Any] = runpy.run_path(str(ROOT / "docs" / "signals.py"))["CELLS"]
 PATIENT = "600s"  # a grace that no test waits for
 OFTEN = {"training hvdrun", "training agent", "training all", "starting agent", "ending hvdrun"}
-QUIET = {"CONT", "PIPE", "TTIN"}
+OFTEN |= {"recovering hvdrun", "elastic agent", "process 1 all"}
+QUIET = {"CONT", "PIPE", "TTIN", "TTOU"}
+OPTIONS = {
+    "recovering": ("--min-np", "2"),
+    "elastic": ("--min-np", "1", "-H", "localhost:1,127.0.0.1:1"),
+}
+CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+SHELL = ("bash", "--norc", "--noprofile", "--noediting", "-i")
+KEYS = {"INT": CTRL_C, "TSTP": CTRL_Z}
 
 # Rank 1 has no handlers where the signal is for it alone. The other saves until the test lets it.
 TRAINS = f"""{JOIN}
 import signal
+from rendezvous.core.reports import JoinReason, Report
 asked = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+rank, is_new = int(os.environ["HOROVOD_RANK"]), os.environ["HVD_INCARNATION"] != "1"
 
 def save(number, frame):
     for other in asked:
@@ -32,35 +44,87 @@ def save(number, frame):
     os.write(1, b"saved\\n")
     os._exit(0)
 
-if os.environ["HOROVOD_RANK"] == "0" or sys.argv[1] != "worker":
+def show_life():
+    os.write(1, b"pid %d lives\\n" % os.getpid())
+
+def train_elastically(loses_a_worker):
+    client = WorkerClient(Bootstrap.read(os.environ))
+    if is_new:
+        show_life()
+        wait_for("go")
+    else:
+        client.join(0)
+        client.declare()
+        pathlib.Path(f"declared{{rank}}").touch()
+        wait_for(f"declared{{1 - rank}}")
+        if loses_a_worker and rank == 1:
+            os._exit(9)
+        show_life()
+        next(client.follow())
+    client.join(1, Report(JoinReason.BEGIN if is_new else JoinReason.CONTINUE, has_state=not is_new))
+    client.close()
+
+if rank == 0 or sys.argv[1] != "worker":
     for number in asked:
         signal.signal(number, save)
     signal.signal(signal.SIGUSR1, lambda *_: os.write(1, b"got it\\n"))
-if sys.argv[2] == "training":
-    join()
-os.write(1, b"pid %d lives\\n" % os.getpid())
+if sys.argv[2] in ("recovering", "elastic"):
+    train_elastically(sys.argv[2] == "recovering")
+else:
+    if sys.argv[2] == "training":
+        join()
+    show_life()
 wait_for("go")
 """
 
 
 def start(hvdrun: Launcher, cell: Any) -> tuple[Running, list[int]]:  # noqa: ANN401 - docs/ is no package
     """A job in this phase, and the pids of the target."""
+    before = CONTAINER if cell.phase == "process 1" else ()
+    running = hvdrun.start(*prepare(hvdrun, cell), before=before, is_job=cell.effect.word == "stopped")
+    workers = [wait_for_word(running, rank, r"pid (\d+) lives") for rank in (0, 1)]
+    everybody = hvdrun.processes()
+    agents = [process.pid for process in everybody if process.command.endswith(" -m hvdrun.agent")]
+    pids = [process.pid for process in everybody if "unshare" not in process.command]
+    if cell.phase == "process 1":  # not what it leaves behind itself
+        return running, {"hvdrun": pids[:1], "all": pids}[cell.target]
+    return running, {"hvdrun": [running.pid], "agent": agents[-1:], "worker": workers[1:], "all": pids}[cell.target]
+
+
+def prepare(hvdrun: Launcher, cell: Any) -> list[str]:  # noqa: ANN401 - as above
+    """The words of a job that comes into this phase."""
     path = hvdrun.write("train.py", TRAINS)
     is_notice = "USR2" in cell.signals
     phase = "starting" if is_notice else cell.phase  # hvd.init() would handle a notice
-    words = ("-np", "2", "--grace", "1s" if is_notice else PATIENT, "python", path, cell.target, phase)
-    running = hvdrun.start(*words, is_job=cell.effect.word == "stopped")
-    workers = [int(running.stdout.wait_for(rf"^\[{rank}\] pid (\d+) lives$", 60)[1]) for rank in (0, 1)]
-    agent = find_agent(hvdrun)
-    assert agent is not None
-    everybody = [process.pid for process in hvdrun.processes()]
-    return running, {"hvdrun": [running.pid], "agent": [agent], "worker": workers[1:], "all": everybody}[cell.target]
+    phase = "training" if phase in {"process 1", "terminal"} else phase
+    options = ("--grace", "1s" if is_notice else PATIENT, *OPTIONS.get(phase, ()))
+    return ["-np", "2", *options, "python", str(path), cell.target, phase]
+
+
+def wait_for_word(running: Running, rank: int, words: str) -> int:
+    """This worker prints this; the number in it, if there is one."""
+    found = running.stdout.wait_for(rf"^\[{rank}(?:@\S+)?\] {words}$", 60)
+    return int(found[1]) if found.lastindex else 0
 
 
 def wait_for_words(running: Running, words: str) -> None:
     """All workers print this."""
     for rank in (0, 1):
-        running.stdout.wait_for(rf"^\[{rank}\] {words}$", 60)
+        wait_for_word(running, rank, words)
+
+
+def wait_for_effect(running: Running, word: str) -> None:
+    """A job that goes on shows what the signal has done."""
+    if word == "stopped":
+        wait_until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED)
+        running.send(signal.SIGCONT)
+    elif word == "left":
+        running.stderr.wait_for("the job continues without it", 60)
+        wait_for_word(running, 1, "saved")
+    elif word == "lost":
+        running.stderr.wait_for("127.0.0.1", 60)
+    elif word:
+        wait_for_words(running, word)
 
 
 def send(pids: list[int], *names: str) -> None:
@@ -85,9 +149,12 @@ def is_often(cell: Any) -> bool:  # noqa: ANN401 - as above
             marks=[] if is_often(cell) else [pytest.mark.nightly],
         )
         for cell in CELLS
+        if cell.phase != "terminal"
     ],
 )
 def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:  # noqa: ANN401 - as above
+    if cell.phase == "process 1" and (reason := find_missing()) is not None:
+        do_without(reason)
     effect = cell.effect
     running, pids = start(hvdrun, cell)
     if cell.phase == "ending":
@@ -96,12 +163,8 @@ def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: 
     elif "KILL" not in cell.signals:
         hvdrun.write("saved", "")
     send(pids, *cell.signals)
-    if effect.word == "stopped":
-        wait_until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED)
-        running.send(signal.SIGCONT)
-    elif effect.word and not effect.codes:
-        wait_for_words(running, effect.word)
     if not effect.codes:
+        wait_for_effect(running, effect.word)
         hvdrun.write("go", "")
     if effect.word == "saved" or cell.target != "hvdrun":
         hvdrun.write("saved", "")
@@ -109,7 +172,26 @@ def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: 
     assert finished.returncode in (effect.codes or (0,)), finished
     if effect.word == "saved":
         assert {f"[{rank}] saved" for rank in (0, 1)} <= set(finished.stdout.splitlines())
-    if not effect.codes:
+    if not effect.codes and cell.phase not in OPTIONS:
         assert finished.stderr == ""
     if cell.signals[-1] == "KILL" and cell.target == "all":  # nobody was left to remove the agent's folder
         assert hvdrun("-np", "1", "true").returncode == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.phase == "terminal"], ids=lambda cell: cell.signals[0])
+def test_a_key_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:  # noqa: ANN401 - as above
+    environment = {**hvdrun.environment(), "PS1": "$ ", "HISTFILE": "/dev/null", "NO_COLOR": "1"}
+    hvdrun.write("saved", "")
+    with Terminal(*SHELL, directory=hvdrun.directory, environment=environment) as shell:
+        shell.press(f"{shlex.join(hvdrun.command(*prepare(hvdrun, cell)))}\n")
+        shell.wait_for(r" lives\r$", 60, count=2)
+        shell.press(KEYS[cell.signals[0]])
+        if cell.effect.word == "stopped":
+            shell.wait_for(r"^\[1\]\+ +Stopped", 60)
+            hvdrun.write("go", "")
+            shell.press("fg\n")
+        shell.press("echo the code is $?; exit\n")
+        assert shell.wait(60) == 0
+    code = cell.effect.codes[0] if cell.effect.codes else 0
+    assert f"the code is {code if code >= 0 else 128 - code}" in shell.screen()[-2]  # before the shell's own last word

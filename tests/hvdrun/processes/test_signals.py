@@ -96,13 +96,19 @@ def test_other_signals_suspend_it_are_a_stop_notice_or_are_for_the_workers() -> 
     ],
 )
 def test_a_request_to_stop_is_repeated_by_the_same_signal_or_ctrl_c(codes: tuple[int, ...], counts: list[int]) -> None:
-    requests = StopRequests()
+    requests = StopRequests(parent=1000)
     counted = []
     for code in codes:
         is_new = requests.note(code)
         counted.append(requests.count)
         assert is_new == (counted[-1] != ([0, *counted])[-2])
     assert counted == counts
+
+
+def test_what_process_1_forwards_too_is_no_second_request() -> None:
+    requests = StopRequests(parent=1)
+    assert [requests.note(code) for code in (143, 143, 130, 130)] == [True, False, True, False]
+    assert requests.count == 2
 
 
 @pytest.mark.parametrize("number", SUSPENDING, ids=lambda number: number.name)
