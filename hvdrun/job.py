@@ -28,7 +28,7 @@ from hvdrun.hosts.hosts import Hosts
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.processes import name_job
-from hvdrun.processes.scarcity import refuse_scarcity
+from hvdrun.processes.scarcity import THREADS, refuse_scarcity
 from hvdrun.processes.signals import StopRequests, answer_signals, stop_process
 from hvdrun.spec.jobspec import JobSpec
 from rendezvous.core.losses import is_lost
@@ -84,7 +84,8 @@ def launch(spec: JobSpec, console: Console, dispatcher: "Dispatcher | None" = No
         LaunchError: the job could not be started, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and the job has been stopped.
     """
-    refuse_scarcity("the launcher")
+    has_agent_here = any(not spec.is_remote(host.name) for host in spec.workers.hosts)
+    refuse_scarcity(*(("a launcher with an agent", 2 * THREADS) if has_agent_here else ("the launcher", THREADS)))
 
     async def run() -> Outcome:
         if spec.remote.joining is None:

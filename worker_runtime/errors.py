@@ -37,6 +37,20 @@ class InitializationError(ValueError):
         self.cause = cause
 
 
+class TooFewThreadsError(InitializationError):
+    """A limit of this host leaves a worker too few threads.
+
+    Cause: `ulimit -u` or pids.max of the control group is low, or other processes use it up.
+    Remedy: Raise the limit, use fewer workers, or end the other processes.
+    """
+
+    def __init__(self, startable: int, needed: int) -> None:
+        super().__init__(
+            f"this worker needs {needed} threads, but can start only {startable}; raise `ulimit -u` or pids.max of the "
+            "control group, or use fewer workers"
+        )
+
+
 class MemberElsewhereError(InitializationError):
     """A child process of a worker called `init()`.
 

@@ -6,9 +6,10 @@ The limits of files and processes count. Memory does not, since nobody knows how
 import contextlib
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hvdrun.processes.scarcity import THREADS
 from hvdrun.spec.slurm_lists import expand_counts, expand_hosts
 
 FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
@@ -37,9 +38,10 @@ class ResourceLimits:
         if files != resource.RLIM_INFINITY and needed > files:
             return f"{workers} {need} {needed} open files, but `ulimit -Hn` is {files}; raise it, or use fewer"
         for free, limit in self._free():
-            if workers > free:
+            if workers + THREADS > free:
                 return (
-                    f"{workers} workers are more processes than the {free} that {limit} leaves; raise it, or use fewer"
+                    f"{workers} {need} {workers + THREADS} processes and threads, those of the agent included, but "
+                    f"{limit} leaves {free}; raise it, or use fewer"
                 )
         return None
 
@@ -54,10 +56,22 @@ class ResourceLimits:
         most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         if os.geteuid() != 0 and most != resource.RLIM_INFINITY:  # root is not bound by it
             found.append((max(0, most - self._count_own()), "`ulimit -u`"))
-        most, now = (_read_number(self._groups / name) for name in ("pids.max", "pids.current"))
-        if most is not None and now is not None:
-            found.append((max(0, most - now), "this container's pids.max"))
+        for group in self._list_groups():
+            most, now = (_read_number(group / name) for name in ("pids.max", "pids.current"))
+            if most is not None and now is not None:
+                found.append((max(0, most - now), "pids.max of the control group"))
         return found
+
+    def _list_groups(self) -> Iterator[Path]:
+        """The folders of this process's control groups that may limit processes, and of those above."""
+        yield self._groups  # of a container
+        with contextlib.suppress(OSError):  # without procfs there is nothing to look for
+            for line in (self._proc / "self" / "cgroup").read_text(errors="surrogateescape").splitlines():
+                _, controllers, path = line.split(":", 2)
+                if not controllers or "pids" in controllers.split(","):
+                    top = self._groups / "pids" if controllers else self._groups
+                    group = top / path.lstrip("/")
+                    yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
 
     def _count_own(self) -> int:
         """The processes and threads of this user, which the limit counts."""

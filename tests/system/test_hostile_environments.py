@@ -2,7 +2,9 @@
 
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,11 +14,13 @@ import pytest
 
 from tests.old_python import VARIANTS
 from tests.system.launcher import Launcher
-from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 # Root passes every permission. Without these two capabilities it is bound by those of its own files.
 _BOUND = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search", "--inh-caps", "-dac_override,-dac_read_search")
 _LONG = "n" * 300
+# In the place of libfaketime, with which `time.sleep()` of Python 3.11 fails.
+CLOCK = Path(__file__).with_name("preload") / "clock.c"
 
 
 @dataclass
@@ -24,7 +28,7 @@ class Surroundings:
     """How a program is started.
 
     folder: of the test. unset: variables that it does not have. limits: words of the shell's ulimit.
-    outer: words before all others.
+    outer: words before all others. group: a control group of its own.
     """
 
     folder: Path
@@ -33,6 +37,7 @@ class Surroundings:
     limits: str = ""
     outer: tuple[str, ...] = ()
     directory: Path | None = None
+    group: Path | None = None
 
     def words(self) -> list[str]:
         """The words of a command that starts another one in them."""
@@ -50,6 +55,14 @@ class Surroundings:
         (closed / "below").mkdir(parents=True)
         closed.chmod(0)
         return closed
+
+    def end(self) -> None:
+        """Let the folder, and the control group of processes that end, be removed."""
+        for closed in self.folder.glob("closed"):
+            closed.chmod(0o700)
+        if self.group is not None:
+            wait_until(lambda: not (self.group / "cgroup.procs").read_text() if self.group else True)
+            self.group.rmdir()
 
 
 def put_on_path(place: Callable[[Surroundings], str]) -> Callable[[Surroundings], None]:
@@ -99,6 +112,43 @@ def keep_only(*programs: str) -> Callable[[Surroundings], None]:
         for program in programs:
             (folder / program).symlink_to(str(shutil.which(program)))
         around.variables["PATH"] = str(folder)
+
+    return make
+
+
+def allow_in_group(processes: int) -> Callable[[Surroundings], None]:
+    """A control group allows so many processes and threads."""
+
+    def make(around: Surroundings) -> None:
+        around.group = group = make_group(around.folder.parent.name + around.folder.name)
+        (group / "pids.max").write_text(str(processes))
+        around.outer = ("/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
+
+    return make
+
+
+def make_group(name: str) -> Path:
+    """A new control group that can limit processes, of the first or the second version of these."""
+    root = Path("/sys/fs/cgroup")
+    group = (root / "pids" if (root / "pids").is_dir() else root) / name
+    try:
+        group.mkdir()
+        if (group / "pids.max").exists():
+            return group
+        group.rmdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    pytest.skip("the control groups of this machine do not limit processes")
+
+
+def shift_clock(days: int) -> Callable[[Surroundings], None]:
+    def make(around: Surroundings) -> None:
+        if (compiler := shutil.which("gcc") or shutil.which("cc")) is None:
+            pytest.skip("no compiler of C is here to build another clock")
+        library = around.folder / "clock.so"
+        words = [compiler, "-shared", "-fPIC", f"-DOFFSET={days * 86400}", "-o", str(library), str(CLOCK)]
+        subprocess.run(words, check=True, timeout=60)
+        around.variables["LD_PRELOAD"] = str(library)
 
     return make
 
@@ -157,8 +207,15 @@ CONDITIONS: dict[str, Callable[[Surroundings], None]] = {
     "enough memory": limit("-v 1200000"),
     "few processes": allow_few_processes,
     "names of tokens that are none": work_in_shared_names,
+    "a control group of 8 processes": allow_in_group(8),
+    "a control group of 18 processes": allow_in_group(18),
+    "a control group of 40 processes": allow_in_group(40),
+    "a clock 3 days ahead": shift_clock(3),
+    "a clock 3 days behind": shift_clock(-3),
+    "a clock 400 days behind": shift_clock(-400),
 }
 
+OFTEN = {"a closed folder on PATH", "a TMPDIR too long", "a control group of 18 processes"}
 # What each program does where nothing is wrong: its words, its exit code, and a part of its output.
 PROGRAMS = {
     "launcher": (("--dry-run", "-np", "2", "sh", "-c", "echo ran"), 0, "--dry-run: nothing is started"),
@@ -168,30 +225,40 @@ PROGRAMS = {
         75,
         "no job was there for 0.1 s (--join-timeout)",
     ),
+    "agent of a job": (("-np", "1", "-H", "far", "--rsh", "./rsh", "sh", "-c", "echo ran"), 0, "ran"),
 }
 
 _ADDRESSES = (
     r"needs 1048576 KiB of addresses, but `ulimit -v` is \d+; raise it, or set it in the command that hvdrun runs"
 )
-_PROCESSES = (
-    r"needs 16 threads, but can start only \d; raise `ulimit -u`, `ulimit -v`, or pids.max of the control group"
-)
+_START = r"can start only \d+; raise `ulimit -u`, `ulimit -v`, or pids.max of the control group"
+_AGENT = f"the agent needs 16 threads, but {_START}"
+_PAIR = f"a launcher with an agent needs 32 threads, but {_START}"
+_FILES = "1 worker needs 66 open files, but `ulimit -Hn` is 64; raise it"
+_GROUP = "1 worker needs 17 processes and threads, .* but pids.max of the control group leaves 16; raise it"
 
 # What a program says where it does not do its work. It does it in all other environments.
 REFUSALS = {
-    ("worker", "few open files"): "1 worker needs 66 open files, but `ulimit -Hn` is 64; raise it",
-    ("worker", "little memory"): f"the launcher {_ADDRESSES}",
-    ("agent", "little memory"): f"the agent {_ADDRESSES}",
-    ("worker", "almost enough memory"): f"the launcher {_ADDRESSES}",
-    ("agent", "almost enough memory"): f"the agent {_ADDRESSES}",
-    ("worker", "few processes"): f"the launcher {_PROCESSES}",
-    ("agent", "few processes"): f"the agent {_PROCESSES}",
+    "few open files": {"worker": _FILES, "agent of a job": _FILES},
+    "little memory": {
+        "worker": f"a launcher with an agent {_ADDRESSES}",
+        "agent": f"the agent {_ADDRESSES}",
+        "agent of a job": f"the agent {_ADDRESSES}",
+    },
+    "few processes": {"worker": _PAIR, "agent": _AGENT, "agent of a job": _AGENT},
+    "a control group of 8 processes": {"worker": _PAIR, "agent": _AGENT, "agent of a job": _AGENT},
+    "a control group of 18 processes": {"worker": _PAIR, "agent of a job": _GROUP},
 }
+REFUSALS["almost enough memory"] = REFUSALS["little memory"]
 
 
 @pytest.mark.parametrize(
     ("program", "condition"),
-    rest_nightly([(program, condition) for condition in CONDITIONS for program in PROGRAMS], first=9),
+    [
+        pytest.param(program, condition, marks=[] if condition in OFTEN else [pytest.mark.nightly])
+        for condition in CONDITIONS
+        for program in PROGRAMS
+    ],
 )
 def test_a_program_does_its_work_in_a_hostile_environment_or_says_why_not(
     hvdrun: Launcher, tmp_path: Path, program: str, condition: str
@@ -200,15 +267,19 @@ def test_a_program_does_its_work_in_a_hostile_environment_or_says_why_not(
     CONDITIONS[condition](around)
     words, code, shown = PROGRAMS[program]
     python = [sys.executable, "-m", "hvdrun", *(("--no-prefork",) if program != "agent" else ()), *words]
-    running = hvdrun.start_words([*around.words(), *python])
-    finished = running.wait()
-    for closed in tmp_path.glob("closed"):
-        closed.chmod(0o700)
+    if program == "agent of a job":  # it alone is started there, as by an ssh
+        script = f'#!/bin/sh\nshift\nexec {shlex.join(around.words())} /bin/sh -c "$*"\n'
+        hvdrun.write("rsh", script).chmod(0o755)
+    else:
+        python = [*around.words(), *python]
+    finished = hvdrun.start_words(python).wait()
+    around.end()
     assert "bug in hvdrun" not in finished.stderr
     assert "Traceback" not in finished.stderr
-    if (program, condition) in REFUSALS:
+    refusal = REFUSALS.get(condition, {}).get(program)
+    if refusal is not None:
         assert finished.returncode == 125
-        assert re.search(rf"^hvdrun: .*{REFUSALS[program, condition]}", finished.stderr, re.MULTILINE), finished.stderr
+        assert re.search(rf"^hvdrun: .*{refusal}", finished.stderr, re.MULTILINE), finished.stderr
     else:
         assert finished.returncode == code, finished.stderr
         assert shown in finished.stdout + finished.stderr

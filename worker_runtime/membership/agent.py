@@ -27,7 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from worker_runtime.rendezvous import Bootstrap, RendezvousError, name_stop_file
+from worker_runtime.errors import TooFewThreadsError
+from worker_runtime.rendezvous import Bootstrap, RendezvousError, count_startable, name_stop_file
 from worker_runtime.startup.parent_process import read_start, wait_for_end
 from worker_runtime.startup.program_end import ExitCode
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _RETRY_SECONDS = 0.1  # an agent starts its first workers shortly before it listens
 _STDERR = 2
+_THREADS = 16  # of gRPC, the backend and this package
 _EXIT_CODE = 75
 
 
@@ -53,8 +55,14 @@ class AgentWatch:
         self._thread: threading.Thread | None = None
 
     def connect(self, bootstrap: Bootstrap) -> "WorkerClient":
-        """Create a client of the rendezvous, and start to watch the agent."""
+        """Create a client of the rendezvous, and start to watch the agent.
+
+        Raises:
+            TooFewThreadsError: gRPC would end this process.
+        """
         if self._thread is None:
+            if (startable := count_startable(_THREADS)) < _THREADS:
+                raise TooFewThreadsError(startable, _THREADS)
             self._thread = threading.Thread(target=watch, args=(bootstrap,), name="hvd-agent-watch", daemon=True)
             self._thread.start()
         return self._connect(bootstrap)

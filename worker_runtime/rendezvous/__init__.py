@@ -23,6 +23,7 @@ with own_packages():
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
     from rendezvous.errors import JoinRefusedError, RendezvousError, SequencerStartError
+    from rendezvous.server.threads import count_startable
     from rendezvous.wire.processes import (
         DESCRIPTORS,
         LENGTH,
@@ -68,6 +69,7 @@ __all__ = [
     "Slot",
     "Verdict",
     "connect",
+    "count_startable",
     "decode",
     "encode",
     "encode_answer",

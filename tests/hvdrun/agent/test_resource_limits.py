@@ -39,11 +39,17 @@ def room(tmp_path: Path) -> ResourceLimits:
 
 @pytest.mark.parametrize(
     ("workers", "words"),
-    [(701, "more processes than the 700 that kernel.pid_max leaves"), (491, "the 490 that this container's pids.max")],
+    [
+        (
+            701,
+            "701 workers need 717 processes and threads, those of the agent included, but kernel.pid_max leaves 700;",
+        ),
+        (475, "but pids.max of the control group leaves 490; raise it, or use fewer"),
+    ],
 )
 def test_the_limit_that_is_in_the_way_is_named(room: ResourceLimits, workers: int, words: str) -> None:
     assert words in (room.find_shortage(workers) or "")
-    assert room.find_shortage(490) is None
+    assert room.find_shortage(474) is None
 
 
 def test_a_machine_without_procfs_has_no_known_limit(tmp_path: Path) -> None:
@@ -52,7 +58,25 @@ def test_a_machine_without_procfs_has_no_known_limit(tmp_path: Path) -> None:
 
 def test_a_container_without_a_limit_has_none(room: ResourceLimits, tmp_path: Path) -> None:
     (tmp_path / "groups" / "pids.max").write_text("max\n", encoding="utf-8")
-    assert room.find_shortage(700) is None
+    assert room.find_shortage(684) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "folder"),
+    [("9:pids:/job/step", "pids/job"), ("0::/job/step", "job"), ("8:cpu,pids:/job/step", "pids/job/step")],
+    ids=["first version, a group above", "second version, a group above", "a group of its own"],
+)
+def test_the_groups_of_the_process_count_where_it_sees_those_of_the_machine(
+    room: ResourceLimits, tmp_path: Path, line: str, folder: str
+) -> None:
+    (tmp_path / "proc" / "self").mkdir()
+    (tmp_path / "proc" / "self" / "cgroup").write_text(f"1:cpu:/other\n{line}\n", encoding="utf-8")
+    group = tmp_path / "groups" / folder
+    group.mkdir(parents=True)
+    (group / "pids.max").write_text("40\n", encoding="utf-8")
+    (group / "pids.current").write_text("4\n", encoding="utf-8")
+    assert room.find_shortage(20) is None
+    assert "but pids.max of the control group leaves 36; " in (room.find_shortage(21) or "")
 
 
 def test_each_worker_needs_two_files_of_the_agent(room: ResourceLimits, limits: dict[int, int]) -> None:
@@ -76,8 +100,8 @@ def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
     (tmp_path / "proc" / "4711" / "stat").write_text(f"4711 (a) b) {fields}\n", encoding="utf-8")
     limits[resource.RLIMIT_NPROC] = 50
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    assert room.find_shortage(30) is None
-    assert ("more processes than the 30 that `ulimit -u`" in (room.find_shortage(31) or "")) is not fits
+    assert room.find_shortage(14) is None
+    assert ("but `ulimit -u` leaves 30;" in (room.find_shortage(15) or "")) is not fits
 
 
 def test_this_machine_can_hold_one_worker() -> None:

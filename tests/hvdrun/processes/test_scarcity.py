@@ -31,18 +31,10 @@ def test_a_low_limit_of_addresses_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         refuse_scarcity("the agent")
 
 
-def test_a_low_limit_of_threads_is_named_and_those_that_were_started_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_low_limit_of_threads_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_addresses(monkeypatch, resource.RLIM_INFINITY)
-    start = threading.Thread.start
-    started: list[threading.Thread] = []
-
-    def start_three(thread: threading.Thread) -> None:
-        if len(started) == 3:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_three)
-    with pytest.raises(LimitTooLowError, match="can start only 3; raise `ulimit -u`"):
-        refuse_scarcity("the launcher")
-    assert not any(thread.is_alive() for thread in started)
+    monkeypatch.setattr("hvdrun.processes.scarcity.count_startable", lambda most: most - 13)
+    with pytest.raises(LimitTooLowError, match=r"^the agent needs 16 threads, but can start only 3; raise `ulimit -u`"):
+        refuse_scarcity("the agent")
+    with pytest.raises(LimitTooLowError, match="both needs 32 threads, but can start only 19"):
+        refuse_scarcity("both", 32)

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.waiting import LIMIT_SECONDS
-from worker_runtime.membership.agent import find_listener
+from worker_runtime.errors import TooFewThreadsError
+from worker_runtime.membership.agent import AgentWatch, find_listener
+from worker_runtime.rendezvous import Bootstrap
 
 AGENT = """
 import socket, sys
@@ -121,3 +124,9 @@ os.dup2(writer, 2)
     assert worker.stdout.readline() == "is full\n"
     kill_when_known(agent)
     assert worker.wait(LIMIT_SECONDS) == -signal.SIGKILL
+
+
+def test_a_worker_with_too_few_threads_is_refused_before_grpc_would_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker_runtime.membership.agent.count_startable", lambda _: 3)
+    with pytest.raises(TooFewThreadsError, match="needs 16 threads, but can start only 3; raise `ulimit -u`"):
+        AgentWatch(lambda _: pytest.fail("it connects")).connect(Mock(Bootstrap))

@@ -1,0 +1,28 @@
+"""A process that cannot start threads learns it from threads that it tries, and which end."""
+
+import threading
+
+import pytest
+
+from rendezvous.server.threads import count_startable
+
+
+def test_where_there_is_no_limit_as_many_start_as_are_asked_for() -> None:
+    before = threading.active_count()
+    assert count_startable(5) == 5
+    assert threading.active_count() == before
+
+
+def test_where_no_more_can_be_started_those_that_were_are_counted_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def start_three(thread: threading.Thread) -> None:
+        if len(started) == 3:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_three)
+    assert count_startable(16) == 3
+    assert not any(thread.is_alive() for thread in started)
