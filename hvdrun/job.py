@@ -19,6 +19,7 @@ from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
 from hvdrun.console.page import ALONE
+from hvdrun.console.start_line import StartLine, StartNotice
 from hvdrun.console.stdin import StdinReader
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
 from hvdrun.hosts.agent_config import AgentConfig
@@ -134,8 +135,7 @@ class Job:
         self._is_told = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
-        limit_seconds = spec.limits.start_timeout_seconds
-        self._start_line = console.make_start_line(lambda: self._server.state.start_progress, limit_seconds)
+        self._start_line = self._make_start_line()
 
     async def run(self) -> Outcome:
         """Run the job, and return its outcome."""
@@ -172,9 +172,19 @@ class Job:
         self._console.watch(self._stop, self._fail)
         if self._dispatcher is not None:
             self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
-        else:  # a program that calls hvdrun.run() prints while its workers start
-            self._start_line.open(self._tasks, started)
+        self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
+
+    def _make_start_line(self) -> StartLine | StartNotice:
+        """A program that calls hvdrun.run() prints while its workers start, so that no line can be redrawn there."""
+        if self._dispatcher is None:
+            limit_seconds = self._spec.limits.start_timeout_seconds
+            return self._console.make_start_line(lambda: self._server.state.start_progress, limit_seconds)
+        dispatcher, workers = self._dispatcher, self._spec.workers
+        hosts = [host.name for host in workers.hosts]
+        return self._console.make_start_notice(
+            lambda: dispatcher.ready, workers.size, hosts, is_watched=dispatcher.is_watched
+        )
 
     async def _finish(self, end: Finish) -> None:
         """Release the agents, and print all output that has come from them.

@@ -1,7 +1,8 @@
-"""`python -m hvdrun.cluster DESCRIPTOR PID [options] COMMAND`: the launcher of a job whose workers run functions.
+"""`python -m hvdrun.cluster DESCRIPTOR PID WATCHED [options] COMMAND`: the launcher of a job that runs functions.
 
 It is a child of the program that calls `hvdrun.run()`: process PID, which has the other end of the descriptor. The
-job's output goes to standard output and error, its messages to the descriptor.
+job's output goes to standard output and error, its messages to the descriptor. WATCHED is 1 if a person reads what the
+program prints, else 0.
 """
 
 import os
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from hvdrun.tasks.messages import Refused
 
 
-def main(descriptor: int, program: int, words: list[str]) -> int:
+def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -> int:
     """Run the job of this command line; the exit code."""
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
@@ -35,7 +36,7 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     from hvdrun.tasks.messages import Refused  # noqa: PLC0415 - the same
     from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - the same
 
-    dispatcher = Dispatcher(connection, watch(program))
+    dispatcher = Dispatcher(connection, watch(program), is_watched=is_watched)
     if os.getppid() != program:  # it has ended
         return SIGNAL_OFFSET + signal.SIGTERM
     try:
@@ -68,4 +69,4 @@ def watch(program: int) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:], is_watched=sys.argv[3] == "1"))

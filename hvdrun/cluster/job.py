@@ -94,6 +94,15 @@ def _is_own_descriptor(name: str) -> bool:
         return False
 
 
+def is_watched() -> bool:
+    """A person reads what this program prints: on a terminal, or in a notebook."""
+    stream, ipython = sys.stderr, sys.modules.get("IPython")
+    with suppress(ValueError):  # the stream is closed
+        if stream is not None and stream.isatty():
+            return True
+    return ipython is not None and ipython.get_ipython() is not None
+
+
 _END_SECONDS = 60.0  # for the job's end, beside its workers' grace
 _EXIT_SECONDS = 10.0  # for the launcher's exit after its last message, or after SIGKILL
 
@@ -123,8 +132,9 @@ class Job:
                 self._connection, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 ours.enter_context(self._connection)
                 theirs.enter_context(end)
+                numbers = (end.fileno(), self._owner, int(is_watched()))
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "hvdrun.cluster", str(end.fileno()), str(self._owner), *words],
+                    [sys.executable, "-P", "-m", "hvdrun.cluster", *map(str, numbers), *words],
                     stdin=subprocess.DEVNULL,
                     stdout=self._streams[0].writer,
                     stderr=self._streams[1].writer,

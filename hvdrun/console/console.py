@@ -3,7 +3,7 @@
 import os
 import select
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,7 @@ from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import Marks, OutputMarker
 from hvdrun.console.output import DESCRIPTORS, OutputPrinter
 from hvdrun.console.page import Page, render_annotation, render_page
-from hvdrun.console.start_line import StartLine, StatusLine
+from hvdrun.console.start_line import StartLine, StartNotice, StatusLine
 from hvdrun.console.writer import Writer, is_passing
 from hvdrun.errors import OUTPUT_LOST
 from rendezvous.core.outcome import SIGNAL_OFFSET
@@ -94,6 +94,12 @@ class Console:
     def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
         """The live line of a start, which does nothing unless stderr is a terminal; see `StartLine`."""
         return StartLine(self._status, look, limit_seconds=limit_seconds)
+
+    def make_start_notice(
+        self, count_ready: Callable[[], int], size: int, hosts: Sequence[str], *, is_watched: bool
+    ) -> StartNotice:
+        """The lines about a start for a person who waits for a function; see `StartNotice`."""
+        return StartNotice(self.notice if is_watched else None, count_ready, size, hosts)
 
     def watch(self, stop: Callable[[int, str], None], fail: Callable[[BaseException], None]) -> None:
         """Print, in the running event loop, which output cannot be written, and stop a job whose reader has gone.

@@ -1,9 +1,9 @@
-"""The status line of a terminal, and the progress of a long start on it."""
+"""The status line of a terminal, the progress of a long start on it, and lines about one that cannot be redrawn."""
 
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hvdrun.console.page import describe_seconds
 from hvdrun.console.writer import Writer
@@ -115,3 +115,58 @@ class StartLine:
             status.show(f"hvdrun: {describe_start(progress, now - started)}")
             await asyncio.sleep(PERIOD_SECONDS)
         status.erase()
+
+
+class StartNotice:
+    """Prints that a long start has begun, and when it is over: in a notebook nothing can be redrawn.
+
+    say: prints a sentence; None: nobody watches, and this does nothing.
+    count_ready: how many workers are ready.
+    size: how many there will be.
+    hosts: where, if it is known.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None] | None,
+        count_ready: Callable[[], int],
+        size: int,
+        hosts: Sequence[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say = say
+        self._count_ready = count_ready
+        self._size = size
+        self._workers = f"{size} worker{'' if size == 1 else 's'}"
+        self._where = f" on {hosts[0] if len(hosts) == 1 else f'{len(hosts)} hosts'}" if hosts else ""
+        self._clock = clock
+        self._started = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._is_announced = False
+
+    def open(self, tasks: asyncio.TaskGroup | asyncio.AbstractEventLoop, started: float) -> None:
+        """See `StartLine`."""
+        self._started = started
+        if self._say is not None:
+            self._task = tasks.create_task(self._run(self._say), name="tell the start")
+
+    def close(self) -> None:
+        """Stop, and tell the end of the start, if it was told; may be called again."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        self._tell_end()
+
+    async def _run(self, say: Callable[[str], None]) -> None:
+        await asyncio.sleep(self._started + PATIENCE_SECONDS - self._clock())
+        while self._count_ready() < self._size:
+            if not self._is_announced:
+                self._is_announced = True
+                say(f"starting {self._workers}{self._where} ...")
+            await asyncio.sleep(PERIOD_SECONDS)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._say is not None and self._is_announced and self._count_ready() >= self._size:
+            self._is_announced = False
+            self._say(f"{self._workers} ready after {describe_seconds(self._clock() - self._started)}")

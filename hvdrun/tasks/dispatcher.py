@@ -24,9 +24,13 @@ class Dispatcher:
     connection: to the program; the dispatcher owns it.
     program: a pidfd of the program, None if there is none. It becomes readable when the program ends. The connection
         may not, as forked children of the program keep it open.
+    is_watched: a person reads what the program prints.
+    ready: how many workers have asked for their first function.
     """
 
-    def __init__(self, connection: socket.socket, program: int | None = None) -> None:
+    def __init__(self, connection: socket.socket, program: int | None = None, *, is_watched: bool = False) -> None:
+        self.is_watched = is_watched
+        self.ready = 0
         self._connection = connection
         self._program = program
         self._task: RunTask | None = None
@@ -62,6 +66,7 @@ class Dispatcher:
 
     async def next(self, after: int) -> RunTask | None:
         """See `TaskDispatcher`."""
+        self.ready += after == 0
         while True:
             if self._task is not None and self._task.number > after and not self._is_ending():
                 self._begun = self._task.number

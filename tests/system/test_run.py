@@ -1,6 +1,7 @@
 """Functions from programs of all kinds: the interpreter's words, a notebook, one that is killed, elastic ones."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,8 +130,9 @@ def test_an_elastic_function_outlives_a_worker_and_horovods_run_is_served(hvdrun
 
 
 def read_outputs(cell: nbformat.NotebookNode) -> str:
-    """What stands beneath a cell."""
-    return "".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    """What stands beneath a cell, without the lines about a start."""
+    texts = (output.get("text") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    return re.sub(r"hvdrun: (starting 2 workers on localhost \.\.\.|2 workers ready after .* s)\n", "", "".join(texts))
 
 
 def test_a_notebook_shows_output_in_its_cell_survives_an_interrupt_and_leaves_nothing(

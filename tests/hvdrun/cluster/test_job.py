@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hvdrun.cluster import job as job_module
-from hvdrun.cluster.job import Job, Stream
+from hvdrun.cluster.job import Job, Stream, is_watched
 from hvdrun.errors import LaunchError
 from hvdrun.processes.background import in_thread
 from tests.descriptors import list_descriptors, none_free
@@ -54,6 +55,28 @@ def test_a_program_without_a_stream_or_with_a_closed_one_loses_only_the_output(m
         stream.close_writer()
         stream.pump()
         assert stream.reader is None
+
+
+class Terminal(io.StringIO):
+    """A stream on a terminal."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("errors", "shell", "expected"),
+    [(Terminal(), None, True), (io.StringIO(), object(), True), (io.StringIO(), None, False), (None, None, False)],
+    ids=["a terminal", "a notebook", "a file", "nothing"],
+)
+def test_somebody_watches_a_terminal_or_a_notebook(
+    monkeypatch: pytest.MonkeyPatch, errors: io.StringIO | None, shell: object, *, expected: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", errors)
+    assert is_watched() == (errors is not None and errors.isatty())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert is_watched() is expected
 
 
 @pytest.fixture
