@@ -23,7 +23,11 @@ QUICKSTART = read([ROOT / "docs" / "quickstart.md"])
 (FIRST_JOB,) = find_blocks(QUICKSTART, "python")
 OF_PYTEST = [block for block in BLOCKS if "import pytest" in block]
 OF_MXNET = [block for block in BLOCKS if "import mxnet" in block]
-OF_TORCH = [block for block in BLOCKS if block not in {FIRST_JOB, FUNCTIONS, *CELLS, *OF_PYTEST, *OF_MXNET}]
+# Programs that call hvdrun, and say in comments what they print.
+OF_PROGRAMS = [block for block in BLOCKS if "import hvdrun" in block and block not in {FUNCTIONS, *CELLS}]
+OF_TORCH = [
+    block for block in BLOCKS if block not in {FIRST_JOB, FUNCTIONS, *CELLS, *OF_PROGRAMS, *OF_PYTEST, *OF_MXNET}
+]
 MESSAGES = re.findall(r"^```output\n((?:Mismatched|One or more).*?)^```$", read(), re.MULTILINE | re.DOTALL)
 # A folder of the text that does not exist here.
 FOLDER = "/shared/run1"
@@ -93,8 +97,9 @@ for index, block in enumerate(json.load(open("blocks.json"))):
     exec(block, names)
     if "module." in block:
         arrays = names["module"].get_params()[0].values()
-    else:
-        arrays = [each.data() for each in net.collect_params().values()]
+    else:  # the block's net, if it has trained one
+        parameters = names["net"].collect_params().values() if "step(" in block else ()
+        arrays = [each.data() for each in parameters] or [mx.nd.zeros(1)]
     flat = mx.nd.concat(*[each.reshape(-1) for each in arrays], dim=0)
     rows = hvd.allgather(flat.expand_dims(0)).asnumpy()
     assert (rows == rows[0]).all(), f"the replicas differ after block {index}"
@@ -149,6 +154,18 @@ def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
     assert len(lines) == 7
 
 
+@pytest.mark.parametrize("block", OF_PROGRAMS)
+def test_a_program_that_calls_hvdrun_prints_what_its_comments_say(hvdrun: Launcher, block: str) -> None:
+    said = re.findall(r"^ *print\(.*# ([^:\n]*)", block, re.MULTILINE)
+    script = hvdrun.write("program.py", block)
+    command = [sys.executable, script]
+    environment, limit = hvdrun.environment(), 120
+    run = subprocess.run(
+        command, cwd=hvdrun.directory, env=environment, capture_output=True, text=True, timeout=limit, check=False
+    )
+    assert (run.returncode, run.stdout.splitlines(), len(said) > 0) == (0, said, True), run.stderr
+
+
 def test_the_cells_of_a_notebook_run(hvdrun: Launcher) -> None:
     lines = run_python(hvdrun, "\n".join(CELLS))
     assert sorted(lines) == [f"[{rank}] rank {rank} trains 2 epochs" for rank in range(2)]
@@ -163,7 +180,7 @@ def test_the_first_job_prints_what_the_page_shows(hvdrun: Launcher) -> None:
 
 
 def test_every_block_for_torch_runs(hvdrun: Launcher) -> None:
-    assert len(OF_TORCH) >= 19
+    assert len(OF_TORCH) >= 20
     hvdrun.write("blocks.json", json.dumps([block.replace(FOLDER, str(hvdrun.directory)) for block in OF_TORCH]))
     hvdrun.write("train.py", RUNS_BLOCKS)
     finished = hvdrun("-np", "2", "python", "train.py")
@@ -174,7 +191,7 @@ def test_every_block_for_torch_runs(hvdrun: Launcher) -> None:
 
 @needs_mxnet
 def test_every_block_for_mxnet_runs(hvdrun: Launcher) -> None:
-    assert len(OF_MXNET) >= 2
+    assert len(OF_MXNET) >= 4
     hvdrun.write("blocks.json", json.dumps(OF_MXNET))
     hvdrun.write("train.py", RUNS_MXNET_BLOCKS)
     finished = hvdrun("-np", "2", "python", "train.py")
