@@ -158,7 +158,7 @@ def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
 def test_a_program_that_calls_hvdrun_prints_what_its_comments_say(hvdrun: Launcher, block: str) -> None:
     said = re.findall(r"^ *print\(.*# ([^:\n]*)", block, re.MULTILINE)
     script = hvdrun.write("program.py", block)
-    command = [sys.executable, script]
+    command = [sys.executable, str(script)]
     environment, limit = hvdrun.environment(), 120
     run = subprocess.run(
         command, cwd=hvdrun.directory, env=environment, capture_output=True, text=True, timeout=limit, check=False
