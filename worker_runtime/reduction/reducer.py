@@ -135,7 +135,10 @@ class GradientReducer:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether this rank's gradients are the results of `synchronize()`, none of them changed or cleared since."""
+        """Whether this rank's gradients are the results of `synchronize()`, no pass since, and none of them cleared.
+
+        What the program has written since counts as a result: a gradient clipped out of place is not reduced again.
+        """
         is_between = self._step.follows_reduced and not self._step.has_begun
         return is_between and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._tracked.entries

@@ -3,19 +3,29 @@
 Long because each operation is told once, for both.
 """
 
-import functools
+import math
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.random_trainings.gradients import Gradients
+from tests.worker_runtime.random_trainings.local_steps import LocalSteps
+from tests.worker_runtime.random_trainings.model import SHAPES, draw_tensor, make_model
+from tests.worker_runtime.random_trainings.outcome import (
+    ELSEWHERE,
+    NO_SKIP,
+    SUPERSEDED,
+    Outcome,
+    RefusedError,
+    UserError,
+)
+from tests.worker_runtime.random_trainings.passes import Passes, fail, give
 from tests.worker_runtime.random_trainings.programs import (
     ALL,
     BLOCKS,
@@ -25,80 +35,15 @@ from tests.worker_runtime.random_trainings.programs import (
     Closure,
     Freeze,
     Load,
+    Operation,
     Program,
+    Recover,
     Step,
     Wrap,
     Write,
 )
-
-SHAPES = {"weight": (4, 3), "offset": (4,), "out": (4,), "skip": (3,), "bias": ()}
-ROWS = 3
-MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": functools.partial(torch.optim.SGD, lr=0.05),
-    "momentum": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
-    "AdamW": functools.partial(torch.optim.AdamW, lr=0.01, eps=1e-3),
-    "RMSprop": functools.partial(torch.optim.RMSprop, lr=0.01, eps=1e-3),
-    "LBFGS": functools.partial(torch.optim.LBFGS, lr=0.1, max_iter=3, line_search_fn="strong_wolfe"),  # with closures
-    "Adagrad": functools.partial(torch.optim.Adagrad, lr=0.05, eps=1e-3),
-}
-SUPERSEDED = "superseded"
-ELSEWHERE = "elsewhere"
-
-
-class UserError(Exception):
-    """A mistake of the program itself."""
-
-
-class RefusedError(RuntimeError):
-    """What one process says for an operation that ranks may refuse."""
-
-
-@dataclass
-class Outcome:
-    """What a program has come to: the parameters after each operation, and the failures of the operations that have."""
-
-    parameters: list[torch.Tensor] = field(default_factory=list)
-    failures: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass
-class Wrapped:
-    """An optimizer of the program, and how many backward passes have come since its gradients were averaged."""
-
-    optimizer: Any
-    wrap: Wrap
-    taken: frozenset[str]  # parameters that were not frozen
-    passes: int = 0
-    has_dropped: bool = False  # some passes, by the model, of which the optimizer does not know
-    is_uneven: bool = False  # some ranks have gradients that others have not: they may not be thrown away
-
-    def begin(self) -> None:
-        """Its gradients were averaged, or cleared by itself."""
-        self.passes, self.has_dropped, self.is_uneven = 0, False, False
-
-
-def draw_tensor(batch: int, rank: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """Data of one rank."""
-    chance = torch.Generator().manual_seed(batch * 100 + rank)
-    return torch.randn(shape, generator=chance, dtype=torch.float64)
-
-
-def compute(model: dict[str, torch.Tensor], rows: torch.Tensor, uses: frozenset[str]) -> torch.Tensor:
-    """The loss of one rank."""
-    guess = torch.zeros_like(rows[:, 0])
-    if "hidden" in uses:
-        guess = guess + torch.tanh(rows @ model["weight"].T + model["offset"]) @ model["out"]
-    if "skip" in uses:
-        guess = guess + rows @ model["skip"]
-    if "bias" in uses:
-        guess = guess + model["bias"]
-    return (guess - rows.sum(1)).square().mean()
-
-
-@functools.cache
-def compile_loss(way: str) -> Callable[..., torch.Tensor]:
-    """`compute`, compiled; once for each process."""
-    return torch.compile(compute, backend=way, dynamic=False)
+from tests.worker_runtime.random_trainings.recoveries import make_elastic, recover, revoking
+from tests.worker_runtime.random_trainings.wrapped import MAKERS, Wrapped
 
 
 def play(program: Program) -> Outcome:
@@ -106,36 +51,51 @@ def play(program: Program) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         os.environ["HVD_CHECK_REPLICAS"] = str(program.check)
+        if program.is_elastic:
+            make_elastic()
         outcome = Player(program, (hvd.rank(),)).play()
         del os.environ["HVD_CHECK_REPLICAS"]
         hvd.barrier()  # who ends first would be what is told of a failure
         return outcome
 
 
-def expect(program: Program, refused: Collection[int]) -> Outcome:
-    """Play it as one process with the batches of all ranks, but for the operations that these have refused."""
+def expect(program: Program, refused: Collection[int], followed: Sequence[torch.Tensor]) -> Outcome:
+    """Play it as one process with the batches of all ranks.
+
+    Args:
+        program: the program.
+        refused: the operations that the ranks have refused.
+        followed: the parameters with which each next operation begins; none if it continues with its own.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Player(program, tuple(range(program.size)), refused).play()
+        return Player(program, tuple(range(program.size)), refused, followed).play()
 
 
 class Player:
     """The model, its optimizers, and which operations make sense at present: the same on each rank."""
 
-    def __init__(self, program: Program, ranks: Sequence[int], refused: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        ranks: Sequence[int],
+        refused: Collection[int] = (),
+        followed: Sequence[torch.Tensor] = (),
+    ) -> None:
         self._refused = refused
+        self._followed = followed
         self._program = program
         self._ranks = ranks
         self._is_distributed = len(ranks) < program.size
-        self.model = {
-            name: torch.nn.Parameter(draw_tensor(7, place, SHAPES[name])) for place, name in enumerate(PARAMETERS)
-        }
+        self.model = make_model(program.widened)
         self._gradients = Gradients(self.model, len(ranks))  # of the one process
+        self._passes = Passes(program, ranks, self.model, self._gradients)
         self._wraps: list[Wrapped] = []
         self._scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
         self._scaler.scale(torch.zeros(1))  # else it has no scale, and refuses to step
         self._is_clean = True  # no gradient has come since all were averaged or cleared
         self._has_infinity = False  # perhaps, in some gradient
+        self._is_uneven = False  # some ranks have had gradients that others have not
         self._outcome = Outcome()
 
     def play(self) -> Outcome:
@@ -144,17 +104,19 @@ class Player:
             try:
                 if number in self._refused:
                     raise RefusedError
-                self._perform(operation)
+                self._perform(number, operation)
             except (UserError, RuntimeError, ValueError, AssertionError) as error:
                 self._outcome.failures[number] = f"{type(error).__name__}: {error}"
                 if isinstance(operation, Step | Closure):  # of other failures its optimizer has not heard
                     self._find(operation.optimizer).begin()
                 self._clear()
-            parameters = [self.model[name].detach().reshape(-1) for name in PARAMETERS]
-            self._outcome.parameters.append(torch.cat(parameters).clone())
+            flat = torch.nn.utils.parameters_to_vector(self.model[name].detach().double() for name in PARAMETERS)
+            self._outcome.parameters.append(flat)
+            if self._followed:
+                torch.nn.utils.vector_to_parameters(self._followed[number].clone(), self.model.values())
         return self._outcome
 
-    def _perform(self, operation: object) -> None:  # noqa: C901 - a case for each operation
+    def _perform(self, number: int, operation: Operation) -> None:  # noqa: C901 - a case for each operation
         match operation:
             case Wrap():
                 self._wrap(operation)
@@ -162,27 +124,31 @@ class Player:
                 operation.uses, is_cut_anywhere=operation.fails and operation.way != "eager"
             ):
                 self._backward(operation)
-            case Clear(number) if number == ALL:
+            case Clear(optimizer) if optimizer == ALL:
                 self._clear()
             case Clear(None, to_none):
                 self._clear_model(to_none=to_none)
-            case Clear(number, to_none):
+            case Clear(optimizer, to_none):
                 self._even_out()
-                wrapped = self._find(number)
+                wrapped = self._find(optimizer)
                 wrapped.optimizer.zero_grad(set_to_none=to_none)
                 wrapped.begin()
-            case Step(number, way):
-                self._step(self._find(number), way)
+            case Step():
+                self._step(self._find(operation.optimizer), operation)
             case Closure():
-                self._step_with_closure(operation)
-            case Write(name, batch) if self._is_clean and not any(wrapped.has_dropped for wrapped in self._wraps):
+                self._outcome.losses[number] = self._step_with_closure(operation)
+            case Write(name, batch) if self._is_clean and not any(
+                wrapped.has_dropped or wrapped.averaged_by for wrapped in self._wraps
+            ):  # what is written after synchronize() counts as averaged
                 self._write(name, batch)
             case Freeze(name) if self._is_clean:
                 parameter = self.model[name]
                 parameter.requires_grad_(not parameter.requires_grad)
                 parameter.grad = None
-            case Load(number):
-                self._load(self._find(number))
+            case Load(optimizer):
+                self._load(self._find(optimizer))
+            case Recover() if self._is_distributed:
+                recover()
 
     def _find(self, number: int) -> Wrapped:
         return self._wraps[number % len(self._wraps)]
@@ -190,7 +156,10 @@ class Player:
     def _wrap(self, wrap: Wrap) -> None:
         if not self._is_clean:
             return
-        optimizer: Any = MAKERS[wrap.kind]([self.model[name] for name in wrap.parameters])
+        make = MAKERS[wrap.kind]
+        optimizer: Any = make([self.model[name] for name in wrap.parameters])
+        if wrap.op == "Adasum" and not self._is_distributed:
+            optimizer = LocalSteps(make, self.model, wrap.parameters, self._program.size, self._gradients)
         if self._is_distributed:
             optimizer = hvd.DistributedOptimizer(
                 optimizer,
@@ -223,33 +192,21 @@ class Player:
         for wrapped in concerned:
             wrapped.passes += 1
             wrapped.is_uneven |= is_cut_anywhere or len(set(uses)) > 1
+            wrapped.averaged_by = ""
+        self._is_uneven |= len(set(uses)) > 1
         return True
-
-    def _losses(self, batch: int, uses: Sequence[frozenset[str]], way: str = "eager") -> list[torch.Tensor]:
-        """Of the ranks that are played here."""
-        losses = []
-        for rank in self._ranks:
-            is_compiled = self._is_distributed and way != "eager" and len(uses[rank]) == len(BLOCKS)
-            function = compile_loss(way) if is_compiled else compute
-            losses.append(function(self.model, draw_tensor(batch, rank, (ROWS, 3)), uses[rank]))
-        return losses
 
     def _backward(self, operation: Backward) -> None:
         self._is_clean = False
         self._has_infinity |= operation.is_scaled and operation.infinite is not None
-        losses = self._losses(operation.batch, operation.uses, operation.way)
-        for rank, loss in zip(self._ranks, losses, strict=True):
-            if not loss.requires_grad:
-                continue
+
+        def finish(rank: int, loss: torch.Tensor) -> torch.Tensor:
             final = loss * torch.inf if rank == operation.infinite and operation.is_scaled else loss
-            final = self._scaler.scale(final) if operation.is_scaled else final
-            with self._as_rank(rank), _failing(self.model) if operation.fails else nullcontext():
-                final.backward()
+            return self._scaler.scale(final) if operation.is_scaled else final
+
+        self._passes.run(operation.batch, operation.uses, operation.way, finish, fails=operation.fails)
         if operation.fails:
             raise UserError("in backward")
-
-    def _as_rank(self, rank: int) -> AbstractContextManager[None]:
-        return nullcontext() if self._is_distributed else self._gradients.of(rank)
 
     def _clear(self) -> None:
         """By all optimizers and the model, or by the model alone."""
@@ -269,10 +226,12 @@ class Player:
 
     def _clear_model(self, *, to_none: bool) -> None:
         self._even_out()
-        for parameter in self.model.values():
-            if to_none or parameter.grad is None:
+        for name, parameter in self.model.items():
+            if to_none:
                 parameter.grad = None
-            else:
+            elif not self._is_distributed:
+                self._gradients.zero(name)
+            elif parameter.grad is not None:
                 parameter.grad.zero_()
         if to_none:
             for wrapped in self._wraps:
@@ -284,7 +243,7 @@ class Player:
         """What `synchronize()` does, for one process: a parameter without a gradient counts as zeros."""
         if self._is_distributed:
             wrapped.optimizer.synchronize()
-        else:
+        elif not wrapped.is_local:
             self._refuse_superseded(wrapped)
             self._reduce(wrapped)
         wrapped.begin()
@@ -298,77 +257,126 @@ class Player:
             if self.model[name].requires_grad:
                 self._gradients.reduce(name, wrapped.wrap.op)
 
-    def _step(self, wrapped: Wrapped, way: str) -> None:
+    def _step(self, wrapped: Wrapped, step: Step) -> None:
+        way = step.way
         if self._has_infinity and "scaler" not in way:
             way = "scaler"
-        optimizer = wrapped.optimizer
+        if wrapped.wrap.kind == "LBFGS" and way != "synchronize":
+            return  # it needs a closure
+        if wrapped.is_local and "scaler" in way and (self._is_uneven or self._is_superseded(wrapped)):
+            if self._has_infinity:
+                return
+            way = "plain"  # a scaler refuses a rank without gradients, and the others would wait
         if not any(parameter.requires_grad for parameter in self._parameters(wrapped)):
             return
-        if not self._is_distributed:
-            self._refuse_superseded(wrapped)
-            if not way.startswith("synchronize"):
-                self._reduce(wrapped)
-        if way.startswith("synchronize"):
-            self._synchronize_and_step(wrapped, way)
-        elif way == "plain":
-            optimizer.step()
-        elif way == "fails":
-            hook = optimizer.register_step_pre_hook(_fail)
-            try:
-                optimizer.step()
-            finally:
-                hook.remove()
-        else:
-            if way == "clip and scaler":
-                self._scaler.unscale_(optimizer)
-                torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
-            self._scaler.step(optimizer)
-            self._scaler.update()
+        is_revoked = self._is_distributed and step.early is not None
+        with revoking(is_early=self._ranks[0] in step.early) if is_revoked else nullcontext():
+            averaged_by = self._step_in_a_way(wrapped, way, step.recovers)
         wrapped.begin()
+        wrapped.averaged_by = averaged_by
         self._is_clean = all(other.passes == 0 for other in self._wraps)
 
-    def _synchronize_and_step(self, wrapped: Wrapped, way: str) -> None:
+    def _step_in_a_way(self, wrapped: Wrapped, way: str, recovers: str) -> str:
+        """Return by what the gradients were averaged, if they are not used."""
+        optimizer = wrapped.optimizer
+        if isinstance(optimizer, LocalSteps):
+            if way == "synchronize and skip":
+                raise RefusedError(NO_SKIP)
+            if way != "synchronize":  # which does nothing
+                self._refuse_superseded(wrapped)
+                optimizer.step_in_a_way(way, self._scaler)
+            return ""
+        if way.startswith("synchronize"):
+            return self._synchronize_and_step(wrapped, way, recovers)
+        if "scaler" in way:
+            return self._step_with_scaler(wrapped, way, recovers)
+        if not self._is_distributed:
+            self._refuse_superseded(wrapped)
+            self._reduce(wrapped)
+        hook = optimizer.register_step_pre_hook(fail) if way == "fails" else None
+        try:
+            optimizer.step()
+        finally:
+            if hook is not None:
+                hook.remove()
+        return ""
+
+    def _step_with_scaler(self, wrapped: Wrapped, way: str, recovers: str) -> str:
+        optimizer = wrapped.optimizer
+        is_second = wrapped.averaged_by == "synchronize()" and not any(
+            parameter.requires_grad and parameter.grad is None for parameter in self._parameters(wrapped)
+        )
+        if not self._is_distributed:
+            self._refuse_superseded(wrapped)
+            if not is_second:
+                self._reduce(wrapped)
+        if way == "clip and scaler" or (is_second and not self._is_distributed):
+            self._scaler.unscale_(optimizer)
+            self._arrive("unscaled", recovers)
+        if way == "clip and scaler":
+            torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
+            self._arrive("clipped", recovers)
+        if is_second and not self._is_distributed:
+            self._reduce(wrapped)  # by the step itself, as in Horovod
+        self._scaler.step(optimizer)
+        scale = self._scaler.get_scale()
+        self._scaler.update()
+        is_skipped = self._scaler.get_scale() < scale
+        return (wrapped.averaged_by or "scaler") if is_skipped else ""
+
+    def _synchronize_and_step(self, wrapped: Wrapped, way: str, recovers: str) -> str:
         self._average(wrapped)
+        self._arrive("synchronized", recovers)
+        if way == "synchronize":
+            return "" if wrapped.is_local else "synchronize()"
         if way == "synchronize and skip":
             torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
+            self._arrive("clipped", recovers)
             with wrapped.optimizer.skip_synchronize() if self._is_distributed else nullcontext():
                 wrapped.optimizer.step()
-        elif way == "synchronize and step":
+        else:
             if not self._is_distributed:
                 self._reduce(wrapped)  # once more
             wrapped.optimizer.step()
+        return ""
+
+    def _arrive(self, place: str, recovers: str) -> None:
+        if place == recovers and self._is_distributed:
+            recover()
 
     def _parameters(self, wrapped: Wrapped) -> list[torch.Tensor]:
         return [self.model[name] for name in wrapped.wrap.parameters]
 
-    def _step_with_closure(self, operation: Closure) -> None:
+    def _step_with_closure(self, operation: Closure) -> list[float]:
+        """Return what the steps of the ranks that are played here return."""
         wrapped = self._find(operation.optimizer)
         self._clear()
         if not self._is_distributed:
             self._refuse_superseded(wrapped)
-            if operation.fails_on:
+            if operation.fails_on and not wrapped.is_local:
                 raise UserError(ELSEWHERE)
-
-        def closure() -> object:
-            wrapped.optimizer.zero_grad()
-            wrapped.begin()
+        if wrapped.wrap.kind == "LBFGS" and operation.gives == "none":
+            operation = replace(operation, gives="tensor")  # it needs a loss
+        if isinstance(wrapped.optimizer, LocalSteps):
             self._may_come(operation.uses)
-            losses = self._losses(operation.batch, operation.uses)
-            for rank, loss in zip(self._ranks, losses, strict=True):
-                if loss.requires_grad:
-                    with self._as_rank(rank):
-                        loss.backward()
-                if rank in operation.fails_on:
-                    raise UserError("in the closure")
-            if not self._is_distributed:
-                self._reduce(wrapped)
-            loss = sum(losses).detach() / len(losses)
-            given = {"tensor": loss, "float": loss.item(), "NumPy's": np.float64(loss.item()), "none": None}
-            return given[operation.gives]
+            found = wrapped.optimizer.step_with_closure(operation)
+        else:
 
-        wrapped.optimizer.step(closure)
+            def closure() -> object:
+                wrapped.optimizer.zero_grad()
+                wrapped.begin()
+                self._may_come(operation.uses)
+                losses = self._passes.run(operation.batch, operation.uses, "eager", lambda _, loss: loss)
+                if operation.fails_on.intersection(self._ranks):
+                    raise UserError("in the closure")
+                if not self._is_distributed:
+                    self._reduce(wrapped)
+                return give(operation, sum(losses) / (1 if wrapped.wrap.op == "Sum" else len(losses)))
+
+            found = [wrapped.optimizer.step(closure)] * len(self._ranks)
         wrapped.begin()
         self._is_clean = all(other.passes == 0 for other in self._wraps)
+        return [math.nan if loss is None else float(loss) for loss in found]
 
     def _write(self, name: str, batch: int) -> None:
         if not self.model[name].requires_grad:
@@ -379,22 +387,4 @@ class Player:
     def _load(self, wrapped: Wrapped) -> None:
         if self._is_clean:
             wrapped.optimizer.load_state_dict(wrapped.optimizer.state_dict())
-
-
-def _fail(*_: object) -> None:
-    raise UserError("in the step")
-
-
-@contextmanager
-def _failing(model: dict[str, torch.Tensor]) -> Iterator[None]:
-    """A backward pass fails when it comes to one of the parameters, some of the others have their gradients then."""
-    parameter = model["weight"]
-    if not parameter.requires_grad:
-        yield
-        return
-    hook = parameter.register_hook(_fail)
-    try:
-        with suppress(UserError):
-            yield
-    finally:
-        hook.remove()
+            wrapped.averaged_by = ""

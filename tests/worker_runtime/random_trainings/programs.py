@@ -1,6 +1,6 @@
 """Random trainings: what a program does with its optimizers, in words that every rank and one process understand."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from hypothesis import strategies as st
@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 # The blocks of the model that a loss may use, and their parameters.
 BLOCKS = {"hidden": ("weight", "offset", "out"), "skip": ("skip",), "bias": ("bias",)}
 PARAMETERS = tuple(name for names in BLOCKS.values() for name in names)
-OPS = ("Average", "Average", "Sum", "Min", "Max", "Product")
-KINDS = ("SGD", "momentum", "AdamW", "RMSprop", "Adagrad")
+OPS = ("Average", "Average", "Sum", "Min", "Max", "Product", "Adasum")
+KINDS = ("SGD", "momentum", "AdamW", "RMSprop", "Adagrad", "LBFGS")
+# With these, an error of the gradients becomes no larger an error of the parameters than it is.
+STEADY_OPS = OPS[:5]
+STEADY_KINDS = KINDS[:2]
 STEPS = ("plain", "scaler", "clip and scaler", "synchronize and skip", "synchronize and step", "synchronize", "fails")
 WAYS = ("eager", "aot_eager", "inductor")
+PLACES = ("unscaled", "clipped", "synchronized")
+NORMS = ("float32", "bfloat16")
 GIVEN = ("tensor", "float", "NumPy's", "none")
 ALL = -1
 _MOST_OPERATIONS = 14
@@ -59,10 +64,16 @@ class Clear:
 
 @dataclass(frozen=True)
 class Step:
-    """An optimizer steps, in one of STEPS."""
+    """An optimizer steps, in one of STEPS.
+
+    recovers: the job recovers at this one of PLACES, where the way comes to it.
+    early: if the step is revoked when it is to be committed, the ranks that hear it when the replicas are compared.
+    """
 
     optimizer: int
     way: str = "plain"
+    recovers: str = ""
+    early: frozenset[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,12 @@ class Load:
     optimizer: int
 
 
-Operation = Wrap | Backward | Clear | Step | Closure | Write | Freeze | Load
+@dataclass(frozen=True)
+class Recover:
+    """The job recovers."""
+
+
+Operation = Wrap | Backward | Clear | Step | Closure | Write | Freeze | Load | Recover
 
 
 @dataclass(frozen=True)
@@ -110,64 +126,98 @@ class Program:
 
     check: each how many steps the replicas are compared; 0 for never.
     clears_by_model: not by the optimizers, where it clears gradients after an exception and between plain steps.
+    is_elastic: the job may recover.
+    widened: parameters in bfloat16 with gradients in float64.
+    norm: the dtype in which all ranks' batches are normalized; "" for no norm.
     """
 
     size: int
     check: int
     clears_by_model: bool
     operations: tuple[Operation, ...]
+    is_elastic: bool = False
+    widened: frozenset[str] = frozenset()
+    norm: str = ""
 
 
 @st.composite
-def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
+def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2], norm_ways: tuple[str, ...] = WAYS[:1]) -> Program:
     """Programs of two or three ranks; they shrink to few plain operations.
 
     Args:
         draw: what Hypothesis chooses.
         ways: how models may be compiled.
+        norm_ways: how models with a norm may be.
     """
     size = draw(st.sampled_from((2, 3)))
-    block = st.frozensets(st.sampled_from(tuple(BLOCKS)))
-    uses = st.just((frozenset(BLOCKS),) * size) | st.tuples(*[block] * size)
-    batch = st.integers(0, 9)
-    optimizer = st.integers(0, 2)
-    parameter = st.sampled_from(PARAMETERS)
-    fails_on = st.just(frozenset()) | st.frozensets(st.integers(0, size - 1), max_size=1)
-    wrap = st.builds(
+    is_elastic = draw(st.booleans())
+    norm = draw(st.sampled_from(("", "", "", *NORMS)))
+    widened = frozenset() if norm else draw(st.just(frozenset()) | st.frozensets(st.sampled_from(PARAMETERS)))
+    ways = norm_ways if norm else ways[:1] if widened else ways
+    wrap = _wraps(STEADY_KINDS if norm else KINDS, STEADY_OPS if norm else OPS[:-1] if widened else OPS)
+    chosen = _operations(size, wrap, ways, is_elastic=is_elastic, has_norm=bool(norm))
+    some = st.lists(chosen, min_size=1, max_size=_MOST_OPERATIONS)
+    operations = (draw(wrap), *chain.from_iterable(draw(some)))
+    check = draw(st.sampled_from((1, 0, 2)))
+    return Program(size, check, draw(st.booleans()), operations, is_elastic, widened, norm)
+
+
+def _wraps(kinds: tuple[str, ...], ops: tuple[str, ...]) -> st.SearchStrategy[Wrap]:
+    return st.builds(
         Wrap,
-        st.sampled_from(KINDS),
-        st.just(PARAMETERS) | st.lists(parameter, min_size=1, unique=True).map(tuple),
+        st.sampled_from(kinds),
+        st.just(PARAMETERS) | st.lists(st.sampled_from(PARAMETERS), min_size=1, unique=True).map(tuple),
         st.sampled_from((1, 1, 2)),
         st.sampled_from((0, 2, 5)),
         st.sampled_from((1.0, 2.0)),
-        st.sampled_from(OPS),
-    )
+        st.sampled_from(ops),
+    ).map(lambda wrap: replace(wrap, parameters=PARAMETERS) if wrap.kind == "LBFGS" else wrap)
+
+
+def _operations(
+    size: int, wrap: st.SearchStrategy[Wrap], ways: tuple[str, ...], *, is_elastic: bool, has_norm: bool
+) -> st.SearchStrategy[tuple[Operation, ...]]:
+    """One operation, or some that belong together."""
+    block = st.frozensets(st.sampled_from(tuple(BLOCKS)))
+    uses = st.just((frozenset(BLOCKS),) * size) | st.tuples(*[block] * size).map(_align if has_norm else tuple)
+    batch = st.integers(0, 9)
+    optimizer = st.integers(0, 2)
+    parameter = st.sampled_from(PARAMETERS)
+    member = st.integers(0, size - 1)
+    fails_on = st.just(frozenset()) | st.frozensets(member, max_size=1)
     backward = st.builds(
         Backward,
         batch,
         uses,
         st.booleans(),
-        st.none() | st.integers(0, size - 1),
-        st.integers(0, 7).map(lambda number: number == 7),
+        st.none() | member,
+        st.integers(0, 7).map(lambda number: number == 7 and not has_norm),
         st.sampled_from((*ways[:1] * 5, *ways)),
     )
-    operations = st.one_of(
-        backward,
-        backward,
-        st.builds(Step, optimizer, st.sampled_from(STEPS)),
-        st.builds(Step, optimizer, st.sampled_from(STEPS)),
+    step = st.builds(
+        Step,
+        optimizer,
+        st.sampled_from(STEPS),
+        st.sampled_from(("", *PLACES)) if is_elastic else st.just(""),
+        st.none() | st.frozensets(member) if is_elastic else st.none(),
+    )
+    closure = st.builds(Closure, optimizer, batch, uses, fails_on, st.sampled_from(GIVEN))
+    others = (
         st.builds(Clear, st.none() | optimizer, st.booleans()),
-        st.builds(Closure, optimizer, batch, uses, fails_on, st.sampled_from(GIVEN)),
+        closure,
         wrap,
         st.builds(Write, parameter, batch),
         st.builds(Freeze, parameter),
         st.builds(Load, optimizer),
-    ).map(lambda operation: (operation,))
-    trained = st.builds(_train, optimizer, st.integers(1, 3), uses)
-    some = st.lists(operations | operations | trained, min_size=1, max_size=_MOST_OPERATIONS)
-    return Program(
-        size, draw(st.sampled_from((1, 0, 2))), draw(st.booleans()), (draw(wrap), *chain.from_iterable(draw(some)))
+        *[st.just(Recover())] * is_elastic,
     )
+    one = st.one_of(backward, backward, step, step, *others).map(lambda operation: (operation,))
+    return one | one | st.builds(_train, optimizer, st.integers(1, 3), uses)
+
+
+def _align(uses: tuple[frozenset[str], ...]) -> tuple[frozenset[str], ...]:
+    """The ranks meet in the norm, all or none."""
+    return tuple(each | {"hidden"} for each in uses) if any("hidden" in each for each in uses) else uses
 
 
 def _train(optimizer: int, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Operation, ...]:
