@@ -198,7 +198,7 @@ def _operations(
         Step,
         optimizer,
         st.sampled_from(STEPS),
-        st.sampled_from(("", *PLACES)) if is_elastic else st.just(""),
+        st.sampled_from(PLACES) | st.just("") if is_elastic else st.just(""),
         st.none() | st.frozensets(member) if is_elastic else st.none(),
     )
     closure = st.builds(Closure, optimizer, batch, uses, fails_on, st.sampled_from(GIVEN))
@@ -212,7 +212,7 @@ def _operations(
         *[st.just(Recover())] * is_elastic,
     )
     one = st.one_of(backward, backward, step, step, *others).map(lambda operation: (operation,))
-    return one | one | st.builds(_train, optimizer, st.integers(1, 3), uses)
+    return one | one | st.builds(_train, st.builds(Step, optimizer) | step, st.integers(1, 3), uses)
 
 
 def _align(uses: tuple[frozenset[str], ...]) -> tuple[frozenset[str], ...]:
@@ -220,8 +220,9 @@ def _align(uses: tuple[frozenset[str], ...]) -> tuple[frozenset[str], ...]:
     return tuple(each | {"hidden"} for each in uses) if any("hidden" in each for each in uses) else uses
 
 
-def _train(optimizer: int, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Operation, ...]:
-    """Some plain steps: as many as bring an optimizer to what it does for long."""
+def _train(step: Step, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Operation, ...]:
+    """Some steps of one kind: as many as bring an optimizer to what it does for long."""
+    is_scaled = "scaler" in step.way
     return tuple(
-        operation for batch in range(count) for operation in (Clear(ALL), Backward(batch, uses), Step(optimizer))
+        operation for batch in range(count) for operation in (Clear(ALL), Backward(batch, uses, is_scaled), step)
     )
