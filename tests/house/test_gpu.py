@@ -1,18 +1,91 @@
-"""The page of `make gpu`."""
+"""The report of `make gpu`, and the order of its tests."""
 
-from tests.house.gpu import Counts, make_page, read_counts
+import json
+import os
+from pathlib import Path
 
-MACHINE = {"GPUs": "none", "driver": "none", "torch": "2.13.0+cpu", "NCCL": "none"}
+import pytest
+
+from tests.house import gpu
+from tests.house.gpu import FILES, Recorder, Report, list_files, rank_file, read_figures
+
+MACHINE = {"GPUs": "none", "torch": "2.13.0+cpu"}
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_passing(number):
+    pass
+
+def test_failing():
+    assert False, "of no use"
+
+@pytest.mark.skip(reason="there is no card")
+def test_skipped():
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "REPORT", tmp_path / "report.json")
+    monkeypatch.setattr(gpu, "PAGE", tmp_path / "report.txt")
+
+
+def run(folder: Path, *times: float, tests: str = TESTS) -> Report:
+    """Run the tests, where the clock tells these times."""
+    report, clock = Report(machine=MACHINE), iter((0.0, *times, *[times[-1] if times else 0.0] * 10))
+    file = folder / f"{folder.name}.py"
+    file.write_text(tests, encoding="utf-8")
+    options = ["-q", "-c", os.devnull, f"--rootdir={folder}", *("-p", "no:cacheprovider", "-p", "no:faulthandler")]
+    options.append("--import-mode=importlib")
+    pytest.main([*options, str(file)], plugins=[Recorder(report, lambda: next(clock), 60.0)])
+    report.write()
+    return report
+
+
+def test_the_page_counts_tests_and_shows_failures(tmp_path: Path) -> None:
+    report = run(tmp_path)
+    assert (report.passed, len(report.failed), report.skipped) == (3, 1, {"there is no card": 1})
+    page = gpu.PAGE.read_text(encoding="utf-8").splitlines()
+    assert page[:4] == [
+        "GPUs        none",
+        "torch       2.13.0+cpu",
+        "tests       3 passed, 1 failed, 1 skipped",
+        "    1 skipped: there is no card",
+    ]
+    assert any("of no use" in line for line in page)
+    assert list(json.loads(gpu.REPORT.read_text(encoding="utf-8"))["failed"]) == list(report.failed)
+
+
+def test_a_file_that_cannot_be_imported_counts_as_failed(tmp_path: Path) -> None:
+    assert list(run(tmp_path, tests="import no_such_module").failed) == [f"{tmp_path.name}.py"]
 
 
 def test_without_a_gpu_the_page_says_that_nothing_ran() -> None:
-    report = '<testsuites><testsuite tests="9" failures="0" errors="0" skipped="9"/></testsuites>'
-    page = make_page(MACHINE, read_counts(report), "not measured: there is no GPU").splitlines()
-    assert page[-2:] == ["tests       0 run, 9 skipped", "bandwidth   not measured: there is no GPU"]
-    assert "torch       2.13.0+cpu" in page
+    assert Report(machine=MACHINE, skipped={"there is no CUDA device": 9}).make_page().splitlines()[2:] == [
+        "tests       0 run, 9 skipped",
+        "    9 skipped: there is no CUDA device",
+    ]
 
 
-def test_what_passed_and_failed_is_counted() -> None:
-    report = '<testsuites><testsuite tests="9" failures="2" errors="1" skipped="1"/></testsuites>'
-    assert read_counts(report) == Counts(5, 3, 1)
-    assert str(Counts(5, 3, 1)) == "5 passed, 3 failed, 1 skipped"
+def test_no_test_begins_when_the_time_is_over(tmp_path: Path) -> None:
+    report = run(tmp_path, 61.0)
+    assert report.passed + len(report.failed) + sum(report.skipped.values()) == 1
+    assert report.is_cut
+    assert "not all were tried" in report.make_page()
+
+
+def test_the_report_is_there_before_the_run_ends(tmp_path: Path) -> None:
+    report = run(tmp_path, tests=f"def test_it():\n    import os; assert os.path.exists({str(gpu.REPORT)!r})")
+    assert report.passed == 1, report.failed
+
+
+def test_transport_comes_first_and_every_named_file_is_there() -> None:
+    files = sorted(list_files(), key=rank_file)
+    assert files[0] == FILES[0]
+    assert all(any(file.startswith(prefix) for file in files) for prefix in FILES)
+
+
+def test_figures_are_read_behind_the_number_of_their_rank() -> None:
+    assert list(read_figures('[0] {"bytes": 1}\nother\n')) == [{"bytes": 1}]

@@ -91,7 +91,7 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
         message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
         if not torch.compiler.is_compiling():  # which cannot trace the search for the line
-            warnings.warn(message, DeprecationWarning, stacklevel=_find_program())
+            warnings.warn(message, DeprecationWarning, stacklevel=find_program())
         return Reduction.AVERAGE if average else Reduction.SUM
     if op is None:
         return Reduction.AVERAGE
@@ -103,7 +103,7 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         raise ValueError(f"op={op!r} is not supported; it is one of Average, Sum, Adasum, Min, Max, Product") from None
 
 
-def _find_program() -> int:
+def find_program() -> int:
     """The stack level of the first frame outside of this package, as `warnings.warn` counts."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:

@@ -42,6 +42,7 @@ from worker_runtime.errors import (
 )
 from worker_runtime.reduction.bucket import Bucket, Entry, Step
 from worker_runtime.reduction.communicator import Communicator, commit_alone
+from worker_runtime.reduction.idle_gpu import IdleGpuWatch
 from worker_runtime.reduction.parameters import NamedParameters, TrackedParameters
 from worker_runtime.reduction.plan import (
     PLAN,
@@ -91,6 +92,7 @@ class GradientReducer:
         self._settings = settings or Settings()
         self.passes = passes  # a change applies to parameters without a backward pass in this step
         self._tracked = TrackedParameters(list_parameters, {} if groups is None else groups, self)
+        self._idle_gpu = IdleGpuWatch(self._tracked)
         self._find_set = find_set
         self._label = label
         self._check = check
@@ -409,6 +411,7 @@ class GradientReducer:
         has_changed = self._has_changed
         self._has_changed = False
         self._end_step()
+        self._idle_gpu.count_step(is_first=comm.is_first)
         self._steps_since_discard += 1
         if has_changed:
             self._begin_warm_up(0)
