@@ -83,6 +83,7 @@ JOBS = {
     "find hosts": LONG,
     "keep waiting agents alive": ("--min-np", "1", "--host-discovery-script", "echo localhost:1", *LONG),
     "listen to an agent": LONG,
+    "look for a script that trains alone": LONG,
     "look up a host": SCRIPT,
     "authenticate an agent": STATIC,
     "open the way to an agent": LONG,
@@ -106,6 +107,7 @@ AT_TERMINAL = {"show the start"}
 OF_AGENTS = {"join and serve", "forward a call to the rendezvous"}  # `hvdrun agent` ends by them
 ELSEWHERE = {
     "tick",  # of the server, see tests/rendezvous/server/test_server.py
+    "tell the start",  # of run() where a person watches, see tests/hvdrun/console/test_start_line.py
     "hvdrun-call",  # see tests/hvdrun/processes/test_background.py
     "hvdrun-scarcity",  # waits for an event, see tests/hvdrun/processes/test_scarcity.py
     "hvdrun-notices",  # in workers, see tests/rendezvous/client/test_subscription.py
