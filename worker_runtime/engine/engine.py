@@ -119,7 +119,7 @@ class Engine:
     ) -> None:
         self._silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
-        self.handle_table = HandleTable(self.wait)
+        self.handle_table = HandleTable(self.wait, self.poll)
         self._loss = loss
         self.retry = loss if isinstance(loss, Retry) else None
         self.is_elastic = self.retry is not None
@@ -300,6 +300,15 @@ class Engine:
             if driver is not None:
                 driver.halt(f"rank {self.rank} has failed: {error}", 0.0)
             raise
+
+    def poll(self, handle: Handle[Any]) -> bool:
+        """Whether `wait` returns or raises without waiting.
+
+        Where a static job has failed, `wait` raises, though gloo may never complete a work that was interrupted.
+        """
+        generation = self.current
+        has_ended = generation.failure is not None and time.monotonic() > generation.failed_at + _INTERRUPT_SECONDS
+        return handle.is_done() or (has_ended and not self.is_elastic)
 
     def await_answer(self, handle: Handle[Any]) -> None:
         """Wait until an operation is released or refused."""

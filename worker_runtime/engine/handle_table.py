@@ -18,10 +18,12 @@ class HandleTable:
 
     Args:
         wait: waits for an operation, and returns its result.
+        poll: whether `wait` returns or raises without waiting.
     """
 
-    def __init__(self, wait: Callable[[Handle[Any]], Any]) -> None:
+    def __init__(self, wait: Callable[[Handle[Any]], Any], poll: Callable[[Handle[Any]], bool]) -> None:
         self._wait = wait
+        self._poll = poll
         self._entries: dict[int, tuple[Handle[Any], Callable[[Any], Any] | None]] = {}
         self._numbers = itertools.count(1)
 
@@ -49,7 +51,7 @@ class HandleTable:
             ValueError: the handle does not exist, or is already synchronized.
         """
         handle, _ = self._find(number)
-        return handle.is_done()
+        return self._poll(handle)
 
     def synchronize(self, number: int) -> Any:  # noqa: ANN401 - what the operation gives
         """Wait for an operation, return its result, and remove the handle, also after an error.

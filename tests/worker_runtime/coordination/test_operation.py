@@ -235,7 +235,7 @@ def give(*outcomes: object, is_done: bool = True, has_succeeded: bool = False) -
 
 
 def make_table() -> HandleTable:
-    return HandleTable(lambda handle: cast("Mock", handle).wait())
+    return HandleTable(lambda handle: cast("Mock", handle).wait(), lambda handle: cast("Mock", handle).is_done())
 
 
 def test_numbers_increase_from_one_in_each_table() -> None:

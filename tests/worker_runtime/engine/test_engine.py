@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from worker_runtime.api import functions
 from worker_runtime.collectives.agreements import Barrier
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import SUM
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 
@@ -85,3 +87,14 @@ def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_engine_
     engine.close()
     with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
         engine.submit(Barrier(members, "barrier.x"))
+
+
+def test_after_a_failure_an_operation_counts_as_done_though_gloo_never_completes_its_work() -> None:
+    """A wait raises then: a program that polls before it waits would poll for ever."""
+    engine = Engine()
+    handle = Handle(Barrier(engine.find_members(GLOBAL_SET, "x"), "barrier.x"))
+    handle.begin(Mock(), (Mock(**{"is_completed.return_value": False}),), memoryview(b""))
+    assert not engine.poll(handle)
+    engine.current.note_failure("rank 1 was lost")
+    engine.current.failed_at = 0.0
+    assert engine.poll(handle)
