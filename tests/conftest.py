@@ -45,12 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def heed_signals() -> None:
     """Undo what `nohup` or a script's `&` has ignored for us: what is tested would inherit it, and rightly obey."""
-    defaults = {
-        signal.SIGINT: signal.default_int_handler,
-        signal.SIGQUIT: signal.SIG_DFL,
-        signal.SIGHUP: signal.SIG_DFL,
-    }
-    for number, default in defaults.items():
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, default)
 
