@@ -17,6 +17,7 @@ from tests.worker_runtime.random_trainings.model import DTYPES
 from tests.worker_runtime.random_trainings.outcome import ELSEWHERE, NO_SKIP, SUPERSEDED, Outcome
 from tests.worker_runtime.random_trainings.player import expect, play
 from tests.worker_runtime.random_trainings.programs import (
+    AMID,
     BLOCKS,
     GIVEN,
     NORMS,
@@ -55,8 +56,13 @@ SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), repo
 USES = (frozenset(BLOCKS),) * 2
 EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
 PAIR = (Wrap("momentum", BLOCKS["hidden"]), Wrap("AdamW", BLOCKS["skip"]))  # a generator, and its judge
+RECOVERIES = {
+    f"the job recovers {place}": (Wrap(op="Sum"), Backward(0, USES, is_scaled=True), *amid)
+    for place, amid in AMID.items()
+}
 # What is played in each run; Hypothesis has found most of it: it made the ranks part, or wait for each other.
 STORIES: dict[str, tuple[Operation, ...]] = {
+    **RECOVERIES,
     "the scaler skips a step": (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP),  # noqa: FBT003 - is_scaled
     "only one rank has gradients after synchronize()": (
         *(Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), is_scaled=True)),
@@ -179,7 +185,7 @@ def check(program: Program, ranks: RankPool) -> None:
 
 @pytest.mark.parametrize("story", STORIES)
 def test_ranks_train_in_a_story_as_one_process_with_all_their_batches(ranks: RankPool, story: str) -> None:
-    check(Program(2, 1, clears_by_model=False, operations=STORIES[story]), ranks)
+    check(Program(2, 1, clears_by_model=False, operations=STORIES[story], is_elastic=story in RECOVERIES), ranks)
 
 
 @pytest.mark.parametrize("dtype", NORMS)

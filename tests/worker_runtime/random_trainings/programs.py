@@ -16,9 +16,11 @@ STEADY_KINDS = KINDS[:2]
 STEPS = ("plain", "scaler", "clip and scaler", "synchronize and skip", "synchronize and step", "synchronize", "fails")
 WAYS = ("eager", "aot_eager", "inductor")
 PLACES = ("unscaled", "clipped", "synchronized")
+AGAIN = ("Sum", "Product")  # with these, what is reduced twice is another thing than what is reduced once
 NORMS = ("float32", "bfloat16")
 GIVEN = ("tensor", "float", "NumPy's", "none")
 ALL = -1
+NEWEST = -1
 _MOST_OPERATIONS = 14
 
 
@@ -118,6 +120,12 @@ class Recover:
 
 
 Operation = Wrap | Backward | Clear | Step | Closure | Write | Freeze | Load | Recover
+# A step of the newest optimizer, in which the job recovers after the gradients were reduced.
+AMID: dict[str, tuple[Operation, ...]] = {
+    "after unscale_()": (Step(NEWEST, "clip and scaler", "unscaled"),),
+    "after clipping": (Step(NEWEST, "clip and scaler", "clipped"),),
+    "between synchronize() and unscale_()": (Step(NEWEST, "synchronize"), Recover(), Step(NEWEST, "clip and scaler")),
+}
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,10 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2], norm_ways: tuple
     chosen = _operations(size, wrap, ways, is_elastic=is_elastic, has_norm=bool(norm))
     some = st.lists(chosen, min_size=1, max_size=_MOST_OPERATIONS)
     operations = (draw(wrap), *chain.from_iterable(draw(some)))
+    if is_elastic:
+        op = st.sampled_from(AGAIN[: 1 + (not norm)])
+        recovered = st.builds(_recover_amid, wrap, op, _uses(size, has_norm=bool(norm)), st.sampled_from([*AMID]))
+        operations += draw(st.just(()) | recovered)
     check = draw(st.sampled_from((1, 0, 2)))
     return Program(size, check, draw(st.booleans()), operations, is_elastic, widened, norm)
 
@@ -178,8 +190,7 @@ def _operations(
     size: int, wrap: st.SearchStrategy[Wrap], ways: tuple[str, ...], *, is_elastic: bool, has_norm: bool
 ) -> st.SearchStrategy[tuple[Operation, ...]]:
     """One operation, or some that belong together."""
-    block = st.frozensets(st.sampled_from(tuple(BLOCKS)))
-    uses = st.just((frozenset(BLOCKS),) * size) | st.tuples(*[block] * size).map(_align if has_norm else tuple)
+    uses = _uses(size, has_norm=has_norm)
     batch = st.integers(0, 9)
     optimizer = st.integers(0, 2)
     parameter = st.sampled_from(PARAMETERS)
@@ -215,6 +226,11 @@ def _operations(
     return one | one | st.builds(_train, st.builds(Step, optimizer) | step, st.integers(1, 3), uses)
 
 
+def _uses(size: int, *, has_norm: bool) -> st.SearchStrategy[tuple[frozenset[str], ...]]:
+    block = st.frozensets(st.sampled_from(tuple(BLOCKS)))
+    return st.just((frozenset(BLOCKS),) * size) | st.tuples(*[block] * size).map(_align if has_norm else tuple)
+
+
 def _align(uses: tuple[frozenset[str], ...]) -> tuple[frozenset[str], ...]:
     """The ranks meet in the norm, all or none."""
     return tuple(each | {"hidden"} for each in uses) if any("hidden" in each for each in uses) else uses
@@ -226,3 +242,9 @@ def _train(step: Step, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Op
     return tuple(
         operation for batch in range(count) for operation in (Clear(ALL), Backward(batch, uses, is_scaled), step)
     )
+
+
+def _recover_amid(wrap: Wrap, op: str, uses: tuple[frozenset[str], ...], place: str) -> tuple[Operation, ...]:
+    """A step of a new optimizer, in which the job recovers after the gradients were reduced."""
+    wrap = replace(wrap, kind="SGD" if wrap.kind == "LBFGS" else wrap.kind, op=op)
+    return (Clear(ALL), wrap, *(Backward(0, uses, is_scaled=True),) * wrap.passes, *AMID[place])
