@@ -148,7 +148,7 @@ class Player:
                 parameter.grad = None
             case Load(optimizer):
                 self._load(self._find(optimizer))
-            case Recover() if self._is_distributed:
+            case Recover() if self._is_distributed and self._are_even(None):
                 recover()
 
     def _find(self, number: int) -> Wrapped:
@@ -271,7 +271,7 @@ class Player:
             way = "plain"  # a scaler refuses a rank without gradients, and the others would wait
         if not any(parameter.requires_grad for parameter in self._parameters(wrapped)):
             return
-        is_revoked = self._is_distributed and step.early is not None
+        is_revoked = self._is_distributed and step.early is not None and self._are_even(wrapped)
         with revoking(is_early=self._ranks[0] in step.early) if is_revoked else nullcontext():
             averaged_by = self._step_in_a_way(wrapped, way, step.recovers)
         wrapped.begin()
@@ -314,10 +314,10 @@ class Player:
                 self._reduce(wrapped)
         if way == "clip and scaler" or (is_second and not self._is_distributed):
             self._scaler.unscale_(optimizer)
-            self._arrive("unscaled", recovers)
+            self._arrive(wrapped, "unscaled", recovers)
         if way == "clip and scaler":
             torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
-            self._arrive("clipped", recovers)
+            self._arrive(wrapped, "clipped", recovers)
         if is_second and not self._is_distributed:
             self._reduce(wrapped)  # by the step itself, as in Horovod
         self._scaler.step(optimizer)
@@ -328,12 +328,12 @@ class Player:
 
     def _synchronize_and_step(self, wrapped: Wrapped, way: str, recovers: str) -> str:
         self._average(wrapped)
-        self._arrive("synchronized", recovers)
+        self._arrive(wrapped, "synchronized", recovers)
         if way == "synchronize":
             return "" if wrapped.is_local else "synchronize()"
         if way == "synchronize and skip":
             torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
-            self._arrive("clipped", recovers)
+            self._arrive(wrapped, "clipped", recovers)
             with wrapped.optimizer.skip_synchronize() if self._is_distributed else nullcontext():
                 wrapped.optimizer.step()
         else:
@@ -342,9 +342,16 @@ class Player:
             wrapped.optimizer.step()
         return ""
 
-    def _arrive(self, place: str, recovers: str) -> None:
-        if place == recovers and self._is_distributed:
+    def _arrive(self, wrapped: Wrapped, place: str, recovers: str) -> None:
+        if place == recovers and self._is_distributed and self._are_even(wrapped):
             recover()
+
+    def _are_even(self, reduced: Wrapped | None) -> bool:
+        """Whether no operation waits for gradients of another rank, which a recovery here would not make forgotten.
+
+        reduced: what this optimizer has submitted is done.
+        """
+        return not any(wrapped.is_uneven for wrapped in self._wraps if wrapped is not reduced)
 
     def _parameters(self, wrapped: Wrapped) -> list[torch.Tensor]:
         return [self.model[name] for name in wrapped.wrap.parameters]
