@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from secrets import token_hex
 
@@ -17,7 +18,7 @@ from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import open_keys
 from hvdrun.network.addresses import list_addresses
 from hvdrun.network.choice import find_own_outward
-from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.background import BackgroundTasks, in_thread
 from hvdrun.processes.signals import keep_signals
 from hvdrun.spec.hosts import count_slots
 from hvdrun.spec.jobspec import JobSpec
@@ -58,7 +59,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
         LaunchError: hvdrun cannot launch the job.
         Exception: an unexpected error in one of its tasks.
     """
-    place = choose_place(joining)
+    place = await in_thread(partial(choose_place, joining))  # it looks a name up
     tasks = BackgroundTasks()
     roster = Roster(spec.limits.lease_seconds, tasks)
     with ExitStack() as stack:
@@ -68,7 +69,7 @@ async def run_with_agents(spec: JobSpec, joining: Joining, console: Console, run
         stack.callback(listener.close)
         async with tasks:
             try:
-                port = listener.open(place.address, place.port)
+                port = await listener.open(place.address, place.port)
             except OSError as error:
                 raise CannotListenError(place, error.strerror or str(error)) from error
             at = Endpoint(find_reachable(place.address), port)

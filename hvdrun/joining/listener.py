@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Channel, make_server_context
 from hvdrun.joining.token import Token
-from hvdrun.processes.background import BackgroundTasks
+from hvdrun.processes.background import BackgroundTasks, in_thread
 from hvdrun.version import __version__
 from rendezvous.errors import RendezvousError
 from rendezvous.server.file_limit import count_connections
@@ -60,13 +60,14 @@ class JoinListener:
         self._socket: socket.socket | None = None
         self._strangers: dict[asyncio.Task[Any], None] = {}  # the oldest first
 
-    def open(self, address: str, port: int) -> int:
+    async def open(self, address: str, port: int) -> int:
         """Listen; returns the port.
 
         Raises:
             OSError: the address cannot be used.
         """
-        family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        look_up = partial(socket.getaddrinfo, address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, place = (await in_thread(look_up))[0]
         self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
         self._tasks.create_task(self._accept(self._socket), name="accept agents")

@@ -21,12 +21,14 @@ class AgentStartError(TransportError):
     Cause: The command that logs in to the host failed, or the agent ended while it started.
     Remedy: Run a command there as hvdrun does, with ssh or the words of `--rsh`, such as `PYTHON -m hvdrun --version`.
 
-    said: the last words of the agent or its shell; or "". remedy: a sentence without a full stop.
+    said: the last words of the agent or its shell; or "".
+    remedy: a sentence without a full stop; "" where the agent has explained the failure.
     """
 
     def __init__(self, host: str, how: str, said: str, remedy: str) -> None:
         words = f": {said}" if said else ""
-        super().__init__(host, f"the agent on the host {host!r} did not start ({how}){words.rstrip('.')}. {remedy}.")
+        advice = f" {remedy}." if remedy else ""
+        super().__init__(host, f"the agent on the host {host!r} did not start ({how}){words.rstrip('.')}.{advice}")
 
 
 def advise_to_try(way: str) -> str:

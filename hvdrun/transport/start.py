@@ -117,6 +117,8 @@ class RemoteAgent:
         if exit_code == 0 and not mark:  # as of a shell that reads nothing
             how = f"{how}: its command must pass standard input on"
         remedy = f"Run {self.python} -m hvdrun --version there to see why" if mark else advise_to_try(way)
+        if exit_code == 1 and after_mark.strip() and len(after_mark.strip().splitlines()) == 1:
+            remedy = ""  # the agent's own sentence; what Python itself reports has more lines
         if self.prefix is not None and not mark:
             remedy = f"The shell ends there if --remote-prefix has exec or exit. {remedy}"
         return AgentStartError(host, how, said, remedy)

@@ -1,6 +1,8 @@
 """A job that waits for agents: which of them it takes, and faults of hvdrun's own."""
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -43,9 +45,9 @@ async def wait(roster: Roster) -> Outcome:
     raise AssertionError(roster)
 
 
-def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome]:
+def receive(console: Console, folder: Path, *words: str, bind: str = LOOPBACK) -> asyncio.Task[Outcome]:
     """Wait for agents; the token is in `folder`."""
-    spec = read("-np", "1", "--wait-for-agents", "--bind", LOOPBACK, "--token-file", str(folder / "token"), *words)
+    spec = read("-np", "1", "--wait-for-agents", "--bind", bind, "--token-file", str(folder / "token"), *words)
     assert isinstance(spec.remote.joining, Joining)
     return asyncio.create_task(
         launcher.run_with_agents(spec, spec.remote.joining, cast(hvdrun.console.Console, console), wait)
@@ -70,6 +72,32 @@ async def test_a_fault_of_the_listener_ends_the_job(
         with pytest.raises(ZeroDivisionError) as caught:
             await receiving
     assert caught.value is fault
+
+
+@pytest.mark.parametrize("name", ["node1", "localhost"], ids=["the place is chosen", "it listens"])
+def test_a_silent_name_server_does_not_delay_the_end_of_the_launcher(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, released, outlasted = threading.Event(), threading.Event(), []
+
+    def be_silent(*_: object, **__: object) -> list[object]:
+        asked.set()
+        outlasted.append(released.wait(10))
+        raise socket.gaierror
+
+    @in_loop
+    async def run() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "getaddrinfo", be_silent)
+            receiving = receive(Console(), tmp_path, bind=name)
+            await happen(asked.is_set)
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+
+    run()
+    assert outlasted == []  # it still looks the name up
+    released.set()
 
 
 class PlayedRoster(Roster):

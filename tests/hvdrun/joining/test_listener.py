@@ -77,7 +77,7 @@ async def opened(
     listener = JoinListener(keys.token, keys.authority.issue_server(), receive, tasks, limit_seconds=limit_seconds)
     try:
         async with tasks:
-            yield Launcher(keys, roster, Endpoint(LOOPBACK, listener.open(LOOPBACK, port)), received)
+            yield Launcher(keys, roster, Endpoint(LOOPBACK, await listener.open(LOOPBACK, port)), received)
             await roster.release()
     finally:
         listener.close()

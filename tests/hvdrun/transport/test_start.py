@@ -131,7 +131,13 @@ def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, pref
         (1, MARK + b"/py: Error while finding module ... No module named 'hvdrun'\n", HvdrunMissingError, __version__),
         (1, MARK + b"/py: No module named hvdrun.agent\n", HvdrunMissingError, "pip install"),
         (2, MARK + b"Unknown option: -P\nusage: ...\n", PythonTooOldError, "3.11"),
-        (1, MARK + b"ModuleNotFoundError: No module named 'google'\n", AgentStartError, "No module named 'google'"),
+        (
+            1,
+            MARK + b"Traceback (most recent call last):\n ...\nModuleNotFoundError: No module named 'google'\n",
+            AgentStartError,
+            r"No module named 'google'\. Run /py -m hvdrun --version there to see why\.$",
+        ),
+        (1, MARK + b"this host has no network.\n", AgentStartError, r"exit code 1\): this host has no network\.$"),
         (
             1,
             b"loading\n" + MARK,
