@@ -3,9 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
+import torch
+
+import worker_runtime.torch as hvd
 from tests.house.sources import ROOT
 from tests.waiting import wait_until
+from tests.worker_runtime.ranks import RankPool
 
 BLOCKS = """
 import time
@@ -27,3 +32,16 @@ def test_a_rank_that_blocks_ends_with_the_tests() -> None:
         assert rank.exists()
         tests.kill()
     wait_until(lambda: not rank.exists(), "the end of the rank")
+
+
+def test_ranks_train_on_the_cpu_beside_a_gpu_without_a_warning(ranks: RankPool) -> None:
+    def train() -> None:
+        model = torch.nn.Linear(1, 1)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters()), model.named_parameters())
+        with mock.patch.object(torch.cuda, "device_count", return_value=1) as count:
+            for _ in range(25):  # after 20 a user is warned
+                model(torch.ones(1)).sum().backward()
+                optimizer.step()
+            assert count.called == (hvd.rank() == 0)
+
+    ranks.run(train, size=2)

@@ -154,6 +154,16 @@ def test_tensors_of_inference_mode_are_reduced(way: str) -> None:
     assert run(body, way=way)[0] == ([4.0, 4.0], [4.0, 4.0])
 
 
+def test_a_scaled_half_is_rounded_once_where_it_is_small_and_before_each_sum_where_it_is_large() -> None:
+    """1e-6 is no number of float16; what float16 has next to it is 1e-6 * 1.0137."""
+
+    def body(engine: ThreadEngine) -> object:
+        how = Combination(Reduction.SUM, 1e-6, 1e6)
+        return [reduce(engine, torch.ones(count, dtype=torch.float16), how)[0].item() for count in (4, 100_000)]
+
+    assert run(body)[0] == [2.0, 2.02734375]
+
+
 @in_three_ways
 def test_a_group_of_tensors_is_one_operation(way: str) -> None:
     def make_tensors(rank: int) -> list[torch.Tensor]:

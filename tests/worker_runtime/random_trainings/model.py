@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 import torch
 
 import worker_runtime.torch as hvd
+from tests.worker_runtime.widening import Widen
 
 SHAPES = {"weight": (4, 3), "offset": (4,), "out": (4,), "skip": (3,), "bias": ()}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of a norm
@@ -15,20 +15,6 @@ _COMPILED_MOST = 64  # by then a test has drawn all forms of the model: torch wo
 _EPS = 1e-5
 
 Normalize = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-class Widen(torch.autograd.Function):
-    """To float64; unlike torch's, its gradient stays there."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN401, ARG004 - torch's signature
-        """As torch's."""
-        return x.double()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ANN401, ARG004 - as above
-        """Leave it as it is."""
-        return gradient
 
 
 def make_parameter(values: torch.Tensor, *, is_widened: bool) -> torch.nn.Parameter:
@@ -65,7 +51,9 @@ def compute(
     normalize: Normalize | None = None,
 ) -> torch.Tensor:
     """The loss of one rank. A norm has the scale `out` and the shift `offset`."""
-    model = {name: Widen.apply(each) if each.dtype is torch.bfloat16 else each for name, each in model.items()}
+    model = {
+        name: Widen.apply(each, torch.float64) if each.dtype is torch.bfloat16 else each for name, each in model.items()
+    }
     guess = torch.zeros_like(rows[:, 0])
     if "hidden" in uses:
         inner = rows @ model["weight"].T

@@ -1,32 +1,17 @@
 """Parameters whose gradients have another dtype than they have themselves, which newer torch allows."""
 
-from typing import Any
-
 import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
+from tests.worker_runtime.widening import Widen
 from worker_runtime.reduction.settings import NoneCompressor
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="needs torch 2.10 or newer")
 
 VALUE = 1.0 + 2.0**-12  # which bfloat16 rounds to 1
 EXACT = 1.0 + 2.0**-7  # which it does not round, but 1.5 times it
-
-
-class Widen(torch.autograd.Function):
-    """To float32; unlike torch's, its gradient stays there."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ANN401, ARG004 - torch's signature
-        """As torch's."""
-        return x.float()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ANN401, ARG004 - as above
-        """Leave it as it is."""
-        return gradient
 
 
 def make_parameter(shape: tuple[int, ...], dtype: torch.dtype | None = torch.float32) -> torch.nn.Parameter:
@@ -38,7 +23,7 @@ def make_parameter(shape: tuple[int, ...], dtype: torch.dtype | None = torch.flo
 def write_gradient(parameter: torch.nn.Parameter, value: float) -> None:
     """By a backward pass."""
     parameter.grad = None
-    (Widen.apply(parameter) * value).sum().backward()
+    (Widen.apply(parameter, torch.float32) * value).sum().backward()
 
 
 @pytest.mark.parametrize(
