@@ -154,7 +154,7 @@ class Host:
         self._changes += 1
         seen: set[int] = set()
         deadline = time.monotonic() + LIMIT_SECONDS
-        while running := [process for process in self._find() if process.state not in STILL or process.pid not in seen]:
+        while running := [process for process in self._find() if process.pid not in seen or not _is_still(process)]:
             for process in running:
                 if process.pid not in seen and process.state == "T":
                     self._stopped_before.add(process.pid)
@@ -224,6 +224,17 @@ class Host:
         done = self.run(command)
         if done.returncode != 0:
             raise OSError(f"'{' '.join(command)}' failed on {self.name}: {done.stderr}")
+
+
+def _is_still(process: HostProcess) -> bool:
+    """Whether it is stopped, or has ended, or waits in vfork() for a child that is stopped before it runs a program."""
+    if process.state != "D":
+        return process.state in STILL
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        folder = Path("/proc", str(process.pid), "task", str(process.pid))
+        children = (folder / "children").read_text(encoding="ascii").split()
+        return any(Path("/proc", child, "stat").read_text().rpartition(")")[2].split()[0] == "T" for child in children)
+    return False
 
 
 @contextlib.contextmanager

@@ -1,8 +1,10 @@
 """A lab's hosts are hosts: they have their own names, addresses, folders, processes and ssh servers."""
 
 import os
+import platform
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +24,18 @@ IPV6_ONLY = (Family.IPV6,)
 HOLD = (
     "import socket, time; s = socket.create_connection(('{}', 22)); print(s.recv(99).decode(), flush=True); s.recv(1)"
 )
+
+CLONE = {"x86_64": 56, "aarch64": 220}  # the kernel's number of the call
+# CLONE_VFORK and SIGCHLD: the parent waits until the child ends.
+VFORK = """
+import ctypes, os, time
+if ctypes.CDLL(None).syscall({clone}, 0x4000 | 17, 0, 0, 0, 0):
+    print("in the parent", flush=True)
+else:
+    print("in the child", flush=True)
+    time.sleep(1)
+    os._exit(0)
+"""
 
 
 def ask(host: Host, *words: str) -> str:
@@ -139,6 +153,17 @@ def test_frozen_processes_stand_still_until_thawed(lab: BuildLab) -> None:
     assert read_line(echo) == "awake"
     assert [one.state for one in host.processes() if one.pid == stopped.pid] == ["T"]
     assert ask(hosts.launcher, *LOGIN, "host1", "hostname") == "host1"
+
+
+@pytest.mark.skipif(platform.machine() not in CLONE, reason="the number of clone() is not known here")
+def test_a_process_that_waits_in_vfork_for_a_stopped_child_stands_still(lab: BuildLab) -> None:
+    host = lab(1)["host1"]
+    parent = host.start([sys.executable, "-c", VFORK.format(clone=CLONE[platform.machine()])])
+    assert read_line(parent) == "in the child"
+    host.freeze()
+    assert sorted(one.state for one in host.processes()) == ["D", "T"]
+    host.thaw()
+    assert read_line(parent) == "in the parent"
 
 
 def test_a_destroyed_host_is_gone_without_a_word_and_comes_back_empty(lab: BuildLab) -> None:
