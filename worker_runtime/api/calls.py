@@ -197,11 +197,11 @@ def begin_call(
         HorovodInternalError: Horovod has not been initialized.
     """
     engine = engine or RUNTIME.engine
+    if process_set is global_process_set:
+        return Call(engine, engine.find_members(GLOBAL_SET, kind), engine.make_name(kind, name))
     title = kind if name is None else f"{kind} '{name}'"
-    number = GLOBAL_SET
-    if process_set is not global_process_set:
-        check_process_set(title, process_set)
-        number = process_set.find_number(title)
+    check_process_set(title, process_set)
+    number = process_set.find_number(title)
     return Call(engine, engine.find_members(number, title), engine.make_name(kind, name, number))
 
 

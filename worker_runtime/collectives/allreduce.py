@@ -13,12 +13,15 @@ import torch.distributed as dist
 
 from worker_runtime.collectives.buffers import (
     Fusion,
+    concatenate,
     distribute,
     find_place,
     gather,
     gather_in_place,
     is_plain,
     plan_fusions,
+    separate,
+    spread,
     view_memory,
     view_reducible,
 )
@@ -90,7 +93,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         except ValueError as error:
             raise make_error(name, str(error)) from None
         self._plan = plan
-        self.question = Question(among.number, name, plan.signature, how.factors)
+        self.question = Question(among.number, name, plan.signature, plan.factors)
         self.tensors = tuple(tensors)
         self._how = how
         self.into = into
@@ -189,26 +192,26 @@ class AllreduceBatcher(Batcher):
 
     def pack(self, operations: Sequence["Allreduce"]) -> list[memoryview]:
         """The payload of each operation, as views of one buffer."""
-        fusion = self._plan(operations)
-        buffer = gather(fusion, [operation.tensors[0] for operation in operations])
+        tensors = [operation.tensors[0] for operation in operations]
+        buffer = concatenate(tensors, self.dtype)
         scale_(buffer, self.how.prescale)
         memory = view_memory(view_reducible(buffer))
         size = self.dtype.itemsize
-        return [memory[start * size : end * size] for start, end in pairwise(accumulate(fusion.counts, initial=0))]
+        ends = accumulate([tensor.numel() * size for tensor in tensors], initial=0)
+        return [memory[start:end] for start, end in pairwise(ends)]
 
     def unpack(self, operations: Sequence["Allreduce"], payload: memoryview) -> list[list[torch.Tensor]]:
         """The results, each in separate memory, so that a small result does not keep a large message alive."""
-        fusion = self._plan(operations)
         buffer = torch.frombuffer(bytearray(payload), dtype=self.dtype)
         conclude_(buffer, self.how, self.size)
-        into = [operation.into[0] for operation in operations if operation.into] if self.is_in_place else None
         tensors = [operation.tensors[0] for operation in operations]
-        return [[result] for _, result in distribute(fusion, buffer, tensors, into)]
-
-    def _plan(self, operations: Sequence["Allreduce"]) -> Fusion:
-        """The operations' tensors as one fusion."""
-        counts = tuple([operation.tensors[0].numel() for operation in operations])
-        return Fusion(self.dtype, (sum(counts),), tuple(range(len(counts))), counts)
+        counts = [tensor.numel() for tensor in tensors]
+        if self.is_in_place:
+            tensors = [operation.into[0] for operation in operations if operation.into]
+            spread(buffer, counts, tensors)
+        else:
+            tensors = separate(buffer, counts, tensors)
+        return [[tensor] for tensor in tensors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,7 @@ class _Plan:
     """
 
     signature: Signature
+    factors: tuple[float, float]
     fusions: tuple[Fusion, ...]
     batcher: AllreduceBatcher | None
     batcher_in_place: AllreduceBatcher | None
@@ -248,7 +252,7 @@ def _plan(
     is_extreme = reduction in (Reduction.MIN, Reduction.MAX)
     has_floats = any(dtype.is_floating_point for dtype in wire_dtypes)
     asks_for_nan = is_extreme and has_floats and device == "cpu" and size > 1 and not payload_dtype
-    return _Plan(signature, plan_fusions(wire_dtypes, shapes), *batchers, asks_for_nan)
+    return _Plan(signature, how.factors, plan_fusions(wire_dtypes, shapes), *batchers, asks_for_nan)
 
 
 @lru_cache(maxsize=1024)

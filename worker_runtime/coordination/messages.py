@@ -54,12 +54,14 @@ class SendQueue:
         Raises:
             UnsendableError: the operation cannot be encoded. It was not added.
         """
-        question = operation.question
+        _, title, asked, _ = operation.question
         try:
-            name = question.name.encode()
+            name = title.encode()
             if operation.sizes or len(name) > _MAX_COUNT:
                 _check(name, operation.sizes)
-            signature = self._call_signature(question.signature)
+            latest, signature = self._latest
+            if asked is not latest:
+                signature = self._call_signature(asked)
         except (TypeError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
             raise UnsendableError(operation.title, str(error)) from None
         self._operations.append((operation, signature, name))
@@ -114,9 +116,6 @@ class SendQueue:
 
     def _call_signature(self, signature: Signature) -> int:
         """The number of a signature. A new one is sent to the sequencer, and replaces the oldest of too many."""
-        latest, number = self._latest
-        if signature is latest:
-            return number
         signatures = self._signatures
         known = signatures.get(signature)
         if known is None:
@@ -256,11 +255,13 @@ def split(
         handles: the operations' handles.
         list_members: returns the ranks of a set.
     """
-    terms = []
-    for index, handle in enumerate(handles, released.index):
-        question = handle.operation.question
-        members = list_members(question.process_set)
-        terms.append(Release(index, question, members, released.joined, released.sizes, released.value))
+    shared = released.joined, released.sizes, released.value
+    questions = [handle.operation.question for handle in handles]
+    members = {number: list_members(number) for number in {question.process_set for question in questions}}
+    terms = [
+        Release(index, question, members[question.process_set], *shared)
+        for index, question in enumerate(questions, released.index)
+    ]
     payload = released.payload
     if len(terms) == 1:
         return (Answered(handles, terms, payload, released.lengths, None),)

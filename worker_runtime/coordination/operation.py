@@ -156,9 +156,10 @@ class Handle(Generic[ResultT_co]):
     works: its running works.
     payload: the payload of its release, until its result is computed.
     failure: the error that a wait raises, after it has failed.
+    result: the result, only after it is finished.
     """
 
-    __slots__ = ("__weakref__", "_result", "failure", "operation", "payload", "state", "terms", "works")
+    __slots__ = ("__weakref__", "failure", "operation", "payload", "result", "state", "terms", "works")
 
     def __init__(self, operation: Operation[ResultT_co]) -> None:
         self.operation = operation
@@ -167,7 +168,7 @@ class Handle(Generic[ResultT_co]):
         self.works: Sequence[Work] = ()
         self.payload = _NO_PAYLOAD
         self.failure: Exception | None = None
-        self._result: ResultT_co
+        self.result: ResultT_co
 
     @property
     def title(self) -> str:
@@ -205,11 +206,6 @@ class Handle(Generic[ResultT_co]):
             return all(work.is_completed() for work in self.works)
         return self.state is not _ASKED
 
-    @property
-    def result(self) -> ResultT_co:
-        """The result, only after it is finished."""
-        return self._result
-
     def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
         """Note the release, and the started works. If it has failed before (`shutdown()`), its works must still end."""
         if self.state is not _ASKED and self.state is not _FAILED:
@@ -224,7 +220,7 @@ class Handle(Generic[ResultT_co]):
         """Note that it was released and finished together with others."""
         if self.state is _ASKED:
             self.terms = terms
-            self._result = result
+            self.result = result
             self.state = _FINISHED
         elif self.state is not _FAILED:
             raise self._refuse(_FINISHED)
@@ -241,7 +237,7 @@ class Handle(Generic[ResultT_co]):
         """Store the result."""
         if self.state is not _SUCCEEDED:
             raise self._refuse(_FINISHED)
-        self._result = result
+        self.result = result
         self.payload = _NO_PAYLOAD
         self.state = _FINISHED
 

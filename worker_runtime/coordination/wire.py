@@ -61,6 +61,7 @@ _GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
 GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
 _QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
+_pack_question = _QUESTION.pack
 _RELEASES = struct.Struct("<IIQHHq")  # first question, count, first index, joined members, sizes of each, value
 _TERMS = struct.Struct("<IQHHq")  # the same without the question
 _NUMBER = struct.Struct("<I")
@@ -251,8 +252,8 @@ def encode_question(
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
     """One question; its payload must follow."""
-    head = _QUESTION.pack(signature, process_set, len(name), len(sizes), payload_bytes, *factors)
-    return head + name + struct.pack(f"<{len(sizes)}q", *sizes) if sizes else head + name
+    head = _pack_question(signature, process_set, len(name), len(sizes), payload_bytes, *factors) + name
+    return head + struct.pack(f"<{len(sizes)}q", *sizes) if sizes else head
 
 
 # One received question: its head, sizes and payload. A plain tuple, since a message may have a thousand. The head stays

@@ -186,8 +186,10 @@ class Engine:
             ValueError: the set does not exist, or this rank is not in it.
             HorovodInternalError: `shutdown()` was called, or the set has lost a member.
         """
-        self._check_open()
-        return self.current.sets.find(process_set, title)
+        if self.is_closed:
+            raise self._make_closed_error()
+        sets = self.current.sets
+        return sets.everyone if process_set == GLOBAL_SET else sets.find(process_set, title)
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The full name of an operation: "allreduce.loss"; see `Names`."""
@@ -236,26 +238,28 @@ class Engine:
             HorovodInternalError: the engine is closed or has failed.
         """
         question = operation.question
-        key = question.process_set, question.name
-        while (earlier := self.in_flight.handles.get(key)) is not None and earlier.is_abandoned:
+        key = question.process_set, question.name  # also of a renewed operation
+        in_flight = self.in_flight
+        while (earlier := in_flight.handles.get(key)) is not None and earlier.is_abandoned:
             with suppress(HorovodInternalError):  # nobody wants its result
                 self.wait(earlier)
-        with self.in_flight.lock:
-            self._check_open()
+        with in_flight.lock:
             operation = self._admit(operation)
-            generation, driver = self.current, self.current.driver
+            generation = self.current
+            driver = generation.driver
             handle = Handle(operation)
-            earlier = self.in_flight.handles.get(key)
+            handles = in_flight.handles
+            earlier = handles.get(key)
             if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
             if self.is_suspended or generation.failure is not None:
-                self.in_flight.put(handle)  # until the next generation
+                handles[key] = handle  # until the next generation
                 driver = None
-            elif driver is None or generation.sets.count(question.process_set) == 1:
+            elif driver is None or len(operation.among.ranks) == 1:
                 self.run_alone(handle)
                 driver = None
             else:
-                self.in_flight.put(handle)
+                handles[key] = handle
         if driver is not None:
             try:
                 driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
@@ -277,10 +281,11 @@ class Engine:
         """
         try:
             while True:
+                if handle.is_finished:  # by an earlier wait, or by the answer to this operation or another
+                    return handle.result
                 if not handle.is_answered:
                     self.await_answer(handle)
-                if handle.is_finished:  # by an earlier wait, or by the answer itself
-                    return handle.result
+                    continue
                 terms, works = handle.terms, handle.works
                 if works and terms is not None and not handle.is_failed:
                     error = await_works(works, self.listen)
@@ -617,6 +622,8 @@ class Engine:
 
     def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         """The operation for the present generation; raises an error if it cannot run. The caller holds the lock."""
+        if self.is_closed:
+            raise self._make_closed_error()
         if self._make_error is not None:
             raise self._make_error(operation.title)
         if not self.is_elastic and self.current.failure is not None:
@@ -638,9 +645,8 @@ class Engine:
             return earlier.is_done()
         return self.in_flight.succeed(earlier, earlier.terms, self.current)
 
-    def _check_open(self) -> None:
-        if self.is_closed:
-            raise ForkedError(self.rank) if self._is_forked else NotInitializedError
+    def _make_closed_error(self) -> HorovodInternalError:
+        return ForkedError(self.rank) if self._is_forked else NotInitializedError()
 
     def _explain_end(self, title: str) -> HorovodInternalError:
         if self.current.failure is not None:

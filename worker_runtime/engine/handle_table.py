@@ -6,7 +6,7 @@ After `shutdown()` and `init()` a new table starts, with handles from 1 again.
 import itertools
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any, SupportsIndex
+from typing import Any
 
 from worker_runtime.coordination.operation import Handle
 
@@ -73,7 +73,7 @@ class HandleTable:
         return result if convert is None else convert(result)
 
     def _find(self, number: int) -> tuple[Handle[Any], Callable[[Any], Any] | None]:
-        entry = self._entries.get(operator.index(number)) if isinstance(number, SupportsIndex) else None
-        if entry is None:
-            raise ValueError(f"Handle {number!r} was not created or has been cleared.")
-        return entry
+        try:
+            return self._entries[operator.index(number)]
+        except (KeyError, TypeError):  # TypeError: not an integer
+            raise ValueError(f"Handle {number!r} was not created or has been cleared.") from None

@@ -17,12 +17,16 @@ from worker_runtime.errors import SetLostError, WrongArgumentError
 
 
 class ProcessSets:
-    """The process sets by number. Set 0 has all ranks."""
+    """The process sets by number. Set 0 has all ranks.
+
+    everyone: the members of set 0, which never change.
+    """
 
     def __init__(self, rank: int, size: int, generation: int = 0) -> None:
         self._rank = rank
         self._generation = generation
-        self._members = {GLOBAL_SET: Members(GLOBAL_SET, tuple(range(size)), rank, generation)}
+        self.everyone = Members(GLOBAL_SET, tuple(range(size)), rank, generation)
+        self._members = {GLOBAL_SET: self.everyone}
         self._marks: dict[int, object] = {}
         self._lost: dict[int, tuple[int, ...]] = {}  # lost members by their former ranks
         self._superseded: set[int] = set()

@@ -95,15 +95,14 @@ class Ordering:
         uses = self._sets.get(question.process_set)
         if uses is None or uses.is_closed or rank not in uses.ranks:
             return self._turn_away(rank, question, uses)
-        name = question.name
-        signature = question.signature
+        _, name, signature, _ = question
         if sizes or signature.kind in OF_THE_JOB or name == JOIN_NAME:
             self._check(rank, question, sizes)
         if self._blocked:
             self._blocked.pop(rank, None)
         use = uses.pending.get(name)
         if use is None:
-            use = uses.pending[name] = Use(self._next_number, question, uses.members)
+            use = uses.pending[name] = Use(self._next_number, question, uses.members, {}, {})
             self._next_number += 1
         elif rank in use.asked:
             raise IllegalQuestionError(f"rank {rank} has asked {name} of process set {question.process_set} already")
@@ -314,7 +313,8 @@ class Ordering:
         self._end(use)
         index = self._next_index
         self._next_index += 1
-        return [Release(index, use.question, use.members, joined, use.collect_sizes(), value)]
+        sizes = use.collect_sizes() if use.sizes else ()
+        return [Release(index, use.question, use.members, joined, sizes, value)]
 
     def _refuse(self, use: Use, reason: str, *, is_deadlock: bool = False) -> Refusal:
         self._end(use)
@@ -323,7 +323,8 @@ class Ordering:
 
     def _end(self, use: Use) -> None:
         """Remove a use from the pending ones."""
-        del self._sets[use.question.process_set].pending[use.question.name]
+        process_set, name, _, _ = use.question
+        del self._sets[process_set].pending[name]
         if self._blocked:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
 

@@ -29,8 +29,8 @@ class Use:
     number: int
     question: Question
     members: tuple[int, ...]
-    asked: dict[int, Question] = field(default_factory=dict)
-    sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    asked: dict[int, Question]
+    sizes: dict[int, tuple[int, ...]]
     is_mixed: bool = False
 
     def find_absent(self) -> list[int]:
@@ -42,9 +42,7 @@ class Use:
         return next((self.asked[rank] for rank in sorted(self.asked) if not _tolerates_joined(self.asked[rank])), None)
 
     def collect_sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Each member's sizes, with zeros for a member that has not asked; empty if no member sent sizes."""
-        if not self.sizes:
-            return ()
+        """Each member's sizes, with zeros for a member that has not asked; at least one member has sent some."""
         zeros = (0,) * len(next(iter(self.sizes.values())))
         return tuple(self.sizes.get(rank, zeros) for rank in self.members)
 

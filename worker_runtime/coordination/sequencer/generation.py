@@ -16,7 +16,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
-from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
+from worker_runtime.coordination.ordering.questions import (
+    GLOBAL_SET,
+    Answer,
+    Failure,
+    Kind,
+    Refusal,
+    Release,
+    Signature,
+    Stopping,
+)
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
 from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, ReleaseRange, make_frames
 from worker_runtime.coordination.sequencer.orders import Activation
@@ -249,19 +258,21 @@ class Generation:
 
     def _note(self, answers: Sequence[Answer]) -> None:
         """Queue answers for the next `settle`, with the questions that they answer, which are no longer pending."""
+        members = self._members
         for answer in answers:
             asked: list[Entry] = []
-            if isinstance(answer, Failure):
+            ranks: Sequence[int] = ()
+            key = GLOBAL_SET, ""
+            if isinstance(answer, Release):
+                ranks, key = answer.members, answer.question[:2]
+            elif isinstance(answer, Refusal):
+                ranks, key = answer.ranks, (answer.process_set, answer.name)
+            elif isinstance(answer, Failure):
                 self._failure = answer.reason
-            elif isinstance(answer, Release | Refusal):
-                if isinstance(answer, Release):
-                    ranks, key = answer.members, (answer.question.process_set, answer.question.name)
-                else:
-                    ranks, key = answer.ranks, (answer.process_set, answer.name)
-                for rank in ranks:
-                    member = self._members.get(rank)
-                    if member is not None and key in member.pending:
-                        asked.append(member.pending.pop(key))
+            for rank in ranks:
+                member = members.get(rank)
+                if member is not None and key in member.pending:
+                    asked.append(member.pending.pop(key))
             self._answers.append((answer, asked))
 
     def _put(self, answers: Sequence[tuple[Answer, list[Entry]]]) -> set[int]:
