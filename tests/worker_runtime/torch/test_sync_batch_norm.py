@@ -52,6 +52,19 @@ def test_ranks_do_not_meet_in_evaluation_unless_there_are_no_running_statistics(
     assert ranks.run(body) == [(True, -1.0), (True, 1.0)]
 
 
+def test_statistics_far_from_zero_are_as_precise_as_the_dtype(ranks: RankPool) -> None:
+    def body() -> object:
+        torch.manual_seed(hvd.rank())
+        x = torch.rand(64, 2, 1000, device="cpu") + 10_000
+        norm = SyncBatchNorm(2, momentum=1.0, device="cpu")
+        norm(x)
+        whole = hvd.allgather(x).double()
+        mean, variance = whole.mean((0, 2)), whole.var((0, 2))
+        return torch.equal(norm.running_mean, mean.float()), torch.allclose(norm.running_var, variance.float(), 1e-6, 0)
+
+    assert ranks.run(body) == [(True, True)] * 2
+
+
 def test_several_norms_work_at_once_in_a_set(ranks: RankPool) -> None:
     """Horovod's operations have fixed names and are of all ranks."""
 

@@ -44,12 +44,9 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     x, channels = x.detach(), x.shape[1]
     count = x.numel() // channels if channels else 0
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if count:
-        mean, variance = torch.batch_norm_update_stats(x if x.is_cuda else x.to(dtype), None, None, 0.0)
-    else:
-        mean = variance = x.new_zeros(channels, dtype=dtype)
+    mean, variance = _measure_batch(x, dtype) if count else [x.new_zeros(channels, dtype=torch.float64)] * 2
     own = x.new_full((1,), count, dtype=torch.float64)
-    message = torch.cat([own, mean.to(torch.float64), variance.to(torch.float64)])
+    message = torch.cat([own, mean, variance])
     # The number of its rows, which have no elements, tells the host each rank's count without reading the device.
     counted = x.new_empty((count, 0))
     note = f"{channels} channels of {str(x.dtype).removeprefix('torch.')}"
@@ -64,6 +61,23 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     overall = (weights * means).sum(0)
     variance = (weights * (variances + (means - overall).square())).sum(0)
     return Statistics(overall.to(dtype), variance.to(dtype), total)
+
+
+def _measure_batch(x: torch.Tensor, dtype: torch.dtype) -> Sequence[torch.Tensor]:
+    """Mean and variance of each channel of this rank's batch, computed in `dtype`, as float64.
+
+    On the CPU torch's kernel takes four times as long as these sums. The mean of the differences from the rounded mean
+    corrects it.
+    """
+    if x.is_cuda:
+        return [each.to(torch.float64) for each in torch.batch_norm_update_stats(x, None, None, 0.0)]
+    others = [dimension for dimension in range(x.dim()) if dimension != 1]
+    x = x.to(dtype)
+    mean = x.mean(others)
+    differences = x - _spread(mean, x)
+    rest = differences.mean(others).to(torch.float64)
+    variance = differences.square_().mean(others).to(torch.float64) - rest.square()
+    return mean.to(torch.float64) + rest, variance.clamp_(min=0)
 
 
 def measure(call: Call, tensors: Sequence[torch.Tensor]) -> Ran:
