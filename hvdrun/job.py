@@ -12,13 +12,11 @@ import time
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.console import Console
 from hvdrun.console.job_reporter import JobReporter
 from hvdrun.console.marks import RankTable
-from hvdrun.console.page import ALONE
 from hvdrun.console.start_line import StartLine, StartNotice
 from hvdrun.console.stdin import StdinReader
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
@@ -26,6 +24,7 @@ from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.checkpoints import hold_checkpoints
 from hvdrun.hosts.hosts import Hosts
+from hvdrun.hosts.masters import Masters
 from hvdrun.hosts.reach import Transports
 from hvdrun.processes.background import BackgroundTasks, report_callback_errors
 from hvdrun.processes.processes import name_job
@@ -45,8 +44,8 @@ from rendezvous.core.messages import (
     Terminate,
     describe,
 )
-from rendezvous.core.model import Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome, stop
+from rendezvous.core.model import Restarts, Slot, Worker
+from rendezvous.core.outcome import Outcome, stop
 from rendezvous.core.rules import explain_end
 from rendezvous.wire.orders import (
     AgentFailed,
@@ -57,6 +56,7 @@ from rendezvous.wire.orders import (
     PassOn,
     Remark,
     Reserved,
+    Started,
     Taken,
     Written,
 )
@@ -67,9 +67,6 @@ if TYPE_CHECKING:
     from rendezvous.server.authority import Authority
     from rendezvous.server.server import Server
 
-_ALONE_SECONDS = 60.0  # after which a program that has not called `init()` may train alone
-_LOOK_SECONDS = 1.0
-_TRAINERS = ("python", "accelerate", "deepspeed", "fabric", "lightning", "torchrun")
 _SUSPEND_SECONDS = 0.1  # for the orders to be sent before this process stops
 _PATIENT_STOPS = 2  # signals; after a third one hvdrun waits for nothing, not even for a host that is cut off
 _HURRIED_CLOSE_SECONDS = 1.0  # even then: to close what answers quickly
@@ -122,6 +119,7 @@ class Job:
         self._tasks = BackgroundTasks()
         self._transports = Transports(roster)
         self._pool = AgentPool(self._tasks, self._show, self._lose, patience_seconds)
+        self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
         self._reporter = JobReporter(console)
         self._hosts = Hosts(spec, self._pool, console, reach=self._transports.make, roster=roster)
@@ -132,7 +130,6 @@ class Job:
         self._stops = StopRequests(os.getppid())
         self._is_suspending = False
         self._is_closing = False
-        self._is_told = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
         self._start_line = self._make_start_line()
@@ -155,9 +152,7 @@ class Job:
                     self._console.verbose(f"job {self._id}")
                     self._config = AgentConfig(self._spec, self._id, authority, self._console.verbose)
                     self._hosts.serve(self._server, self._config)
-                    waiting = self._tasks.create_task(self._watch_alone(), name="look for a script that trains alone")
                     end = await self._end
-                    await _cancel(waiting)
                     await _cancel(bringing)
                     await self._finish(end)
         outcome = end.outcome
@@ -198,28 +193,11 @@ class Job:
         await self._unless_hurried(releasing)
         self._console.output.finish_all()
         if self._dispatcher is None and bug is None:
-            if end.outcome.cause is Cause.SUCCEEDED:
-                self._tell_alone()
             self._reporter.explain(end)
         await self._unless_hurried(self._console.output.close(limit_seconds=None))
         await self._console.output.close(limit_seconds=0)  # has an effect only after a signal has cut the wait short
         if bug is not None:
             raise bug
-
-    async def _watch_alone(self) -> None:
-        """Tell it while workers run, too: the program may hang."""
-        while not any(self._server.state.last_heard.values()):  # noqa: ASYNC110 - no worker runs; the core has no events
-            await asyncio.sleep(_LOOK_SECONDS)
-        await asyncio.sleep(_ALONE_SECONDS)
-        self._tell_alone()
-
-    def _tell_alone(self) -> None:
-        """A program of Python in an elastic job has not called `init()`, and may be one of torch.distributed."""
-        state, command = self._server.state, Path(self._spec.workers.command[0]).name
-        has_joined = state.number or state.waiting
-        if self._spec.is_elastic and not has_joined and not self._is_told and command.startswith(_TRAINERS):
-            self._is_told = True
-            self._console.notice(f"{ALONE}.")
 
     def _open_stdin(self, host: str) -> StdinReader:
         """Read standard input for the worker on this host that gets it."""
@@ -239,7 +217,10 @@ class Job:
         from rendezvous.server.server import Server  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
-        server = Server(self._spec.policy(), self._carry_out, authority.issue_server(), self._dispatcher)
+        policy = self._spec.policy()
+        if self._dispatcher is not None:  # a function that is lost with its worker is not called again
+            policy = replace(policy, restarts=Restarts())
+        server = Server(policy, self._carry_out, authority.issue_server(), self._dispatcher)
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
@@ -248,10 +229,13 @@ class Job:
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)
+                self._reporter.note_launch(effect)
+                if self._console.files is not None:
+                    self._console.files.note_launch(effect)
                 if self._stdin is None and effect.assignment.rank == self._spec.workers.stdin_rank:
                     self._stdin = self._open_stdin(worker.slot.host)
                 self._hosts.want(worker.slot.host)
-                self._pool.order(effect)
+                self._masters.order(effect)
             case Terminate():
                 self._terminate(effect)
             case Dismiss():
@@ -270,7 +254,10 @@ class Job:
         worker, host = effect.worker, effect.worker.slot.host
         if self._server.state.outcome is not None:
             self._reporter.decide()
-        if self._pool.has_begun(host):
+        elif self._server.state.restart is not None:
+            self._reporter.note_stop()
+        is_waiting = self._masters.withdraw(worker)
+        if self._pool.has_begun(host) and not is_waiting:
             self._pool.order(effect)
         elif host in self._pool.hosts:
             self._pool.withdraw(worker)
@@ -297,8 +284,10 @@ class Job:
                 self._dispatcher.note_written(worker, number)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
-            case Reserved(master):
-                self._config.note_reserved(master)
+            case Started(worker):
+                self._reporter.note_started(worker)
+            case Reserved():
+                self._masters.note_reserved(message)
 
     def _note_writer(self, worker: Worker) -> None:
         """When the next worker of a slot writes, the output of the former one is complete."""

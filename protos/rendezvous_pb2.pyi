@@ -953,12 +953,15 @@ class AgentReport(_message.Message):
     RUNNING_FIELD_NUMBER: _builtins.int
     NOTICED_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
+    HAS_WORLD_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     number: _builtins.int
     noticed: _builtins.bool
     """a stop notice has come to the agent, or to one of its workers"""
     signal: _builtins.int
     """that asks the agent to end, and that it has passed on to its workers; 0: none"""
+    has_world: _builtins.bool
+    """a process of rank 0, on this host, listens at the port of its round"""
     @_builtins.property
     def exited(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exited]:
         """every worker that has exited and whose exit has not been acknowledged"""
@@ -976,10 +979,11 @@ class AgentReport(_message.Message):
         running: _abc.Iterable[Global___WorkerId] | None = ...,
         noticed: _builtins.bool = ...,
         signal: _builtins.int = ...,
+        has_world: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exited", b"exited", "has_world", b"has_world", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -996,6 +1000,8 @@ class Exited(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     CANNOT_START_FIELD_NUMBER: _builtins.int
     HAS_LEFT_FIELD_NUMBER: _builtins.int
+    WAS_STOPPED_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
     """as waitpid returns it: the exit code, or -n for signal n"""
     error: _builtins.str
@@ -1004,6 +1010,10 @@ class Exited(_message.Message):
     """its command could not be started; another try would fail, too"""
     has_left: _builtins.bool
     """its program had ended without a failure before it was stopped"""
+    was_stopped: _builtins.bool
+    """its agent had asked it to end before"""
+    message: _builtins.str
+    """why its program failed, as it has reported that; empty if it has not"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -1014,10 +1024,12 @@ class Exited(_message.Message):
         error: _builtins.str | None = ...,
         cannot_start: _builtins.bool = ...,
         has_left: _builtins.bool = ...,
+        was_stopped: _builtins.bool = ...,
+        message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "cannot_start", b"cannot_start", "error", b"error", "has_left", b"has_left", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "cannot_start", b"cannot_start", "error", b"error", "has_left", b"has_left", "message", b"message", "returncode", b"returncode", "was_stopped", b"was_stopped", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
@@ -1309,11 +1321,12 @@ class Begin(_message.Message):
     PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
     START_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
-    MASTER_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     INTERFACE_FIELD_NUMBER: _builtins.int
     INHERITS_FIELD_NUMBER: _builtins.int
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
+    OUTLIVES_LOSSES_FIELD_NUMBER: _builtins.int
+    LOOKS_FOR_WORLD_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's identity: random, not secret"""
     host: _builtins.str
@@ -1336,6 +1349,10 @@ class Begin(_message.Message):
     """the environment is added to the agent's own, which comes from a login on this host"""
     grace_seconds: _builtins.float
     """how long a worker that has failed may take to exit"""
+    outlives_losses: _builtins.bool
+    """the job may continue after the loss of a worker"""
+    looks_for_world: _builtins.bool
+    """report when rank 0 listens at the port of its round"""
     @_builtins.property
     def credential(self) -> Global___Credential: ...
     @_builtins.property
@@ -1344,10 +1361,6 @@ class Begin(_message.Message):
 
     @_builtins.property
     def environment(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
-    @_builtins.property
-    def master(self) -> Global___Endpoint:
-        """where rank 0's own torch store may listen; none: reserve a port here, and report it"""
-
     def __init__(
         self,
         *,
@@ -1362,15 +1375,16 @@ class Begin(_message.Message):
         patience_seconds: _builtins.float = ...,
         start_timeout_seconds: _builtins.float = ...,
         address: _builtins.str = ...,
-        master: Global___Endpoint | None = ...,
         workers: _builtins.bytes = ...,
         interface: _builtins.bytes = ...,
         inherits: _builtins.bool = ...,
         grace_seconds: _builtins.float = ...,
+        outlives_losses: _builtins.bool = ...,
+        looks_for_world: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential", "master", b"master"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "looks_for_world", b"looks_for_world", "outlives_losses", b"outlives_losses", "patience_seconds", b"patience_seconds", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1434,6 +1448,7 @@ class Launch(_message.Message):
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     IS_LATE_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     is_late: _builtins.bool
     """others train already"""
@@ -1443,6 +1458,10 @@ class Launch(_message.Message):
     def assignment(self) -> Global___Assignment:
         """for the environment; that of its generation may differ"""
 
+    @_builtins.property
+    def round(self) -> Global___Round:
+        """with which it is started; none: it is started alone"""
+
     def __init__(
         self,
         *,
@@ -1450,14 +1469,51 @@ class Launch(_message.Message):
         assignment: Global___Assignment | None = ...,
         reason: _builtins.str = ...,
         is_late: _builtins.bool = ...,
+        round: Global___Round | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "round", b"round", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "is_late", b"is_late", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "is_late", b"is_late", "reason", b"reason", "round", b"round", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Launch: _TypeAlias = Launch  # noqa: Y015
+
+@_typing.final
+class Round(_message.Message):
+    """The start of all workers of a job together."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    GROUP_RANK_FIELD_NUMBER: _builtins.int
+    GROUP_SIZE_FIELD_NUMBER: _builtins.int
+    MASTER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """how many restarts came before it"""
+    group_rank: _builtins.int
+    """the place of the worker's host among the hosts of the round"""
+    group_size: _builtins.int
+    """how many these are"""
+    @_builtins.property
+    def master(self) -> Global___Endpoint:
+        """where rank 0's own torch store may listen; none: reserve a port here, and report it"""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        group_rank: _builtins.int = ...,
+        group_size: _builtins.int = ...,
+        master: Global___Endpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["master", b"master"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_rank", b"group_rank", "group_size", b"group_size", "master", b"master", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Round: _TypeAlias = Round  # noqa: Y015
 
 @_typing.final
 class Terminate(_message.Message):
@@ -1467,11 +1523,14 @@ class Terminate(_message.Message):
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
+    LETS_SAVE_FIELD_NUMBER: _builtins.int
     grace_seconds: _builtins.float
     """between the signal and SIGKILL; 0 kills at once"""
     reason: _builtins.str
     signal: _builtins.int
     """the first one; SIGINT (2) is followed by SIGTERM (15) at half of the grace"""
+    lets_save: _builtins.bool
+    """only the worker itself gets it, and its other processes SIGTERM at half of the grace"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -1481,10 +1540,11 @@ class Terminate(_message.Message):
         grace_seconds: _builtins.float = ...,
         reason: _builtins.str = ...,
         signal: _builtins.int = ...,
+        lets_save: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_seconds", b"grace_seconds", "reason", b"reason", "signal", b"signal", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_seconds", b"grace_seconds", "lets_save", b"lets_save", "reason", b"reason", "signal", b"signal", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1572,6 +1632,7 @@ class AgentMessage(_message.Message):
     ALERT_FIELD_NUMBER: _builtins.int
     WRITTEN_FIELD_NUMBER: _builtins.int
     AGENT_FAILED_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1592,6 +1653,8 @@ class AgentMessage(_message.Message):
     def written(self) -> Global___Written: ...
     @_builtins.property
     def agent_failed(self) -> Global___AgentFailed: ...
+    @_builtins.property
+    def started(self) -> Global___Started: ...
     def __init__(
         self,
         *,
@@ -1605,16 +1668,39 @@ class AgentMessage(_message.Message):
         alert: Global___Alert | None = ...,
         written: Global___Written | None = ...,
         agent_failed: Global___AgentFailed | None = ...,
+        started: Global___Started | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class Started(_message.Message):
+    """A worker of a round that restarts the job runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Written(_message.Message):
@@ -1805,16 +1891,20 @@ class Reserved(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MASTER_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """for which"""
     @_builtins.property
     def master(self) -> Global___Endpoint: ...
     def __init__(
         self,
         *,
         master: Global___Endpoint | None = ...,
+        round: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["master", b"master"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["master", b"master"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["master", b"master", "round", b"round"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

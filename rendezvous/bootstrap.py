@@ -6,13 +6,13 @@ libraries that torchrun would start.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.model import UNBOUNDED, Assignment, Endpoint, Round, Slot, Worker
 from rendezvous.errors import BootstrapError, UnknownBackendError
 
 JOB = "HVD_JOB"
@@ -31,6 +31,11 @@ BACKEND = "HVD_BACKEND"  # what moves tensors; set by the launcher, or by the us
 def name_stop_file(socket: Path) -> Path:
     """The file that an agent creates beside its socket when a stop notice has come for the job."""
     return socket.with_name("stopping")
+
+
+def name_error_file(socket: Path, worker: Worker) -> Path:
+    """The file beside an agent's socket in which a worker may write why its program failed (`@record`)."""
+    return socket.with_name(f"error.{worker.slot.index}.{worker.incarnation}.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +141,35 @@ def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool)
     }
 
 
-def torch_environment(assignment: Assignment, master: Endpoint, job: str) -> dict[str, str]:
-    """The variables that torchrun sets for each of its workers; rank 0 will listen at `master`.
+TORCH_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)  # those that `torch_environment` sets, and that another generation makes wrong
+MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+
+
+def forget_world(environment: MutableMapping[str, str]) -> None:
+    """Drop what holds only for the first world of a worker that stays while others come and go."""
+    for name in TORCH_VARIABLES:
+        environment.pop(name, None)
+
+
+def read_may_restart(environment: Mapping[str, str]) -> bool:
+    """Whether all workers of the job may be started again."""
+    return environment.get(MAX_RESTARTS, "0") != "0"
+
+
+def torch_environment(assignment: Assignment, round_: Round, master: Endpoint, job: str) -> dict[str, str]:
+    """The variables that torchrun sets for each of its workers; rank 0 of this round will listen at `master`.
 
     TORCHELASTIC_USE_AGENT_STORE is False because no agent listens there. torchrun also sets
     TORCH_NCCL_ASYNC_ERROR_HANDLING to torch's default; our own groups have another default.
@@ -147,19 +179,19 @@ def torch_environment(assignment: Assignment, master: Endpoint, job: str) -> dic
         "WORLD_SIZE": str(assignment.size),
         "LOCAL_RANK": str(assignment.local_rank),
         "LOCAL_WORLD_SIZE": str(assignment.local_size),
+        "GROUP_RANK": str(round_.group_rank),
+        "GROUP_WORLD_SIZE": str(round_.group_size),
         "ROLE_NAME": "default",
         "ROLE_RANK": str(assignment.rank),
         "ROLE_WORLD_SIZE": str(assignment.size),
         "MASTER_ADDR": master.address,
         "MASTER_PORT": str(master.port),
-        "TORCHELASTIC_RUN_ID": job.rpartition("/")[2],  # programs make it part of the names of files
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": job.rpartition("/")[2].partition("~")[0],  # programs make it part of the names of files
+        "TORCHELASTIC_RESTART_COUNT": str(round_.number),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 
 
-def torch_host_environment(hosts: Iterable[str], host: str) -> dict[str, str]:
-    """The variables that torchrun sets for all workers of a host: the host's place among those of the job."""
-    names = tuple(hosts)
-    return {"GROUP_RANK": str(names.index(host)), "GROUP_WORLD_SIZE": str(len(names))}
+def torch_job_environment(limit: int | None) -> dict[str, str]:
+    """The variable that torchrun sets for all workers of a job: how many restarts it allows; None: any number."""
+    return {MAX_RESTARTS: str(UNBOUNDED if limit is None else limit)}

@@ -25,16 +25,18 @@ import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.error_file import take_message
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
-from hvdrun.agent.spawn import WorkerEnvironment, reserve_port
+from hvdrun.agent.spawn import MasterPorts, WorkerEnvironment
 from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.agent.streams import InputFeed, OutputForwarder
 from hvdrun.agent.watch import Watch
@@ -47,11 +49,11 @@ from hvdrun.processes.scarcity import refuse_scarcity
 from hvdrun.processes.signals import STOPPING, StopRequests, answer_notice
 from hvdrun.processes.watchdog import Watchdog
 from hvdrun.shim.path import prepend_shim
-from hvdrun.spec.environment import is_elastic, merge_environments
+from hvdrun.spec.environment import merge_environments
 from hvdrun.version import __version__
 from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.messages import Launch, Terminate
-from rendezvous.core.model import Endpoint, limit_silence
+from rendezvous.core.model import limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.errors import RendezvousError
 from rendezvous.wire import codec
@@ -76,6 +78,7 @@ from rendezvous.wire.orders import (
 
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
+_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.1, 2.0
 
 
 class Ending(StrEnum):
@@ -145,10 +148,8 @@ class Agent:
             self._watchdog.end()
             raise AgentResourceError(begin.host, f"create its folder {folder}", error) from error
         self._output = output
-        elastic = is_elastic(begin.environment)
-        self._port = reserve_port() if begin.master is None and not elastic else None
-        self._master = begin.master if self._port is None else Endpoint(begin.address, self._port.getsockname()[1])
-        environment = WorkerEnvironment(begin, self._socket, self._master)
+        self._master_ports = MasterPorts(begin.address)
+        environment = WorkerEnvironment(begin, self._socket)
         remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
         spawner = ForkSpawner(begin, environment, remark, alert)
         self._input = InputFeed(lambda: self._output.tell(Taken()))
@@ -162,11 +163,12 @@ class Agent:
             feed=self._input,
             children=self._children,
             watchdog=self._watchdog,
-            outlives_losses=elastic,
+            outlives_losses=begin.outlives_losses,
             grace_seconds=begin.grace_seconds,
+            take_message=partial(take_message, self._socket),
         )
         self._probe_responder = ProbeResponder(self._output.tell)
-        watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
+        watched = (self._watch, self._sequencing, spawner) if begin.outlives_losses else (self._sequencing,)
         self._stopped_detector = StoppedDetector(watched, begin.lease_seconds)
 
     async def run(self, orders: OrderReader) -> Ending:
@@ -176,8 +178,6 @@ class Agent:
         return ending
 
     async def _serve(self, orders: OrderReader) -> Ending:
-        if self._port is not None and self._master is not None:
-            self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend(), name="attend to the workers")
         parts: set[asyncio.Task[Any]] = {
@@ -186,6 +186,7 @@ class Agent:
             asyncio.create_task(self._await_signal(orders), name="wait for a signal"),
             asyncio.create_task(self._stopped_detector.run(), name="look for stopped processes"),
         }
+        looking = asyncio.create_task(self._look_for_world(), name="look for a world of torch.distributed")
         try:
             done, _ = await asyncio.wait({*parts, self._watch.failure}, return_when=asyncio.FIRST_COMPLETED)
             endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
@@ -197,7 +198,7 @@ class Agent:
                 await wait_while_launcher_lives(orders, attending, self._output.drain())
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
-            await cancel_and_wait(parts)
+            await cancel_and_wait({*parts, looking})
             await self._probe_responder.close()
             await self._sequencing.close()
             await self._watch.close()
@@ -205,8 +206,7 @@ class Agent:
             self._folder.remove()
             remove_orphans(os.environ)
             self._watchdog.end()
-            if self._port is not None:
-                self._port.close()
+            self._master_ports.close()
         return ending
 
     def note_notice(self) -> None:
@@ -252,7 +252,7 @@ class Agent:
             match await orders.next():
                 case Launch() as launch:
                     self._sequencing.expect(launch.assignment)
-                    self._watch.launch(launch)
+                    self._watch.launch(self._complete(launch))
                 case Terminate() as terminate:
                     self._watch.terminate(terminate)
                 case Input(data):
@@ -274,6 +274,23 @@ class Agent:
                     self._probe_responder.answer(question)
                 case Begin() | Wait():
                     pass  # these belong before the start
+
+    def _complete(self, launch: Launch) -> Launch:
+        """With the port that is reserved for rank 0 of its round, if that is on this host; the launcher learns it."""
+        if launch.round is None or launch.round.master is not None:
+            return launch
+        master = self._master_ports.reserve(launch.round.number)
+        self._output.tell(Reserved(master, launch.round.number))
+        return replace(launch, round=replace(launch.round, master=master))
+
+    async def _look_for_world(self) -> None:
+        """Report once that rank 0 listens at the port of its round."""
+        pause_seconds = _FIRST_LOOK_SECONDS
+        while self._begin.looks_for_world and not self._watch.has_world:
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(_LAST_LOOK_SECONDS, pause_seconds * 1.1)
+            if self._master_ports.has_listener():
+                self._watch.note_world()
 
     async def _attend(self) -> NoReturn:
         """Serve the workers' calls, and report to the server.

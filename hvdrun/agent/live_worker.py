@@ -34,14 +34,18 @@ class LiveWorker:
         """It has been told to end."""
         return self._kill_at is not None
 
-    def terminate(self, grace_seconds: float, first: int = signal.SIGTERM) -> None:
+    def terminate(self, grace_seconds: float, first: int = signal.SIGTERM, *, lets_save: bool = False) -> None:
         """Signal its process group, and kill it after the grace; the earliest order counts.
 
         first: the signal; SIGTERM follows SIGINT at half of the grace.
+        lets_save: only the worker itself gets it, and its group SIGTERM at half of the grace.
         """
         if self._kill_at is None and grace_seconds > 0:
-            self._signal(first)
-            if first == signal.SIGINT:
+            if lets_save:
+                os.kill(self.pid, first)  # a child that was not reaped
+            else:
+                self._signal(first)
+            if lets_save or first == signal.SIGINT:
                 self._call_later(grace_seconds / 2, self._signal, signal.SIGTERM)
         self.kill_after(grace_seconds)
 

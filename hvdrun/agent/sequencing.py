@@ -2,9 +2,9 @@
 
 The agent starts it when the first worker joins. Where workers are forked and their script names a module that has
 `init()`, it starts it with them. A job of programs without `init()` has no sequencer, and neither does a static job of
-one worker. The agent sends it each generation whose rank 0 is on this host, with the generation's key. In an elastic
-job rank 0 may move, so each host has a sequencer ready. When it dies while it serves a generation, the agent starts
-another immediately: that generation is over, and the next one needs it.
+one worker. The agent sends it each generation whose rank 0 is on this host, with the generation's key. In a job that
+outlives losses rank 0 may move, so each host has a sequencer ready. When it dies while it serves a generation, the
+agent starts another immediately: that generation is over, and the next one needs it.
 
 It is forked like a worker where that is possible, since a fork has imported NumPy already. Otherwise the Python of the
 workers executes it, or, where that lacks NumPy, the agent's Python. It leads a session, and is killed with the workers.
@@ -22,7 +22,6 @@ from hvdrun.agent.spawn import ModuleForker, make_service_environment
 from hvdrun.processes.background import cancel_and_wait, raise_error, start_task
 from hvdrun.processes.child import Children, StandardStreams, Start, start_child
 from hvdrun.processes.watchdog import Watchdog
-from hvdrun.spec.environment import is_elastic
 from rendezvous.core.messages import Announce
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
@@ -69,8 +68,8 @@ class Sequencing:
         self._warn = warn
         self._limit_seconds = limit_seconds
         self._module = module
-        self._is_elastic = is_elastic(begin.environment)
-        self._is_expected = self._is_elastic  # rank 0 may come to this host
+        self._outlives_losses = begin.outlives_losses
+        self._is_expected = self._outlives_losses  # rank 0 may come to this host
         self._interpreter = ""
         self._generation = 0  # the last whose rank 0 is here
         self._process: SequencerProcess | None = None  # the one that lives, or is starting
@@ -117,7 +116,7 @@ class Sequencing:
         process = self._process
         if process is None or process.pid != pid:
             return
-        if self._is_elastic:
+        if self._outlives_losses:
             process.fault = reason
             process.kill()
         elif self._reported_stopped != pid:
@@ -210,7 +209,7 @@ class Sequencing:
         if not self._is_closing:
             self._warn(f"{self._name} is gone: {process.describe_end()}")
         process.close()
-        if process.has_served and self._is_elastic and not self._is_closing:
+        if process.has_served and self._outlives_losses and not self._is_closing:
             self._ensure_opening()
 
     def _forget(self, process: SequencerProcess) -> None:

@@ -65,7 +65,15 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds
         running = watch.running()
         try:
             limit_seconds = min(pause_seconds, lease.left_seconds)
-            await client.report(number, running, ends, limit_seconds, is_noticed=watch.is_noticed, signal=watch.signal)
+            await client.report(
+                number,
+                running,
+                ends,
+                limit_seconds,
+                is_noticed=watch.is_noticed,
+                signal=watch.signal,
+                has_world=watch.has_world,
+            )
         except UnreachableError as error:
             failure = error
             await asyncio.sleep(min(pause_seconds, lease.left_seconds, 0.1))

@@ -16,7 +16,16 @@ from hvdrun.spec.command import LookupContext, check_executable, explain_not_fou
 from hvdrun.spec.environment import is_elastic
 from hvdrun.spec.suggestions import suggest_interpreter
 from hvdrun.startup.paths import find_fault
-from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
+from rendezvous.bootstrap import (
+    ERROR_FILE,
+    INCARNATION,
+    JOB,
+    SLOT,
+    Bootstrap,
+    horovod_environment,
+    name_error_file,
+    torch_environment,
+)
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
@@ -126,15 +135,11 @@ async def start_worker(start: Start, *, reads: bool) -> Spawned:
 
 
 class WorkerEnvironment:
-    """The variables of each worker: the job's, how to reach the agent, its rank and the sizes.
+    """The variables of each worker: the job's, how to reach the agent, its rank and the sizes."""
 
-    master: where rank 0 may open a torch store; None in an elastic job, where ranks change.
-    """
-
-    def __init__(self, begin: Begin, socket: Path, master: Endpoint | None) -> None:
+    def __init__(self, begin: Begin, socket: Path) -> None:
         self._begin = begin
         self._socket = socket
-        self._master = master
 
     def of(self, launch: Launch) -> dict[bytes, bytes]:
         """All variables of one worker."""
@@ -150,8 +155,9 @@ class WorkerEnvironment:
         )
         elastic = is_elastic(begin.environment)
         added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
-        if self._master is not None:
-            added |= torch_environment(launch.assignment, self._master, begin.job)
+        if launch.round is not None and launch.round.master is not None:
+            added |= torch_environment(launch.assignment, launch.round, launch.round.master, begin.job)
+            added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
 
@@ -161,6 +167,53 @@ def make_service_environment(begin: Begin) -> dict[bytes, bytes]:
     origin = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
     own = {os.fsencode(name): os.fsencode(value) for name, value in origin.items()}
     return {**begin.environment, **own, **_ONE_THREAD}
+
+
+class MasterPorts:
+    """The ports that this host reserves for rank 0, one for each round that rank 0 begins here.
+
+    A round has a port of its own: a process of the former round, on a host that was cut off, may still dial the old
+    one. So the last two are kept.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._ports: dict[int, socket.socket] = {}
+
+    def reserve(self, number: int) -> Endpoint:
+        """The port of this round; reserved by the first call.
+
+        Raises:
+            OSError: this machine has no free port.
+        """
+        if number not in self._ports:
+            self._ports[number] = reserve_port()
+            for former in [each for each in self._ports if each < number - 1]:
+                self._ports.pop(former).close()
+        return Endpoint(self._address, self._ports[number].getsockname()[1])
+
+    def has_listener(self) -> bool:
+        """A process listens at one of them."""
+        ports = {port.getsockname()[1] for port in self._ports.values()}
+        return not ports.isdisjoint(list_listening_ports()) if ports else False
+
+    def close(self) -> None:
+        """Release all."""
+        while self._ports:
+            self._ports.popitem()[1].close()
+
+
+_LISTENING = "0A"  # the state of a socket, in the kernel's tables
+
+
+def list_listening_ports() -> frozenset[int]:
+    """The ports of this network namespace at which something listens."""
+    ports = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        with contextlib.suppress(OSError):  # there may be no IPv6
+            rows = (line.split() for line in table.read_text(encoding="ascii").splitlines()[1:])
+            ports |= {int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in rows if state == _LISTENING}
+    return frozenset(ports)
 
 
 def reserve_port() -> socket.socket:

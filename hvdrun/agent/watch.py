@@ -37,7 +37,7 @@ from hvdrun.processes.reaper import Reaper
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
-from rendezvous.wire.orders import Alert, OutputStream
+from rendezvous.wire.orders import Alert, OutputStream, Started
 
 STARTS_AT_ONCE = 16
 NOT_STARTED = "it was stopped before it started"
@@ -49,9 +49,11 @@ class Watch:
     children: reports their ends; opened and closed with this object.
     outlives_losses: the job continues without a worker that fails.
     grace_seconds: how long a worker that has reported its failure may take to end.
+    take_message: what a worker's program has reported of its failure.
     failure: raises an unexpected error, which ends the agent.
     is_noticed: a stop notice has come to this host.
     signal: that asks this host to end; 0: none.
+    has_world: a process of rank 0, on this host, listens at the port of its round.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Watch:
         watchdog: Watchdog,
         outlives_losses: bool = False,
         grace_seconds: float = 0.0,
+        take_message: Callable[[Worker], str] = lambda _: "",
     ) -> None:
         self._host = host
         self._spawner = spawner
@@ -75,6 +78,7 @@ class Watch:
         self._watchdog = watchdog
         self._outlives_losses = outlives_losses
         self._grace_seconds = grace_seconds
+        self._take_message = take_message
         self._live: dict[int, LiveWorker] = {}
         self._pids: dict[Worker, int] = {}  # of live workers that have not reported their failure
         self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
@@ -92,6 +96,7 @@ class Watch:
         self._is_short = False  # this host cannot hold so many workers
         self.is_noticed = False
         self.signal = 0
+        self.has_world = False
         self._closing = self._is_closed = False
         self._reaped = asyncio.Event()
         self.changed = asyncio.Event()
@@ -139,11 +144,12 @@ class Watch:
         worker = order.worker
         if worker in self._queue:
             del self._queue[worker]
-            self._end(worker, -signal.SIGTERM, NOT_STARTED)
+            self._end(worker, -signal.SIGTERM, NOT_STARTED, was_stopped=True)
         elif worker in self._starting:
             self._early_orders[worker] = order
         elif worker in self._pids:
-            self._live[self._pids[worker]].terminate(order.grace_seconds, order.signal)
+            live = self._live[self._pids[worker]]
+            live.terminate(order.grace_seconds, order.signal, lets_save=order.lets_save)
 
     def note_failure(self, worker: Worker, returncode: int) -> None:
         """Report the end of a worker that is about to end with this code, and give the process the grace to do so.
@@ -158,8 +164,9 @@ class Watch:
         if pid is None:
             return  # its end was reported already
         self._ending[worker.slot] = worker
-        self._report_end(worker, returncode)
-        self._live[pid].kill_after(self._grace_seconds)
+        live = self._live[pid]
+        self._report_end(worker, returncode, was_stopped=live.is_stopping)
+        live.kill_after(self._grace_seconds)
 
     def note_notice(self) -> None:
         """Report a stop notice that has come to this host; the job decides what follows."""
@@ -173,6 +180,11 @@ class Watch:
         first = signal.SIGINT if number is signal.SIGINT else signal.SIGTERM
         for worker in self.running():
             self.terminate(Terminate(worker, self._grace_seconds, f"received {number.name}", signal=first))
+
+    def note_world(self) -> None:
+        """Report that the workers are a world of torch.distributed."""
+        self.has_world = True
+        self.changed.set()
 
     def pass_on(self, number: int) -> None:
         """Send the main process of each worker a signal that is the program's own."""
@@ -252,6 +264,8 @@ class Watch:
             with self._children.starting():
                 spawned = await self._spawner.spawn(launch)
                 self._add(worker, spawned)
+            if launch.round is not None and launch.round.number:
+                self._output.tell(Started(worker))
         except HvdrunError as error:
             self._end(worker, error.exit_code, str(error), cannot_start=True)
         except OSError as error:  # a limit of files or processes is reached
@@ -276,7 +290,7 @@ class Watch:
         self._children.watch(spawned.pid, partial(self._note_end, spawned.pid))
         if worker in self._early_orders and spawned.pid in self._live:
             early = self._early_orders.pop(worker)
-            live.terminate(early.grace_seconds, early.signal)
+            live.terminate(early.grace_seconds, early.signal, lets_save=early.lets_save)
 
     def _note_end(self, pid: int, returncode: int) -> None:
         """Kill what is left of a worker that was reaped, and report its end, before or after."""
@@ -290,23 +304,34 @@ class Watch:
         if worker in self._reported and returncode == -signal.SIGKILL and not self._closing:
             cause = f"it did not exit within {self._grace_seconds:g} s (--grace)"
             self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: {cause}."))
+        report = partial(
+            self._report_end, worker, returncode, live.error, has_left=has_left, was_stopped=live.is_stopping
+        )
         if self._outlives_losses:
-            self._report_end(worker, returncode, live.error, has_left=has_left)
+            report()
 
         def free() -> None:
             self._watchdog.remove(pid)
-            self._report_end(worker, returncode, live.error, has_left=has_left)
+            report()
             self._reported.discard(worker)
             del self._ending[worker.slot]
             self._start_next()
 
         self._reaper.clear(worker, pid, free)
 
-    def _report_end(self, worker: Worker, returncode: int, error: str | None = None, *, has_left: bool = False) -> None:
+    def _report_end(
+        self,
+        worker: Worker,
+        returncode: int,
+        error: str | None = None,
+        *,
+        has_left: bool = False,
+        was_stopped: bool = False,
+    ) -> None:
         """Report the end of a worker whose slot is not free yet; once."""
         if worker not in self._reported:
             self._reported.add(worker)
-            self._end(worker, returncode, error, has_left=has_left)
+            self._end(worker, returncode, error, has_left=has_left, was_stopped=was_stopped)
 
     def _end(
         self,
@@ -316,6 +341,8 @@ class Watch:
         *,
         cannot_start: bool = False,
         has_left: bool = False,
+        was_stopped: bool = False,
     ) -> None:
-        self._ended[worker] = Exited(worker, returncode, error, cannot_start, has_left)
+        message = self._take_message(worker) if returncode and not cannot_start else ""
+        self._ended[worker] = Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message)
         self.changed.set()

@@ -19,7 +19,7 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.redaction import redact_command, redact_script, redact_value
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.messages import TooFewSlotsError
-from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Slot, Worker, rank
+from rendezvous.core.model import LOOPBACK, Assignment, Endpoint, Restarts, Round, Slot, Worker, rank
 
 LATER = "(chosen at the start)"
 THERE = "(looked for there)"
@@ -185,10 +185,10 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
         start_timeout_seconds=spec.limits.start_timeout_seconds,
         lease_seconds=spec.limits.lease_seconds,
     )
-    environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
-    if not spec.is_elastic:
-        environment |= spec.variables_on(slot.host)
-        environment |= torch_environment(assignment, Endpoint(address, 0), LATER) | {_MASTER_PORT: LATER}
+    environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.continues_in_place)
+    hosts = tuple(dict.fromkeys(each.host for each in spec.place()))
+    first = Round(0, hosts.index(slot.host), len(hosts))
+    environment |= torch_environment(assignment, first, Endpoint(address, 0), LATER) | {_MASTER_PORT: LATER}
     return environment | dict.fromkeys((JOB, SOCKET), LATER)
 
 
@@ -205,10 +205,18 @@ def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
         ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"),
         ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it prints them now"),
         ("resets", resets),
+        ("restarts", _describe_restarts(elasticity.restarts)),
         ("lease", f"{spec.limits.lease_seconds:g} s"),
         ("timeout", f"{recovery.elastic_timeout_seconds:g} s without enough slots"),
         ("cooldown", f"{least_seconds:g} to {most_seconds:g} s for a host that failed"),
     )
+
+
+def _describe_restarts(restarts: Restarts) -> str:
+    """How often all workers are started again."""
+    if restarts.limit is None:
+        return "of all workers, where they are a world of torch.distributed"
+    return f"of all workers, at most {restarts.limit}" if restarts.limit else "none"
 
 
 def _find_early_variable(directory: Path, command: PythonCommand) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.pickling import Unit, collect_modules
-from hvdrun.errors import HvdrunError
+from hvdrun.errors import HvdrunError, UsageError
 from hvdrun.options.flags import parse
 from hvdrun.options.option import Option
 from hvdrun.options.request import make_job
@@ -139,6 +139,11 @@ class Request:
     ) -> None:
         words = make_words(given, env)
         typed, _ = parse(words)
+        if "max_restarts" in typed:
+            raise UsageError(
+                "max_restarts starts all workers again, and a function that they run would lose its results: leave it "
+                "out, and call again what has failed."
+            )
         command = (executable or sys.executable, "-m", MODULE)
         self.environment = {**os.environ, **(env or {})}
         try:

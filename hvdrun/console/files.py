@@ -5,12 +5,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from hvdrun.console.marks import STREAM_NAMES, Marks, OutputMarker, Source
 from hvdrun.console.partial_lines import IN_A_FILE_SECONDS, PartialLines
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
+from rendezvous.core.messages import Launch
 from rendezvous.core.model import Worker
 from rendezvous.wire.orders import OutputStream
 
@@ -19,7 +21,8 @@ class OutputFiles:
     """The folders `rank.<r>`, each with `stdout` and `stderr`; the rank has leading zeros, so that names sort.
 
     A line has the same mark as on the console. It goes to the rank that its worker has when the line is complete: in an
-    elastic job the file of a rank has the output of each worker that had this rank. A job overwrites the files.
+    elastic job the file of a rank has the output of each worker that had this rank. A job overwrites the files. Where
+    all workers are started again, round k has files of its own, `stdout.k` and `stderr.k`.
 
     Args:
         folder: what holds the folders.
@@ -33,7 +36,9 @@ class OutputFiles:
         self._digits = len(str(max(0, size - 1)))
         self._marker = OutputMarker(marks)
         self._writer = Writer() if writer is None else writer
-        self._descriptors: dict[tuple[int, OutputStream], int] = {}
+        self._descriptors: dict[tuple[int, int, OutputStream], int] = {}  # by round, rank and stream
+        self._round = 0
+        self._rounds: dict[Worker, int] = {}
         self._ranks: dict[Worker, int] = {}
         self._partial_lines = PartialLines(self._flush)
         self._failed: dict[Path, OSError] = {}
@@ -46,7 +51,7 @@ class OutputFiles:
         """
         for rank in range(ranks):
             for stream in OutputStream:
-                path = self._name(rank, stream)
+                path = self._name(0, rank, stream)
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     os.close(_open_output(path))
@@ -54,11 +59,23 @@ class OutputFiles:
                     reason = f"{error.strerror or error}: name another folder."
                     raise LaunchError(f"{str(path)!r} of --output-filename cannot be created: {reason}") from error
 
+    def note_launch(self, launch: Launch) -> None:
+        """A worker is started. The first one of a round closes the files of the last round but one."""
+        if launch.round is not None and launch.round.number > self._round:
+            self._round = launch.round.number
+            for key in [key for key in self._descriptors if key[0] < self._round - 1]:
+                self._writer.release(self._descriptors.pop(key), partial(self._note_released, self._name(*key)))
+        self._rounds[launch.worker] = self._round
+
+    def _note_released(self, path: Path, error: OSError | None) -> None:
+        if error is not None:
+            self._failed[path] = error
+
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Take a worker's bytes, and write the lines that are now complete; waits while the disk is behind."""
         self._ranks[worker] = rank
         lines = self._marker.feed(worker, rank, stream, data)
-        self._put(rank, stream, lines)
+        self._put(worker, rank, stream, lines)
         has_begun = self._marker.waits(worker, stream)
         self._partial_lines.note(Source(worker, stream), IN_A_FILE_SECONDS, has_ended=bool(lines), has_begun=has_begun)
         await self._writer.drain()
@@ -67,12 +84,13 @@ class OutputFiles:
         """A worker has ended: write its last line, if it was not complete."""
         for stream in OutputStream:
             self._partial_lines.call_off(Source(worker, stream))
-            self._put(self._ranks.get(worker, 0), stream, self._marker.finish(worker, stream))
+            self._put(worker, self._ranks.get(worker, 0), stream, self._marker.finish(worker, stream))
 
     def forget(self, worker: Worker) -> None:
         """Drop a worker that another one has replaced."""
         self._marker.forget(worker)
         self._ranks.pop(worker, None)
+        self._rounds.pop(worker, None)
 
     def call_when_failing(
         self, callback: Callable[[Path, OSError], None], fail: Callable[[BaseException], None]
@@ -83,9 +101,9 @@ class OutputFiles:
     def list_lost(self) -> Iterator[tuple[Path, OSError]]:
         """The files of which a part is lost, and why."""
         yield from self._failed.items()
-        for (rank, stream), descriptor in self._descriptors.items():
+        for key, descriptor in self._descriptors.items():
             if (error := self._writer.lost_by(descriptor)) is not None:
-                yield self._name(rank, stream), error
+                yield self._name(*key), error
 
     def end(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
@@ -96,29 +114,30 @@ class OutputFiles:
         self._partial_lines.call_off_all()
         return await self._writer.close(limit_seconds)
 
-    def _name(self, rank: int, stream: OutputStream) -> Path:
-        return self._folder / f"rank.{rank:0{self._digits}}" / STREAM_NAMES[stream]
+    def _name(self, number: int, rank: int, stream: OutputStream) -> Path:
+        of_round = f".{number}" if number else ""
+        return self._folder / f"rank.{rank:0{self._digits}}" / f"{STREAM_NAMES[stream]}{of_round}"
 
     def _find(self, descriptor: int) -> Path:
         return next(self._name(*key) for key, each in self._descriptors.items() if each == descriptor)
 
     def _flush(self, source: Source) -> None:
-        self._put(self._ranks.get(source.worker, 0), source.stream, self._marker.flush(*source))
+        self._put(source.worker, self._ranks.get(source.worker, 0), source.stream, self._marker.flush(*source))
 
-    def _put(self, rank: int, stream: OutputStream, data: bytes) -> None:
-        if data and (descriptor := self._open(rank, stream)) is not None:
+    def _put(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
+        if data and (descriptor := self._open((self._rounds.get(worker, self._round), rank, stream))) is not None:
             self._writer.put(descriptor, data)
 
-    def _open(self, rank: int, stream: OutputStream) -> int | None:
-        """The descriptor of a file; it stays open until this process ends. None where it cannot be opened."""
-        path = self._name(rank, stream)
-        if (rank, stream) not in self._descriptors and path not in self._failed:
+    def _open(self, key: tuple[int, int, OutputStream]) -> int | None:
+        """The descriptor of a file, which stays open for two rounds. None where it cannot be opened."""
+        path = self._name(*key)
+        if key not in self._descriptors and path not in self._failed:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._descriptors[rank, stream] = _open_output(path)
+                self._descriptors[key] = _open_output(path)
             except OSError as error:
                 self._failed[path] = error
-        return self._descriptors.get((rank, stream))
+        return self._descriptors.get(key)
 
 
 def _open_output(path: Path) -> int:

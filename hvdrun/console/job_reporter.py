@@ -4,11 +4,12 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hvdrun.console.console import Console
-from hvdrun.console.page import Page
-from rendezvous.core.messages import Explanation, Finish, Level, Log
+from hvdrun.console.page import Page, describe_seconds
+from rendezvous.core.messages import Explanation, Finish, Launch, Level, Log
+from rendezvous.core.model import Worker
 
 PRINTED_LOSSES = 5  # losses of one kind that are printed one by one in this time:
 COUNT_SECONDS = 60.0  # after it, one sentence counts the further losses
@@ -65,6 +66,18 @@ class _Kind:
     last: str = ""
 
 
+@dataclass(slots=True)
+class _Restart:
+    """A restart of all workers.
+
+    since: when they were stopped. workers: how many are started. awaited: those that do not run yet.
+    """
+
+    since: float
+    workers: int = 0
+    awaited: set[Worker] = field(default_factory=set)
+
+
 class JobReporter:
     """Prints what the core logs about one job, and in the end why it failed."""
 
@@ -74,6 +87,7 @@ class JobReporter:
         self._started = clock()
         self._decided: float | None = None  # when the outcome was decided
         self._counter = LossCounter(clock)
+        self._restart: _Restart | None = None
 
     async def run(self) -> None:
         """Sum up counted losses, until cancelled."""
@@ -94,6 +108,28 @@ class JobReporter:
             self._console.verbose(f"{log.sentence}.")
         else:
             self._console.notice(f"{log.sentence}.")
+
+    def note_stop(self) -> None:
+        """All workers are stopped, to be started again."""
+        if self._restart is None:
+            self._restart = _Restart(self._clock())
+
+    def note_launch(self, launch: Launch) -> None:
+        """A worker is started; that of a restart is awaited."""
+        if self._restart is not None and launch.round is not None:
+            self._restart.awaited.add(launch.worker)
+            self._restart.workers = max(self._restart.workers, launch.assignment.size)
+
+    def note_started(self, worker: Worker) -> None:
+        """A worker of a restart runs: with the last one, print how long that took."""
+        restart = self._restart
+        if restart is None or worker not in restart.awaited:
+            return
+        restart.awaited.discard(worker)
+        if not restart.awaited:
+            self._restart = None
+            who = "the worker runs" if restart.workers == 1 else f"all {restart.workers} workers run"
+            self._console.notice(f"{who} again after {describe_seconds(self._clock() - restart.since)}.")
 
     def note_interrupt(self, workers: int) -> None:
         """Ctrl-C was pressed, and so many workers are stopped."""

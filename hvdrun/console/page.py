@@ -19,7 +19,10 @@ _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?
 _PLACE = re.compile(rb'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # in Python's traceback
 _NO_RUNTIME = "ModuleNotFoundError: No module named 'worker_runtime'"  # the last line of Python's traceback
 _NO_RANK = "environment variable RANK expected, but not set"  # in an error of torch.distributed
-ALONE = "elastic jobs have no RANK: this script would train alone; start it without --min-np, or let it call hvd.init()"
+ALONE = (
+    "A worker that is started alone, later than the others, has no RANK: with --max-restarts all workers are started "
+    "again together."
+)
 _HINTS = {
     signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
     "(look for 'Out of memory' in dmesg, or at the container's memory limit).",
@@ -78,10 +81,10 @@ def render_page(page: Page, *, coloured: bool = False) -> str:
     Cause: Most often shared memory is full.
     Remedy: See `df /dev/shm`. Give a container more shared memory.
 
-    Message: elastic jobs have no RANK: this script would train alone; start it without --min-np, or let it call
-        hvd.init()
-    Cause: The script uses torch.distributed, which reads RANK, and the job is elastic.
-    Remedy: Start it without `--min-np`, or use `hvd` in the script.
+    Message: A worker that is started alone, later than the others, has no RANK: with --max-restarts all workers are
+        started again together.
+    Cause: The script uses torch.distributed, and lost a worker of an elastic job before rank 0 had opened its port.
+    Remedy: Start it with `--max-restarts`.
 
     Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGSEGV (signal 11)
     Message: rank RANK on HOST (slot SLOT) failed first after TIME: killed by SIGABRT (signal 6)
@@ -169,6 +172,6 @@ def _find_hint(page: Page) -> str | None:
             f"{__version__} (python -m pip install FILE), or start the script with a Python that has it."
         )
     if any(_NO_RANK in line for line in page.last_lines):
-        return f"{ALONE}."
+        return ALONE
     number = None if page.returncode is None else find_signal(page.returncode)
     return next((hint for known, hint in _HINTS.items() if known == number), None)

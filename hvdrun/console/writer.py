@@ -39,7 +39,8 @@ class Writer:
         self._capacity_bytes = capacity_bytes
         self._full_seconds = full_seconds
         self._changed = threading.Condition()  # guards all that follows
-        self._queue: list[tuple[int, bytes]] = []
+        self._queue: list[tuple[int, bytes | None]] = []  # None: to be closed
+        self._releases: dict[int, Callable[[OSError | None], None]] = {}
         self._queued_bytes = 0
         self._closed_by: dict[int, OSError] = {}
         self._full: dict[int, tuple[float, OSError]] = {}  # since when the disk of a descriptor is
@@ -109,6 +110,28 @@ class Writer:
             self._changed.notify_all()
         return True
 
+    def release(self, descriptor: int, done: Callable[[OSError | None], None]) -> None:
+        """Close a descriptor when all that is queued for it is written; nothing more may be put for it.
+
+        done: is called then, in the thread, with the error by which bytes were lost.
+        """
+        with self._changed:
+            if self._thread is not None and not self._is_ending:
+                self._releases[descriptor] = done
+                self._queue.append((descriptor, None))
+                self._changed.notify_all()
+                return
+        self._close(descriptor, done)
+
+    def _close(self, descriptor: int, done: Callable[[OSError | None], None]) -> None:
+        """Close it, and forget its errors: the next file may have its number."""
+        with self._changed:
+            self._full.pop(descriptor, None)
+            self._closed_by.pop(descriptor, None)
+            error = self._lost.pop(descriptor, None)
+        os.close(descriptor)
+        done(error)
+
     async def drain(self) -> None:
         """Wait while the queue is full; without limit, as a reader may pause, until the caller is cancelled."""
         event = asyncio.Event()
@@ -153,7 +176,9 @@ class Writer:
         try:
             while batch := self._take():
                 for descriptor, data in batch:
-                    if not self._write(descriptor, data, wake):
+                    if data is None:
+                        self._close(descriptor, self._releases.pop(descriptor))
+                    elif not self._write(descriptor, data, wake):
                         return
         except BaseException as error:  # noqa: BLE001 - it is raised where the job waits
             with self._changed:
@@ -167,18 +192,24 @@ class Writer:
                 os.close(wake)
                 self._release_waiting()
 
-    def _take(self) -> list[tuple[int, bytes]]:
-        """Wait for bytes, and take all that are queued; consecutive ones for one descriptor are joined."""
+    def _take(self) -> list[tuple[int, bytes | None]]:
+        """Wait for bytes, and take all that are queued; consecutive ones for one descriptor are joined.
+
+        None for a descriptor that is to be closed.
+        """
         with self._changed:
             while not self._queue and not self._is_ending:
                 self._changed.wait()
             queue, self._queue = self._queue, []
-        batch: list[tuple[int, list[bytes]]] = []
+        batch: list[tuple[int, list[bytes] | None]] = []
         for descriptor, data in queue:
-            if not batch or batch[-1][0] != descriptor:
-                batch.append((descriptor, []))
-            batch[-1][1].append(data)
-        return [(descriptor, b"".join(parts)) for descriptor, parts in batch]
+            if data is None:
+                batch.append((descriptor, None))
+            elif batch and batch[-1][0] == descriptor and batch[-1][1] is not None:
+                batch[-1][1].append(data)
+            else:
+                batch.append((descriptor, [data]))
+        return [(descriptor, None if parts is None else b"".join(parts)) for descriptor, parts in batch]
 
     def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
         """Write all of `data`, or drop it when that is impossible; False when woken to leave the rest."""

@@ -1,6 +1,5 @@
 """The configuration of the agents of a job."""
 
-import asyncio
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING
 from hvdrun.hosts.network_plan import Route
 from hvdrun.spec.environment import THREADS, choose_environment
 from hvdrun.spec.jobspec import JobSpec
-from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 
 if TYPE_CHECKING:
@@ -37,31 +35,17 @@ class AgentConfig:
         self._authority = authority
         self._verbose = verbose
         self._own = own
-        self._master: asyncio.Future[Endpoint] | None = None  # where rank 0 may open a store
 
     def update(self, spec: JobSpec) -> None:
         """The hosts of the job have changed."""
         self._spec = spec
 
-    def note_reserved(self, master: Endpoint) -> None:
-        """The first host of a static job has reserved this port; the other hosts wait for it."""
-        if self._master is not None and not self._master.done():
-            self._master.set_result(master)
-
-    async def find_master(self) -> Endpoint | None:
-        """Where rank 0 of a static job may open a store; None for the first host, which reserves a port for it."""
-        if self._master is not None:
-            return await self._master
-        self._master = asyncio.get_running_loop().create_future()
-        return None
-
-    def write(self, host: str, route: Route, master: Endpoint | None, number: int = 1) -> Begin:
+    def write(self, host: str, route: Route, number: int = 1) -> Begin:
         """The configuration of the agent of this host.
 
         Args:
             host: its name in the job.
             route: its addresses.
-            master: see `find_master`; None in an elastic job.
             number: which agent of this host it is, from 1. Each has its own identity, so that an agent that was cut off
                 and comes back is not taken for its successor.
         """
@@ -79,23 +63,22 @@ class AgentConfig:
             start_timeout_seconds=spec.limits.start_timeout_seconds,
             address=route.address,
             interface=route.interface,
-            master=master,
             workers=spec.workers.list_plain(),
             inherits=spec.is_remote(host),
             grace_seconds=spec.limits.grace_seconds,
+            outlives_losses=spec.is_elastic,
+            looks_for_world=spec.limits.elasticity is not None and spec.limits.elasticity.restarts.needs_world,
         )
 
     def _choose_environment(self, host: str) -> dict[bytes, bytes]:
         spec = self._spec
         workers = next((each.slots for each in spec.workers.hosts if each.name == host), 1)
-        environment = choose_environment(
+        if workers > 1 and THREADS not in self._own and THREADS not in spec.workers.forwarded:
+            self._verbose(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
+        return choose_environment(
             self._own,
             workers,
             remote=spec.is_remote(host),
             prefixed=spec.remote.leaves_paths,
             forwarded=spec.variables,
         )
-        if workers > 1 and THREADS not in self._own and THREADS not in spec.workers.forwarded:
-            self._verbose(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
-        named = spec.variables_on(host)
-        return environment | {os.fsencode(name): os.fsencode(value) for name, value in named.items()}

@@ -33,7 +33,6 @@ from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.transport import Transport
 from hvdrun.version import __version__
 from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
-from rendezvous.core.model import Endpoint
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
 from rendezvous.wire.orders import Hello
 
@@ -233,21 +232,20 @@ class Hosts:
         self._raise_if_impossible()
         for host, answer in answers.items():
             if isinstance(answer, Route):
-                master = await self._config.find_master() if self._spec.keeps_first_hosts else None
                 self._raise_if_impossible()
                 if self._waits(host):
-                    self._begin(host, answer, master)
+                    self._begin(host, answer)
 
     def _waits(self, host: str) -> bool:
         """The host's agent has started, and has no configuration yet."""
         return host in self._pool.hosts and host not in self._opening and not self._pool.has_begun(host)
 
-    def _begin(self, host: str, route: Route, master: Endpoint | None) -> None:
+    def _begin(self, host: str, route: Route) -> None:
         self._begun += 1
         self._patience_seconds = GATHER_SECONDS
         self._bugs.pop(host, None)
         number = self._server.number_agent(host)
-        self._pool.begin(host, self._config.write(host, route, master, number))
+        self._pool.begin(host, self._config.write(host, route, number))
         if self._spec.is_remote(host):
             self._server.submit(Begun(host))
 

@@ -1,7 +1,7 @@
 """Options that a job takes only together, or not together; and whether it is elastic, and how its hosts come."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from hvdrun.errors import UsageError
@@ -10,13 +10,14 @@ from hvdrun.options.values import fill
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining
-from rendezvous.core.model import Recovery
+from rendezvous.core.model import Recovery, Restarts
 
 # By dest, in the order in which they are refused.
 _SSH = ("ssh_port", "ssh_identity_file", "ssh_accept_new")
 _NAMED_HOSTS = ("hosts", "hostfile", "script", *_SSH, "prefix", "rsh", "agent_prefix")
 _JOINING = ("bind", "token_file")
 ELASTIC = ("max_size", "slots_per_host", *(each.name for each in fields(Recovery)))
+_WAITING = frozenset({"elastic_timeout_seconds", "cooldown_seconds"})  # the only ones for a job that only restarts
 
 
 def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
@@ -25,7 +26,17 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
     Raises:
         UsageError: the options contradict each other.
     """
-    if values["min_size"] is None and values["script"] is None:
+    _check_restarts(values)
+    is_sized = values["min_size"] is None and values["script"] is None
+    if is_sized and values["max_restarts"]:
+        _refuse(
+            values,
+            tuple(dest for dest in ELASTIC if dest not in _WAITING),
+            "{} means nothing to a job whose workers are always started together, as many as -np: leave it out, or let "
+            "the job continue with fewer with --min-np.",
+        )
+        return _fill(values, min_size=values["size"], max_size=values["size"], continues_in_place=False)
+    if is_sized:
         _refuse(
             values,
             ELASTIC,
@@ -38,12 +49,6 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
             "-map-by node divides a fixed number of workers among the hosts, and an elastic job has no fixed number: "
             "leave it out."
         )
-    _refuse(
-        values,
-        ("stdin_rank",),
-        "{} needs a worker that lasts as long as the job, and an elastic job may replace its workers: let the program "
-        "read a file.",
-    )
     if values["script"] is None:
         _refuse(values, ("slots_per_host",), "{} is for hosts that --host-discovery-script names, which is not given.")
     else:
@@ -58,10 +63,51 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
             "{} adds slots to hosts that stay the same; with --host-discovery-script let the script name more slots, "
             "or give --slots-per-host.",
         )
+    return _fill(values, min_size=values["min_size"] or values["size"])
+
+
+def _check_restarts(values: Mapping[str, Any]) -> None:
+    """Refuse options that contradict restarts, or need them.
+
+    Raises:
+        UsageError: there are such.
+    """
+    if not (values["min_size"] is None and values["script"] is None) or values["max_restarts"]:
+        _refuse(
+            values,
+            ("stdin_rank",),
+            "{} needs a worker that lasts as long as the job, and this job may replace its workers: let the program "
+            "read a file.",
+        )
+    if not values["max_restarts"]:
+        _refuse(
+            values,
+            ("grow_after_seconds",),
+            "{} plans a restart with more workers, and this job has no restarts: give --max-restarts as well.",
+        )
+    elif values["min_size"] is None and values["script"] is None:
+        _refuse(
+            values,
+            ("grow_after_seconds",),
+            "{} is for a job whose size may change: give --min-np as well.",
+        )
+
+
+def _fill(values: Mapping[str, Any], **bounds: object) -> Elasticity:
+    """The bounds, with the times and restarts of the options.
+
+    Raises:
+        UsageError: the times contradict each other.
+    """
     least, most = values["cooldown_seconds"]
     if least > most:
         raise UsageError(f"--blacklist-cooldown-range {least:g} {most:g} is impossible: the shorter time comes first.")
-    return fill(Elasticity, values, min_size=values["min_size"] or values["size"], recovery=fill(Recovery, values))
+    limit = values["max_restarts"]  # without it all are started again where they are a world of torch.distributed
+    restarts = Restarts(limit=limit, needs_world=limit is None, grow_after_seconds=values["grow_after_seconds"])
+    if "grace_seconds" in values["typed"]:
+        grace_seconds = values["grace_seconds"]
+        restarts = replace(restarts, grace_seconds=grace_seconds, planned_grace_seconds=grace_seconds)
+    return fill(Elasticity, values, recovery=fill(Recovery, values), restarts=restarts, **bounds)
 
 
 def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:

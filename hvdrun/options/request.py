@@ -16,7 +16,13 @@ from hvdrun.spec.command import find_directory
 from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
 from hvdrun.spec.jobspec import Display, JobSpec, Workers
-from hvdrun.spec.limits import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Limits
+from hvdrun.spec.limits import (
+    DEFAULT_LEASE_SECONDS,
+    ELASTIC_LEASE_SECONDS,
+    RESTART_LEASE_SECONDS,
+    Elasticity,
+    Limits,
+)
 from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Allocation, Remote
@@ -141,7 +147,7 @@ def _make_spec(
         listed = HostList(allocation.hosts, {})
     else:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
-    lease_seconds = values["lease_seconds"] or (ELASTIC_LEASE_SECONDS if elasticity else DEFAULT_LEASE_SECONDS)
+    lease_seconds = values["lease_seconds"] or _choose_lease(elasticity)
     interfaces = tuple(dict.fromkeys(name for names in values["interfaces"] for name in names))
     described = () if allocation is None else (allocation.describe(),)
     return JobSpec(
@@ -158,6 +164,12 @@ def _make_spec(
         ),
         fill(Display, values, remarks=(*explain_mca(values["mca"]), *described, *remarks)),
     )
+
+
+def _choose_lease(elasticity: Elasticity | None) -> float:
+    if elasticity is None:
+        return DEFAULT_LEASE_SECONDS
+    return RESTART_LEASE_SECONDS if elasticity.restarts.limit else ELASTIC_LEASE_SECONDS
 
 
 def _make_workers(

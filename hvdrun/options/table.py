@@ -42,6 +42,7 @@ from hvdrun.spec.limits import (
     DEFAULT_LEASE_SECONDS,
     DEFAULT_START_TIMEOUT_SECONDS,
     ELASTIC_LEASE_SECONDS,
+    RESTART_LEASE_SECONDS,
 )
 from hvdrun.spec.mapping import MapBy
 from rendezvous.bootstrap import BACKEND, HOROVOD_SHIM, Backend
@@ -227,6 +228,24 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             default=f"{_RECOVERY.forgiveness_seconds:g}s",
         ),
     ),
+    "Restarts of all workers, for programs that cannot continue without one": (
+        Option(
+            "--max-restarts",
+            "max_restarts",
+            "How often all workers are started again, with new ranks, after a loss that would end the job. The script "
+            "continues from its own checkpoint. Without --min-np the number of workers stays, and the job waits for "
+            "slots (--elastic-timeout); with it, it continues with as few.",
+            Kind(parse_whole_number, "N", f"a number from 0 to {MAX_WORKERS}", "3"),
+        ),
+        Option(
+            "--grow-after",
+            "grow_after_seconds",
+            "With --max-restarts and --min-np: start all workers again when there have been slots for more of them for "
+            "this time; they get SIGTERM first, and 30 s (or --grace) to save. Without it the job grows when it is "
+            "started again for another reason.",
+            TIME,
+        ),
+    ),
     "Hosts other than this one": (
         Option(
             "-p --ssh-port",
@@ -342,7 +361,8 @@ TABLE: Mapping[str, tuple[Option, ...]] = {
             "lease_seconds",
             "A host counts as lost when its next report is late by this time (it sends six in that time), and a worker "
             "of an elastic job when it is stopped (SIGSTOP) for this time. Without it: "
-            f"{ELASTIC_LEASE_SECONDS:g}s in elastic jobs, {DEFAULT_LEASE_SECONDS:g}s in others.",
+            f"{ELASTIC_LEASE_SECONDS:g}s in elastic jobs, {RESTART_LEASE_SECONDS:g}s with --max-restarts, "
+            f"{DEFAULT_LEASE_SECONDS:g}s in others.",
             TIME,
         ),
         Option(

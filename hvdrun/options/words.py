@@ -24,8 +24,6 @@ _OF_OTHERS = {  # flags of torchrun, Python and old versions of mpirun, without 
     **dict.fromkeys(("start-method", "virtual-local-rank"), _NO_CHOICE),
     "nproc-per-node": "-np is the number of all workers, as in hvdrun -np 2 python train.py.",
     "nnodes": "-H names the hosts, as in -H server1:4,server2:4.",
-    "max-restarts": "an elastic job (--min-np) continues without a worker that fails. Under hvd.elastic.run hvdrun "
-    "replaces it; --slot-failures limits how often.",
     "no-python": "leave it out, hvdrun starts any program.",
     "run-path": "leave it out, as in hvdrun -np 2 python script.py.",
     "numa-binding": "hvdrun's -bind-to numa gives each worker a NUMA node.",

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
@@ -12,7 +12,7 @@ from hvdrun.spec.environment import ELASTIC
 from hvdrun.spec.limits import Limits
 from hvdrun.spec.mapping import take_slots
 from hvdrun.spec.remote import Remote
-from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, torch_host_environment
+from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, torch_job_environment
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.scheduling import place
 from rendezvous.wire.orders import PlainValue
@@ -146,9 +146,11 @@ class JobSpec:
         workers = self.workers
         return workers.hosts if self.is_elastic else take_slots(workers.hosts, workers.size)
 
-    def variables_on(self, host: str) -> dict[str, str]:
-        """The variables that torchrun would set for all workers of this host; none in an elastic job."""
-        return {} if self.is_elastic else torch_host_environment((each.name for each in self.workers.hosts), host)
+    @property
+    def continues_in_place(self) -> bool:
+        """Its workers continue without a lost one: for them the job is elastic."""
+        elasticity = self.limits.elasticity
+        return elasticity is not None and elasticity.continues_in_place
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.
@@ -174,8 +176,11 @@ class JobSpec:
         workers = self.workers
         named = ((BACKEND, workers.backend), (CHECKPOINT, workers.checkpoint))
         chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
-        mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
-        return {**workers.forwarded, VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **mode}
+        elasticity = self.limits.elasticity
+        limit = 0 if elasticity is None else elasticity.restarts.limit
+        mode = {ELASTIC: "1" if self.continues_in_place else "0", **torch_job_environment(limit)}
+        own = {os.fsencode(name): os.fsencode(value) for name, value in mode.items()}
+        return {**workers.forwarded, VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **own}
 
     def policy(self) -> Policy:
         """The policy for the rendezvous; a static job has exactly `size` workers, and the first failure ends it."""
@@ -188,5 +193,11 @@ class JobSpec:
         if elasticity is None:
             return Policy.static(self.workers.size, **seconds)
         return Policy.elastic(
-            elasticity.min_size, elasticity.max_size, self.workers.size, recovery=elasticity.recovery, **seconds
+            elasticity.min_size,
+            elasticity.max_size,
+            self.workers.size,
+            recovery=elasticity.recovery,
+            restarts=replace(elasticity.restarts, has_checkpoint=self.workers.checkpoint is not None),
+            continues_in_place=elasticity.continues_in_place,
+            **seconds,
         )

@@ -4,25 +4,28 @@ import math
 from dataclasses import dataclass, field
 
 from hvdrun.errors import UsageError
-from rendezvous.core.model import Recovery
+from rendezvous.core.model import Recovery, Restarts
 
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
 LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
 DEFAULT_LEASE_SECONDS = 30.0
 ELASTIC_LEASE_SECONDS = 5.0  # of an elastic job; shorter, because a loss does not end the job
+RESTART_LEASE_SECONDS = 10.0  # of a job that restarts: a false loss costs what was trained since its last checkpoint
 DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a stopped or suspended launcher may continue
 DEFAULT_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """The bounds of an elastic job.
+    """The bounds of a job whose workers may change.
 
     min_size: the job does not continue with fewer workers.
     max_size: the job never has more workers; None: as many as the hosts have slots.
     script: the shell command that prints the hosts; None for fixed hosts.
     slots_per_host: the slots of a host that the script prints without slots.
     recovery: its limits of time and of failures.
+    restarts: whether all workers are started again after a loss that would end the job.
+    continues_in_place: it continues with the workers that are left, if they can; else it only restarts.
     """
 
     min_size: int
@@ -30,6 +33,8 @@ class Elasticity:
     script: str | None = None
     slots_per_host: int = 1
     recovery: Recovery = field(default_factory=Recovery)
+    restarts: Restarts = field(default_factory=Restarts)
+    continues_in_place: bool = True
 
     def check(self, size: int, lease_seconds: float) -> None:
         """Check that these bounds do not contradict each other, or a job of `size` workers.

@@ -51,11 +51,13 @@ class AgentClient:
         *,
         is_noticed: bool = False,
         signal: int = 0,
+        has_world: bool = False,
     ) -> None:
         """Report once.
 
         is_noticed: a stop notice has come to this host.
         signal: that ends the agent; 0: none.
+        has_world: a process of rank 0, on this host, listens at the port of its round.
 
         Raises:
             UnreachableError: no acknowledgement came within the limit.
@@ -68,6 +70,7 @@ class AgentClient:
             exited=[codec.encode(event) for event in ended],
             noticed=is_noticed,
             signal=signal,
+            has_world=has_world,
         )
         try:
             await self.stub.Report(report, timeout=limit_seconds)

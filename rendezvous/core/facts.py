@@ -35,10 +35,13 @@ from rendezvous.core.messages import (
     Signalled,
     Stopped,
     Terminate,
+    WorldOpened,
 )
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import (
     SIGNALS,
+    TEMPORARY_FAILURE,
+    Cause,
     Outcome,
     blame_worker,
     describe_loss,
@@ -50,19 +53,19 @@ from rendezvous.core.outcome import (
 )
 from rendezvous.core.reports import JoinReason
 from rendezvous.core.scheduling import find_newcomers, reconcile, refuse, retire, stop_workers
-from rendezvous.core.state import Offer, State
+from rendezvous.core.state import Offer, Restart, State
 
 _LEAVING = frozenset({WorkerState.LEAVING, WorkerState.ENDED})
 _INTERRUPTING = frozenset({JoinReason.CONTINUE, JoinReason.RESTORE, JoinReason.FORM})
 
 
-def record(state: State, event: Event) -> tuple[State, Effects]:
+def record(state: State, event: Event) -> tuple[State, Effects]:  # noqa: C901, PLR0911 - one case for each kind of event
     """Record an event while the outcome is not decided."""
     match event:
         case HostsChanged():
             return _change_hosts(state, event)
         case Reported():
-            return state, reconcile(state, event)
+            return _note_report(state, event), reconcile(state, event)
         case Joined():
             return _join(state, event)
         case Declared(worker, needs_state):
@@ -73,6 +76,8 @@ def record(state: State, event: Event) -> tuple[State, Effects]:
             return _exit(state, event)
         case Lost():
             return lose_host(state, event)
+        case WorldOpened(host):
+            return (state if host not in state.hosts else replace(state, has_world=True)), ()
         case Noticed() | Signalled():
             return _signal(state, event) if isinstance(event, Signalled) else _notice(state, event.host)
         case Stopped(code, reason, immediately):
@@ -110,15 +115,39 @@ def record_in_draining(state: State, outcome: Outcome, event: Event) -> tuple[St
 
 
 def _change_hosts(state: State, event: HostsChanged) -> tuple[State, Effects]:
-    if not state.policy.is_elastic and state.workers:
+    if not state.policy.outlives_losses and state.workers:
         raise IllegalEventError(event, "the placement of this job is fixed")
     state = state.with_offer(event.hosts)
+    if state.is_one_world and state.workers:
+        return _follow_offer(state), ()
     if state.policy.max_size > 1:
         return state, ()
     listed = {host.name for host in event.hosts}
     staying = [each.worker.slot.host for each in state.survivors() if each.worker.slot.host not in listed]
     why = "with --max-np 1 no other worker can copy its state"
     return state, tuple(Log(f"the worker on the host {host} stays there until it ends: {why}") for host in staying)
+
+
+def _follow_offer(state: State) -> State:
+    """Leave hosts that are no longer listed, where the others have enough slots for all workers."""
+    gone = [each.worker.slot.host for each in state.alive() if each.worker.slot.host not in state.slots]
+    if not gone or state.stops_at is not None or state.slots_offered < state.policy.min_size:
+        return state
+    return _plan_restart(state, gone[0], f"host {gone[0]} is no longer listed")
+
+
+def _plan_restart(state: State, host: str, reason: str) -> State:
+    """All workers are started again without this host, unless they are stopped already."""
+    cause = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason, host=host)
+    return replace(state, restart=state.restart or Restart(cause, is_planned=True, since=state.clock))
+
+
+def _note_report(state: State, event: Reported) -> State:
+    """A host runs a worker of this round: the round has begun there."""
+    is_heard = event.host in state.unreported and any(
+        (known := state.workers.get(each.slot)) is not None and known.worker == each for each in event.running
+    )
+    return replace(state, unreported=state.unreported - {event.host}) if is_heard else state
 
 
 def _announce(state: State, event: SequencerOpened) -> Effects:
@@ -157,7 +186,7 @@ def _join(state: State, event: Joined) -> tuple[State, Effects]:
     if interrupts and not state.policy.is_elastic:
         why = report.error or "it was interrupted"
         reason = f"rank {known.assignment.rank} cannot continue: {why}"
-        return replace(state, outcome=give_up(reason, state.cause)), ()
+        return state.with_end(give_up(reason, state.cause)), ()
     state = state.with_records([known.wait(report)])
     if state.phase is Phase.RUNNING:
         state = state.enter(Phase.FORMING)
@@ -179,8 +208,9 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         is_done=not is_leaving and state.ends_well(event.returncode),
     )
     state = state.with_records([ended])
+    state = replace(state, unreported=state.unreported - {former.worker.slot.host})
     if is_leaving:
-        return state, ()
+        return _judge_stopped(state, former, event), ()
     if ended.is_done and not state.is_member(former):
         name = f"the worker {former.worker}, which was started while the others trained,"
         return state, (Log(f"{name} exited before it had joined them: it is not started again"),)
@@ -191,10 +221,33 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
     state = start_leases(replace(state, failures=state.failures + 1), (former.worker.slot.host,))
     rank, cannot_start = former.assignment.rank, event.cannot_start
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
+    outcome = replace(outcome, message=event.message)
+    if state.is_one_world:
+        return (replace(state, outcome=outcome) if _are_others_done(state, former) else state.with_end(outcome)), ()
     state, logs = _log_failure(state, event, outcome)
     if survives(state) and former.worker.slot.host not in state.drained:
         state = count_failure(state, former, "its command cannot be started" if cannot_start else "")
     return record_loss(state, [former], outcome), logs
+
+
+def _judge_stopped(state: State, former: WorkerRecord, event: Exited) -> State:
+    """A worker that is stopped has ended: where it did so by itself, it may be the cause of the restart."""
+    if state.restart is None or event.was_stopped or event.has_left or not event.returncode:
+        return state
+    rank, cannot_start = former.assignment.rank, event.cannot_start
+    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=cannot_start)
+    outcome = replace(outcome, message=event.message)
+    return state.with_surer_cause(outcome)
+
+
+def _are_others_done(state: State, former: WorkerRecord) -> bool:
+    """All others of the round have exited with 0: a failure in what is left of this one, as in exit hooks, is final."""
+    others = [
+        each
+        for each in state.workers.values()
+        if each.since >= state.round_since and each.worker.slot != former.worker.slot
+    ]
+    return bool(others) and all(each.is_done for each in others)
 
 
 def _log_failure(state: State, event: Exited, outcome: Outcome) -> tuple[State, Effects]:
@@ -241,17 +294,36 @@ def _notice(state: State, host: str | None) -> tuple[State, Effects]:
         return state, ()
     if host is None:
         return _stop(state, "a stop notice came (SIGUSR2)")
-    if not state.policy.is_elastic:
+    if not state.policy.outlives_losses:
         return _stop(state, f"a stop notice came to host {host}")
+    if state.is_one_world:
+        others = _drain_host(state, host)
+        if not others.slots:
+            return _stop(state, f"a stop notice came to host {host}, and there is no other")
+        return _leave_round(others, host, f"host {host} got a stop notice")
     drained = _drain(state, host)
     if drained is None:
         return _stop(state, f"a stop notice came to host {host}, and without it no worker is left")
     return drained, (Notify(host, f"host {host} got a stop notice: the job continues without it"),)
 
 
+def _drain_host(state: State, host: str) -> State:
+    """The state in which this host has a stop notice."""
+    policy = state.policy
+    grace_seconds = policy.restarts.planned_grace_seconds if state.is_one_world else policy.grace_seconds
+    return state.with_drained({**state.drained, host: state.clock + grace_seconds})
+
+
+def _leave_round(state: State, host: str, reason: str, *, is_broken: bool = False) -> tuple[State, Effects]:
+    """Start all workers again without this host, if it has any; is_broken: the notice has killed one of them."""
+    if is_broken or any(each.state not in _LEAVING for each in state.on(host)):
+        state = _plan_restart(state, host, reason)
+    return state, (Notify(host, f"{reason}: the job continues without it"),)
+
+
 def _drain(state: State, host: str) -> State | None:
     """The state in which this host is to be left; None if no worker would be."""
-    drained = state.with_drained({**state.drained, host: state.clock + state.policy.grace_seconds})
+    drained = _drain_host(state, host)
     is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
     return drained if (is_left if state.number else drained.slots) else None
 
@@ -265,6 +337,10 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     if host not in state.hosts:
         return state, ()
     reason = f"the agent on host {host} received {SIGNALS[event.signal]}"
+    if state.is_one_world and state.stops_at is None:
+        others = _drain_host(state, host)
+        if others.slots:
+            return (state, ()) if host in state.drained else _leave_round(others, host, reason)
     drained = _drain(state, host) if state.policy.is_elastic and state.stops_at is None else None
     if drained is None:
         return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
@@ -280,6 +356,10 @@ def _record_notice_of(state: State, host: str) -> tuple[State, Effects]:
 
     If the job does not train yet, and cannot start without that worker, there is nothing to save: it ends.
     """
+    if state.is_one_world and state.stops_at is None:
+        left = _drain_host(state, host)
+        if left.slots:
+            return _leave_round(left, host, f"host {host} got a stop notice", is_broken=True)
     others = any(other != host for other in state.slots)
     may_begin = state.policy.is_elastic and others and state.stops_at is None and not state.refusal
     if state.number or may_begin:

@@ -16,6 +16,7 @@ class Phase(StrEnum):
     FORMING = "forming"  # workers are started, or wait until all have joined
     RUNNING = "running"  # a generation trains
     REFORMING = "reforming"  # a generation was interrupted: its survivors report, or wait for new workers
+    RESTARTING = "restarting"  # all workers are stopped, to be started again in a new round
     DRAINING = "draining"  # the outcome is decided, and the remaining workers are stopped
     FINISHED = "finished"
 
@@ -37,19 +38,27 @@ Transitions: TypeAlias = Mapping[S, Mapping[S, str]]  # from each, to which, and
 
 _STOP = "the outcome is decided"
 _INTERRUPTION = "a member is lost, or cannot continue"
+_RESTART = "the job would end by a loss, and may be restarted; or the restart is planned"
 PHASES: Transitions[Phase] = {
     Phase.FORMING: {
         Phase.RUNNING: "all workers have joined",
         Phase.REFORMING: _INTERRUPTION,
+        Phase.RESTARTING: _RESTART,
         Phase.DRAINING: _STOP,
     },
     Phase.RUNNING: {
         Phase.FORMING: "a member joins again: after `shutdown()`, or at a resize",
         Phase.REFORMING: _INTERRUPTION,
+        Phase.RESTARTING: _RESTART,
         Phase.DRAINING: _STOP,
     },
     Phase.REFORMING: {
         Phase.RUNNING: "all survivors have reported, and there is a verdict",
+        Phase.RESTARTING: _RESTART,
+        Phase.DRAINING: _STOP,
+    },
+    Phase.RESTARTING: {
+        Phase.FORMING: "all workers have ended, and there are enough slots",
         Phase.DRAINING: _STOP,
     },
     Phase.DRAINING: {Phase.FINISHED: "all workers have ended, or have had time for it"},
@@ -58,7 +67,7 @@ PHASES: Transitions[Phase] = {
 
 _REFUSAL = "a member has exited with 0, so that no generation follows"
 _END: Mapping[WorkerState, str] = {
-    WorkerState.LEAVING: "it is late, or its slot is no longer offered",
+    WorkerState.LEAVING: "it is late, its slot is no longer offered, or all are started again",
     WorkerState.ENDED: "its process ends, or its host is lost",
 }
 WORKER_STATES: Transitions[WorkerState] = {
@@ -96,6 +105,7 @@ class WorkerRecord:
     had_state: it was in such a function, and had left it when it last joined.
     has_committed: it is known to have committed steps with the others.
     needs_state: it was added later, and is not known to have received the others' state.
+    starts_alone: it was started later than the others of its round.
     report: its report when it joined; None unless it is WAITING.
     since: when its start was ordered, on the job's clock.
     is_done: it has exited with 0 by itself; the slot is not reused.
@@ -111,6 +121,7 @@ class WorkerRecord:
     had_state: bool = False
     has_committed: bool = False
     needs_state: bool = False
+    starts_alone: bool = False
     report: Report | None = None
     since: float = 0.0
     is_done: bool = False

@@ -76,27 +76,35 @@ def unheard_hosts(state: State) -> tuple[str, ...]:
     return tuple(host for host, heard in state.last_heard.items() if heard is None)
 
 
-def lose_host(state: State, loss: Lost) -> tuple[State, Effects]:
-    """A host is lost. This is no failure if its workers had ended, or were leaving a host that is no longer offered."""
+def lose_host(state: State, loss: Lost, *, may_explain: bool = True) -> tuple[State, Effects]:
+    """A host is lost. This is no failure if its workers had ended, or were leaving a host that is no longer offered.
+
+    may_explain: where all workers are being stopped, this may be why.
+    """
     host = loss.host
     if host not in state.hosts:
         return state, ()
     is_offered, former = host in state.slots, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
     is_failure = any(is_offered or each.state is not WorkerState.LEAVING for each in former)
-    if not (is_failure or state.policy.is_elastic):
+    if not (is_failure or state.policy.outlives_losses):
         return state, ()
     outcome = blame_host(host, loss.reason, is_refused=loss.is_refused)
-    if is_failure:
+    if state.restart is not None:
+        state = state.with_surer_cause(outcome) if is_failure and may_explain else state
+        is_failure = False
+    elif is_failure:
         state = record_loss(replace(state, failures=state.failures + 1), former, outcome)
         if state.outcome is not None:
             return state.with_host_ended(host), ()
-    if is_offered and state.refusal is None:
+    if is_offered and (state.refusal is None or state.restart is not None):
         recovery, why = state.policy.recovery, "it cannot be used" if loss.is_refused else "it was lost"
         blacklist = state.blacklist.close_host(host, state.clock, recovery, why)
         state = replace(state, blacklist=blacklist)
     state = state.with_host_ended(host, -SIGKILL).without_host(host)
     if not (is_failure or is_offered):
         return state, (Dismiss(host, outcome.reason),)
+    if state.restart is not None and state.restart.cause.host == host:  # the restart explains it
+        return state, (Dismiss(host, outcome.reason, is_lost=True),)
     state, log = log_loss(state, outcome)
     return state, (log, Dismiss(host, outcome.reason, is_lost=True))
 
@@ -144,22 +152,23 @@ def settle_suspicions(state: State, *, has_committed: bool) -> State:
         members = (each for each in state.survivors() if not each.has_committed)
         return state.with_records([replace(each, has_committed=True) for each in members])
     for slot in suspects:
-        state = _count_slot_failure(state, slot)
+        state = count_slot_failure(state, slot)
     return state
 
 
 def count_failure(state: State, former: WorkerRecord, obstacle: str = "") -> State:
     """Count a worker's failure against its slot, unless the worker had committed steps; an obstacle closes the slot."""
     if obstacle:
-        return _count_slot_failure(state, former.worker.slot, obstacle)
+        return count_slot_failure(state, former.worker.slot, obstacle)
     if former.has_committed:
         return state
     if state.number and state.is_member(former):
         return replace(state, blacklist=state.blacklist.suspect_slot(former.worker.slot))
-    return _count_slot_failure(state, former.worker.slot)
+    return count_slot_failure(state, former.worker.slot)
 
 
-def _count_slot_failure(state: State, slot: Slot, obstacle: str = "") -> State:
+def count_slot_failure(state: State, slot: Slot, obstacle: str = "") -> State:
+    """Count a failure against a slot, which may close it."""
     offered, recovery = state.slots.get(slot.host, 0), state.policy.recovery
     return replace(state, blacklist=state.blacklist.count_failure(slot, offered, state.clock, recovery, obstacle))
 
@@ -174,6 +183,8 @@ def survives(state: State) -> bool:
 
 
 def _allows_failures(state: State) -> bool:
+    if state.is_one_world:
+        return False  # none of its workers is replaced alone
     most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, state.slots_offered)
     return (state.number > 0 or state.failures <= most) and state.policy.allows(state.failures)
 
@@ -200,7 +211,7 @@ def _end_job(state: State, outcome: Outcome) -> State:
     are not stopped. They are interrupted, since what they wait for cannot complete, and no generation follows.
     """
     if state.refusal is None or not state.number or not state.policy.is_elastic:
-        return replace(state, outcome=outcome)
+        return state.with_end(outcome)
     if state.cause is not None:
         return state  # they have been interrupted already
     refusal = f"{outcome.reason}; {state.refusal}"
@@ -218,7 +229,7 @@ def lose_silent_host(state: State) -> tuple[State, Effects]:
 def lose_unheard_host(state: State) -> tuple[State, Effects]:
     """An agent that was started for an elastic job has never reported."""
     limit_seconds = state.policy.start_timeout_seconds
-    for host in unheard_hosts(state) if state.policy.is_elastic else ():
+    for host in unheard_hosts(state) if state.policy.outlives_losses else ():
         since = [each.since for each in state.on(host) if each.state is not WorkerState.ENDED]
         if since and state.clock - min(since) > limit_seconds:
             return lose_host(
@@ -254,7 +265,7 @@ def limit_start(state: State) -> tuple[State, Effects]:
         return state, ()
     if state.policy.is_elastic and not state.number and state.waiting >= state.policy.min_size:
         return state, ()  # those that have joined start without the others
-    if state.policy.is_elastic and not start_is_overdue(state, state.waiting_since):
+    if state.policy.outlives_losses and not start_is_overdue(state, state.waiting_since):
         return state, ()
     limit_seconds, unheard = state.policy.start_timeout_seconds, unheard_hosts(state)
     limit = f"{limit_seconds:g} s (--start-timeout)"
@@ -289,7 +300,7 @@ def start_is_overdue(state: State, since: float | None) -> bool:
 
 def limit_shortage(state: State) -> tuple[State, Effects]:
     """There have been too few slots to start, or too few workers to continue, for the elastic timeout."""
-    if not state.policy.is_elastic or (state.number and state.phase is not Phase.REFORMING):
+    if not state.policy.outlives_losses or (state.number and state.phase is not Phase.REFORMING):
         return state, ()
     limit_seconds = state.policy.recovery.elastic_timeout_seconds
     is_over = state.short_since is not None and state.clock - state.short_since > limit_seconds

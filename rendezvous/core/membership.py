@@ -19,6 +19,8 @@ The phases of a job and the states of a worker are tables in lifecycle.py, drawn
 - Once a member has exited with 0, no further generation follows: workers that wait, and those that join later, are
   refused. If another worker fails then, the job has failed, but the others are not stopped: they may have finished
   their training.
+- Restarting: where a loss would end the job and restarts are left, all workers are stopped, and all are started again:
+  see rounds.py. A program that never joins can only begin again so. RESTART_RULES replace RULES meanwhile.
 - Draining: the first cause decides the outcome, which never changes; the remaining workers are stopped.
 
 A static job takes the same path. Its placement is fixed and no failure is allowed, so it is never interrupted, and all
@@ -68,6 +70,7 @@ from rendezvous.core.messages import (
     Ticked,
 )
 from rendezvous.core.model import Policy
+from rendezvous.core.rounds import judge_round, limit_restart, limit_slots, plan_growth, start_round, stop_round
 from rendezvous.core.rules import (
     Rule,
     conclude_job,
@@ -83,6 +86,7 @@ from rendezvous.core.rules import (
     schedule_later,
     stop_all,
 )
+from rendezvous.core.scheduling import dismiss_idle
 from rendezvous.core.state import State
 from rendezvous.core.table import Table
 
@@ -105,8 +109,18 @@ RULES: tuple[Rule, ...] = (
     publish,
     schedule_later,
     offer_resize,
+    plan_growth,
     log_closings,
     log_reset_limit,
+)
+RESTART_LIMITS: tuple[Rule, ...] = (lose_silent_host, limit_restart, limit_slots, limit_notices)
+RESTART_RULES: tuple[Rule, ...] = (
+    stop_round,
+    conclude_stop,
+    judge_round,
+    dismiss_idle,
+    start_round,
+    log_closings,
 )
 END_LIMITS: tuple[Rule, ...] = (forget_silent_hosts,)
 END_RULES: tuple[Rule, ...] = (stop_all, finish)
@@ -159,7 +173,7 @@ def _leave_out_cause(state: State, effects: Effects) -> Effects:
 def _awaits_joins(state: State) -> bool:
     """Nothing follows from a join before others have joined."""
     is_interrupting = state.interruption is not None and state.phase is not Phase.REFORMING
-    return state.outcome is None and not is_interrupting and state.awaited > 0
+    return state.outcome is None and state.restart is None and not is_interrupting and state.awaited > 0
 
 
 def advance(state: State, now: float) -> State:
@@ -206,7 +220,7 @@ def _find_staleness(state: State, event: Joined | Exited | Declared) -> str | No
     """Why an event about this worker is stale; None if the worker is the present incarnation and has not ended."""
     worker, record = event.worker, state.workers.get(event.worker.slot)
     match event:
-        case Joined(_, number) if number > state.number:
+        case Joined(_, number) if number > state.published:
             raise IllegalEventError(event, f"generation {number} has not been published")
         case _ if record is None:
             raise IllegalEventError(event, f"slot {worker.slot} is not in use")
@@ -250,12 +264,14 @@ def _apply(list_rules: Callable[[State], tuple[Rule, ...]], state: State) -> tup
 
 def _list_limits(state: State) -> tuple[Rule, ...]:
     if state.outcome is None:
-        return LIMITS
+        return LIMITS if state.restart is None else RESTART_LIMITS
     return END_LIMITS if state.phase is Phase.DRAINING else ()
 
 
 def _list_rules(state: State) -> tuple[Rule, ...]:
-    return RULES if state.outcome is None else END_RULES
+    if state.outcome is not None:
+        return END_RULES
+    return RULES if state.restart is None else RESTART_RULES
 
 
 def _find_next_time(state: State) -> float:
@@ -264,6 +280,10 @@ def _find_next_time(state: State) -> float:
     times = [known.last + recovery.forgiveness_seconds for known in state.blacklist.slots.values()]
     times += [known.until for known in state.blacklist.hosts.values()]
     times = [time for time in times if time > state.clock - 1]
+    if state.restart is not None and state.restart.at is not None and state.restart.at > state.clock:
+        times.append(state.restart.at)
+    if state.growing_since is not None and state.policy.restarts.grow_after_seconds is not None:
+        times.append(state.growing_since + state.policy.restarts.grow_after_seconds)
     if state.gathering_since is not None:
         times.append(state.gathering_since + recovery.gathering_seconds)
     if not state.number and state.waiting_since is not None:

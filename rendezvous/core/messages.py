@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Worker
+from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Round, Worker
 from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Report, Verdict
 
@@ -103,6 +103,8 @@ class Exited:
     error: why, in one sentence, if the code does not tell.
     cannot_start: its command could not be started; another try would fail, too.
     has_left: its program had ended without a failure before it was stopped.
+    was_stopped: its agent had asked it to end before.
+    message: why its program failed, as it has reported that (`@record`); "" if it has not.
     """
 
     worker: Worker
@@ -110,6 +112,8 @@ class Exited:
     error: str | None = None
     cannot_start: bool = False
     has_left: bool = False
+    was_stopped: bool = False
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,13 @@ class Signalled:
 
 
 @dataclass(frozen=True, slots=True)
+class WorldOpened:
+    """A process of rank 0 listens at the port of its round: the workers are a world of torch.distributed."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The user or the launcher stops the job; `immediately` kills its workers without a grace."""
 
@@ -166,6 +177,7 @@ Event = (
     | Lost
     | Noticed
     | Signalled
+    | WorldOpened
     | Stopped
     | Ticked
 )
@@ -196,12 +208,14 @@ class Launch:
     """Start this worker, unless this incarnation has been started already.
 
     is_late: the others train already. It starts alone, and joins when it enters its elastic function.
+    round: with which it is started; None for a worker that is started alone, later.
     """
 
     worker: Worker
     assignment: Assignment  # for the environment; that of its generation may differ
     reason: str
     is_late: bool = False
+    round: Round | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +223,15 @@ class Terminate:
     """Stop this worker and its process tree: a signal, then SIGKILL after the grace; with no grace, SIGKILL only.
 
     signal: the first one; SIGINT is followed by SIGTERM at half of the grace.
+    lets_save: only the worker itself gets the first signal, and its other processes SIGTERM at half of the grace: it
+        may need them to save its state.
     """
 
     worker: Worker
     grace_seconds: float
     reason: str
     signal: int = SIGTERM
+    lets_save: bool = False
 
 
 @dataclass(frozen=True, slots=True)

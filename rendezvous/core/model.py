@@ -1,4 +1,7 @@
-"""The values of membership: hosts, slots, workers, generations, the policy; and how members are numbered."""
+"""The values of membership: hosts, slots, workers, generations, the policy; and how members are numbered.
+
+Long because each value explains its fields, and the policy has many.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -131,12 +134,54 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarts:
+    """How often all workers are started again, in a new round, after a loss that would end the job. Times in seconds.
+
+    limit: how many losses are allowed to do that; None: any number.
+    grace_seconds: between SIGTERM and SIGKILL after a loss: the survivors can do nothing useful together.
+    planned_grace_seconds: the same in a planned round, when they can.
+    grow_after_seconds: how long there must be slots for more workers until a planned round uses them; None: no round is
+        planned for them, and the next one uses them.
+    needs_world: only where the workers are known to be a world of torch.distributed, which cannot continue without one.
+    has_checkpoint: workers that call `init()` begin with the newest checkpoint of the job, not from the beginning.
+    """
+
+    limit: int | None = 0
+    grace_seconds: float = 2.0
+    planned_grace_seconds: float = 30.0
+    grow_after_seconds: float | None = None
+    needs_world: bool = False
+    has_checkpoint: bool = False
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"{self.limit} restarts are impossible; 0 is the least")
+        if not (self.grace_seconds >= 0 and self.planned_grace_seconds >= 0):
+            raise ValueError("the grace before a restart must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The start of all workers of a job together: the first, or one of its restarts.
+
+    number: how many restarts came before it.
+    group_rank, group_size: the place of the worker's host among the hosts of the round, and how many these are.
+    master: where rank 0 may open its own torch store; None on the host of rank 0, which reserves a port for it.
+    """
+
+    number: int
+    group_rank: int
+    group_size: int
+    master: Endpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The least and the largest number of workers, how many failures are allowed, and the time limits, in seconds.
 
     A static job has min_size == max_size, and no failure is allowed.
 
-    failures_allowed: the job survives as many failures; None: any number.
+    failures_allowed: the job continues in place after as many failures; None: any number.
     start_size: the job starts when as many slots are offered; None: min_size.
     """
 
@@ -148,6 +193,7 @@ class Policy:
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     start_size: int | None = None
     recovery: Recovery = Recovery()
+    restarts: Restarts = Restarts()
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_size <= self.max_size:
@@ -156,6 +202,8 @@ class Policy:
             raise ValueError(f"{self.failures_allowed} failures cannot be allowed; 0 is the least")
         if not (self.start_timeout_seconds > 0 and self.lease_seconds > 0 and self.grace_seconds >= 0):
             raise ValueError("the start timeout and the lease must be longer than 0, and the grace not negative")
+        if self.restarts.needs_world and not self.is_elastic:
+            raise ValueError("only a job that may continue in place finds out whether its workers are one world")
         if self.start_size is not None and not self.min_size <= self.start_size <= self.max_size:
             raise ValueError(f"a job of {self.min_size} to {self.max_size} workers cannot start with {self.start_size}")
 
@@ -163,6 +211,21 @@ class Policy:
     def is_elastic(self) -> bool:
         """Failures are allowed: the job may lose workers, and hosts may be added and removed."""
         return self.failures_allowed != 0
+
+    @property
+    def may_restart(self) -> bool:
+        """All workers may be started again, in a new round."""
+        return self.restarts.limit != 0
+
+    @property
+    def outlives_losses(self) -> bool:
+        """The job may continue after a loss, in place or by a restart, and with other hosts."""
+        return self.is_elastic or self.may_restart
+
+    @property
+    def is_fixed(self) -> bool:
+        """The number of workers never changes."""
+        return self.min_size == self.max_size
 
     @property
     def slots_to_start(self) -> int:
@@ -209,23 +272,27 @@ class Policy:
         start_size: int,
         *,
         recovery: Recovery = Recovery(),
+        restarts: Restarts = Restarts(),
+        continues_in_place: bool = True,
         start_timeout_seconds: float = 120.0,
         lease_seconds: float = 5.0,
         grace_seconds: float = 5.0,
     ) -> Self:
         """The policy of a job that survives any number of failures; max_size None: as many workers as there are slots.
 
-        A job whose `min_size` is above `start_size` starts with that many.
+        A job whose `min_size` is above `start_size` starts with that many. One that does not continue in place starts
+        all workers again after a failure, as its restarts allow.
         """
         return cls(
             min_size=min_size,
             max_size=UNBOUNDED if max_size is None else max_size,
-            failures_allowed=None,
+            failures_allowed=None if continues_in_place else 0,
             start_timeout_seconds=start_timeout_seconds,
             lease_seconds=lease_seconds,
             grace_seconds=grace_seconds,
             start_size=max(min_size, start_size),
             recovery=recovery,
+            restarts=restarts,
         )
 
 

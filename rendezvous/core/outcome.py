@@ -43,6 +43,7 @@ class Outcome:
     reason: one sentence.
     worker, rank, returncode: those of the worker that failed first, if one did; returncode as waitpid returns it.
     host: the host that was lost first, or whose agent got a signal, if that is the cause.
+    message: why that worker's program failed, as it has reported that.
     """
 
     exit_code: int
@@ -52,11 +53,26 @@ class Outcome:
     rank: int | None = None
     returncode: int | None = None
     host: str | None = None
+    message: str = ""
 
     @property
     def is_interrupt(self) -> bool:
         """The user pressed Ctrl-C in hvdrun."""
         return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT and self.host is None
+
+    @property
+    def certainty(self) -> int:
+        """How sure it is that this end did not follow from another one: of two of a moment, the surer is the cause.
+
+        Peers of a lost worker end with an exit code, or by the SIGABRT of NCCL's watchdog; a lost host, or another
+        signal, follows from nothing else.
+        """
+        if self.cause is Cause.NOT_RECOVERED and self.worker is None and self.host is None:
+            return 0
+        if self.cause is not Cause.WORKER_FAILED or self.returncode is None:
+            return 2
+        number = find_signal(self.returncode)
+        return 0 if number is None else 1 if number == SIGABRT else 2
 
     @property
     def stop_signal(self) -> int:
@@ -269,15 +285,17 @@ def describe_reset_limit(resets: int) -> str:
     )
 
 
-def run_short(count: int, needed: int, limit_seconds: float, first: Outcome | None) -> Outcome:
-    """The job has had too few workers for the elastic timeout.
+def run_short(
+    count: int, needed: int, limit_seconds: float, first: Outcome | None, option: str = "--min-np"
+) -> Outcome:
+    """The job has had too few workers, or slots for a restart, for the elastic timeout; option: that sets the number.
 
     Message: only COUNT of at least NEEDED workers (--min-np) were there for SECONDS s (--elastic-timeout)
     Cause: Workers were lost, and no slots for new ones came.
     Remedy: Start the job again when there are hosts, with a lower `--min-np` or a longer `--elastic-timeout`.
     """
     sentence = (
-        f"only {count} of at least {needed} workers (--min-np) were there for {limit_seconds:g} s (--elastic-timeout)"
+        f"only {count} of at least {needed} workers ({option}) were there for {limit_seconds:g} s (--elastic-timeout)"
     )
     reason = sentence if first is None else f"{first.reason}; {sentence}"
     return replace(give_up(reason, first), cause=Cause.TOO_FEW_WORKERS)

@@ -82,7 +82,7 @@ def end_without_survivors(state: State) -> tuple[State, Effects]:
     slots = {worker.slot for worker in generation.members}
     is_left = any(record.worker.slot not in slots for record in state.alive())
     outcome = lose_state(f"{cause.reason}; {STATE_LOST}", cause) if is_left else cause
-    return replace(state, outcome=outcome), ()
+    return state.with_end(outcome), ()
 
 
 def end_failed_start(state: State) -> tuple[State, Effects]:
@@ -94,7 +94,7 @@ def end_failed_start(state: State) -> tuple[State, Effects]:
         return state, ()
     scheduled, _ = schedule(state)
     workers = len(scheduled.alive()) + sum(each.is_done for each in state.workers.values())
-    return (state if workers >= state.policy.min_size else replace(state, outcome=state.cause)), ()
+    return (state if workers >= state.policy.min_size else state.with_end(state.cause)), ()
 
 
 def interrupt(state: State) -> tuple[State, Effects]:
@@ -167,23 +167,34 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     """The end of the job, with what the user reads about it."""
     if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
         return Finish(outcome)
-    is_elastic, reason, worker = state.policy.is_elastic, outcome.reason.rstrip("."), outcome.worker
+    policy, reason, worker = state.policy, outcome.reason.rstrip("."), outcome.worker
     done = [each.assignment.rank for each in state.workers.values() if each.is_done and state.is_member(each)]
-    stopped = tuple(rank for rank in state.stopped if rank not in done)
+    stopped = tuple(rank for rank in state.stopped if rank not in {*done, outcome.rank})
     if outcome.cause is Cause.WORKER_FAILED:
-        notes = _describe_successes(done, outcome) if is_elastic or stopped != state.stopped else ()
+        reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
+        notes = _describe_successes(done, outcome) if policy.is_elastic or stopped != state.stopped else ()
+        if state.rounds:
+            notes += (_describe_rounds(state.rounds), *_list_losses(state, outcome))
         sentence = reason if outcome.returncode is None else ""
-        return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, notes)
+        return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, reported + notes)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
-    if is_elastic and (may_continue or outcome.cause in _REPEATED):
-        before = [each for each in state.losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
-        notes = tuple(f"Lost before: {each.reason.rstrip('.')}." for each in before)
+    if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
+        notes = ((_describe_rounds(state.rounds),) if state.rounds else ()) + _list_losses(state, outcome)
         if may_continue:
             notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
         return Finish(outcome, Explanation.RECOVERY_PAGE, reason, stopped, notes)
     if outcome.cause is Cause.COMMAND_NOT_STARTED and worker is not None and len(state.hosts) > 1:
         reason = f"on the host {worker.slot.host!r}, {reason}"
     return Finish(outcome, Explanation.SENTENCE, reason)
+
+
+def _describe_rounds(rounds: int) -> str:
+    return f"All workers had been started again {'once' if rounds == 1 else f'{rounds} times'}."
+
+
+def _list_losses(state: State, outcome: Outcome) -> tuple[str, ...]:
+    before = [each for each in state.losses if (each.worker, each.host) != (outcome.worker, outcome.host)]
+    return tuple(f"Lost before: {each.reason.rstrip('.')}." for each in before)
 
 
 def _describe_successes(done: Sequence[int], outcome: Outcome) -> tuple[str, ...]:
@@ -257,7 +268,7 @@ def _judge(state: State) -> tuple[State, Effects]:
     situation = Situation(size, reports, state.least_size, newcomers, state.verdict, cause, had_state)
     match decide(situation):
         case End(reason, is_state_lost):
-            return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()
+            return state.with_end((lose_state if is_state_lost else give_up)(reason, state.cause)), ()
         case AwaitWorkers(reason) if not state.may_reset:
             return replace(state, outcome=exhaust_resets(state.resets, reason, state.cause)), ()
         case AwaitWorkers():
@@ -317,7 +328,7 @@ def _describe_all(workers: int) -> str:
 
 
 def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> tuple[State, Effects]:
-    number = state.number + 1
+    number = state.published + 1
     members = composition.members
     assignments = rank([record.worker.slot for record in members])
     added = {record.worker for record in composition.added}
@@ -338,6 +349,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
     state = replace(
         state.enter(Phase.RUNNING),
         generation=generation,
+        published=number,
         verdict=verdict,
         cause=None,
         deadline=None,

@@ -7,6 +7,8 @@ commit: all members must be able to call their function again. Any open slot wil
 In a generation, hosts come in the order of their first survivor, then new hosts in the order of the offer. On each
 host, survivors come in their former order, then new workers by slot. So a survivor keeps its place among survivors, and
 rank 0, whose state the others copy, is a survivor. Survivors that still need the state come after the others.
+
+Long because who starts, who stops and who is where have the same slots as their subject.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +27,7 @@ from rendezvous.core.messages import (
     Terminate,
     TooFewSlotsError,
 )
-from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
+from rendezvous.core.model import Assignment, Host, Round, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
 from rendezvous.core.reports import Decision, Verdict, trains
 from rendezvous.core.state import State
@@ -108,23 +110,35 @@ def schedule(state: State) -> tuple[State, Effects]:
     """Stop new workers that are not wanted, dismiss agents without workers, and launch workers in open slots."""
     if state.refusal is not None or state.stops_at is not None:
         return state, ()
-    if not state.policy.is_elastic and state.workers:
-        return state, ()  # the placement of a static job is fixed
+    if state.workers and (state.is_one_world or not state.policy.is_elastic):
+        return state, ()  # the placement of a static job, and that of a round, is fixed
     state, retired = _retire_unwanted(state)
-    state, dismissed = _dismiss_idle(state)
+    state, dismissed = dismiss_idle(state)
     state, launched = _launch(state)
     return state, retired + dismissed + launched
 
 
-def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, Effects]:
-    """Stop these workers, which are no longer wanted; their slots are free when they have ended."""
-    leaves_by = state.clock + state.policy.grace_seconds
+def retire(
+    state: State,
+    records: Iterable[WorkerRecord],
+    reason: str,
+    grace_seconds: float | None = None,
+    *,
+    lets_save: bool = False,
+) -> tuple[State, Effects]:
+    """Stop these workers, which are no longer wanted; their slots are free when they have ended.
+
+    grace_seconds: until SIGKILL; None: that of the job.
+    lets_save: see `Terminate`.
+    """
+    grace_seconds = state.policy.grace_seconds if grace_seconds is None else grace_seconds
+    leaves_by = state.clock + grace_seconds
     listed = tuple(records)
     effects: list[Effect] = []
     for record in listed:
         if record.state in _JOINED:
             effects.append(Refuse(record.worker, reason, leaves=True))
-        effects.append(Terminate(record.worker, state.policy.grace_seconds, reason))
+        effects.append(Terminate(record.worker, grace_seconds, reason, lets_save=lets_save))
     leaving = (
         replace(record, state=WorkerState.LEAVING, report=None, reason=reason, leaves_by=leaves_by) for record in listed
     )
@@ -143,12 +157,10 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, Effects]:
         raise ValueError("workers are stopped when the outcome is decided")
     reason, usual = state.outcome.reason, state.outcome.stop_signal
     alive, deadline = state.alive(), state.now + grace_seconds + state.policy.lease_seconds
-    if state.phase is not Phase.DRAINING:
-        has_begun = [each for each in alive if state.last_heard[each.worker.slot.host] is not None]
-        members = (each.assignment.rank for each in has_begun if state.is_member(each))
-        state = replace(state, stopped=tuple(sorted(members)))
-    elif state.deadline is not None:
+    if state.phase is Phase.DRAINING and state.deadline is not None:
         deadline = min(deadline, state.deadline)
+    elif state.phase is not Phase.RESTARTING:  # else they were stopped before
+        state = note_stopped(state)
     workers = (record.worker for record in alive)
     effects = tuple(
         Terminate(worker, grace_seconds, reason, signal=SIGABRT if worker in state.stuck else usual)
@@ -157,14 +169,25 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, Effects]:
     return replace(state.enter(Phase.DRAINING), deadline=deadline), effects
 
 
+def note_stopped(state: State) -> State:
+    """The state in which the members that are running now are those that were stopped."""
+    has_begun = [each for each in state.alive() if state.last_heard[each.worker.slot.host] is not None]
+    members = (each.assignment.rank for each in has_begun if state.is_member(each))
+    return replace(state, stopped=tuple(sorted(members)))
+
+
 def reconcile(state: State, event: Reported) -> Effects:
     """Compare the workers that should run on a host with those that do, and repeat lost orders."""
     running = frozenset(event.running)
     intended = {record.worker: record for record in state.on(event.host) if record.state is not WorkerState.ENDED}
-    missing = tuple(
-        Launch(worker, record.assignment, "the agent does not have it", is_late=state.number > 0)
-        for worker, record in intended.items()
-        if worker not in running and record.state is WorkerState.INTENDED
+    missing = make_launches(
+        state,
+        [
+            record
+            for worker, record in intended.items()
+            if worker not in running and record.state is WorkerState.INTENDED
+        ],
+        "the agent does not have it",
     )
     surplus = tuple(
         Terminate(worker, 0.0, "it is no longer wanted") for worker in event.running if worker not in intended
@@ -213,7 +236,8 @@ def _explain_absence(state: State, host: str) -> str:
     return f"host {host} got a stop notice" if host in state.drained else f"host {host} is no longer listed"
 
 
-def _dismiss_idle(state: State) -> tuple[State, Effects]:
+def dismiss_idle(state: State) -> tuple[State, Effects]:
+    """Release the agents of hosts that the job has left, and that have no workers."""
     effects: list[Effect] = []
     for host in tuple(state.hosts):
         if host not in state.slots and all(record.state is WorkerState.ENDED for record in state.on(host)):
@@ -237,16 +261,50 @@ def _launch(state: State) -> tuple[State, Effects]:
         for slot, known in former.items()
     ]
     numbers = estimate_assignments(state, (*newcomers, *new))
-    records = [replace(record, assignment=numbers[record.worker.slot]) for record in new]
+    records = [replace(record, assignment=numbers[record.worker.slot], starts_alone=not is_first) for record in new]
     effects: list[Effect] = []
+    state = state.with_slots(records)
+    if is_first:
+        state = begin_round(replace(state, short_since=None), slots)
     for record in records:
         slot = record.worker.slot
-        reason = _explain_launch(former[slot], is_first=is_first)
-        effects.append(Launch(record.worker, record.assignment, reason, is_late=state.number > 0))
+        effects += make_launches(state, [record], _explain_launch(former[slot], is_first=is_first))
         if former[slot] is not None:
             effects.append(Log(f"a new worker is started in slot {slot}", host=slot.host))
-    state = state.with_slots(records)
-    return replace(state, short_since=None) if is_first else state, tuple(effects)
+    is_unknown = state.policy.restarts.needs_world and not (is_first or state.number or state.waiting)
+    if is_unknown and not state.logged_alone:
+        state = replace(state, logged_alone=True)
+        effects.append(Log(_ALONE))
+    return state, tuple(effects)
+
+
+_ALONE = (
+    "it starts alone, since no worker has called hvd.init() or opened the port of torch.distributed: with "
+    "--max-restarts all workers are started again together"
+)
+
+
+def begin_round(state: State, slots: Iterable[Slot]) -> State:
+    """The state in which all workers of a round are started together, in these slots, in rank order."""
+    hosts = tuple(dict.fromkeys(slot.host for slot in slots))
+    return replace(state, round_since=state.clock, round_hosts=hosts, unreported=frozenset(hosts))
+
+
+def make_launches(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[Effect, ...]:
+    """The orders that start these workers, each with its round, unless it starts alone."""
+    places = {host: place for place, host in enumerate(state.round_hosts)}
+    return tuple(
+        Launch(
+            record.worker,
+            record.assignment,
+            reason,
+            is_late=state.number > 0,
+            round=None
+            if record.starts_alone
+            else Round(state.rounds, places[record.worker.slot.host], len(state.round_hosts)),
+        )
+        for record in records
+    )
 
 
 def _can_add(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:
@@ -274,6 +332,11 @@ def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:
 def _count_staying(state: State) -> int:
     """How many survivors are on offered slots."""
     return sum(state.offers(record.worker.slot) for record in state.survivors())
+
+
+def list_open_slots(state: State) -> tuple[Slot, ...]:
+    """The slots for a round that starts when all workers have ended, in rank order."""
+    return tuple(islice(_list_vacant(state), state.policy.max_size))
 
 
 def _list_vacant(state: State) -> Iterator[Slot]:

@@ -1,4 +1,7 @@
-"""The state of a job's membership; frozen, so that a refused event changes nothing."""
+"""The state of a job's membership; frozen, so that a refused event changes nothing.
+
+Long because it is one value, and explains all its fields.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -8,7 +11,7 @@ from typing import Self
 from rendezvous.core.failures import Blacklist, CrashLoop
 from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
+from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
@@ -46,6 +49,31 @@ class StartProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """Why all workers are stopped, to be started again.
+
+    cause: how the job would have ended.
+    is_planned: no loss, but the job leaves a host; it is not counted.
+    is_told: the user knows the cause.
+    is_blamed: the failure counts against its slot already.
+    since: when it was decided. at: when the new round begins at the earliest; None before all workers have ended.
+        Both on the job's clock.
+    """
+
+    cause: Outcome
+    is_planned: bool = False
+    is_told: bool = False
+    is_blamed: bool = False
+    since: float = 0.0
+    at: float | None = None
+
+
+_RESTARTABLE = frozenset(
+    {Cause.WORKER_FAILED, Cause.WORKER_KILLED, Cause.HOST_LOST, Cause.NOT_RECOVERED, Cause.STATE_LOST}
+)
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """One job's membership.
 
@@ -57,7 +85,8 @@ class State:
     workers: one record for each slot that has ever had a worker, in that order, also on hosts no longer in use.
     last_heard: by host in use, when its agent last reported or was configured; None before that.
     counts: how many workers are in each state, so that a join needs no scan.
-    generation: the newest one; its number only grows. verdict: the verdict with which it began.
+    generation: the newest one of this round. published: the number of the last one, which only grows.
+    verdict: the verdict with which it began.
     failures: how many workers and hosts have failed. cause: the first failure since the newest generation.
     waiting_since: since when a worker has been WAITING; None if none is.
     refusal: why no further generation follows; set when the first worker exits with 0. Then no worker is WAITING.
@@ -70,10 +99,18 @@ class State:
     start_errors: the errors of commands that cannot be started, as far as they were logged.
     losses: the last ones, each with the sentence that was logged, for the page about a job that cannot recover.
     stuck: workers that had not joined when the start timeout ended the job.
-    stopped: the ranks of the members that were running when the outcome was decided.
+    stopped: the ranks of the members that were running when the outcome, or the restart before it, was decided.
+    restart: why all workers are stopped, and started again; None if they are not.
+    restarts: how many losses have restarted the job. rounds: how many restarts there were, planned ones included.
+    round_since: when this round began, on the job's clock. round_hosts: its hosts, in rank order.
+    has_world: the workers are known to be a world of torch.distributed.
+    unreported: those of them that have reported no worker of it yet.
+    quick_rounds: how many rounds in a row, the last ones, have ended within seconds. failed_rounds: how many by an exit
+        code within half a minute.
+    growing_since: since when there are slots for a larger round, on the job's clock.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
     logged_blacklist: the blacklist whose closed slots and hosts were logged.
-    logged_alone: that lost workers are not replaced was logged.
+    logged_alone: that lost workers are not replaced was logged, or that one is replaced alone.
     logged_limit: the hosts and the generation for which was logged what the reset limit means.
     """
 
@@ -109,6 +146,17 @@ class State:
     losses: tuple[Outcome, ...] = ()
     stuck: tuple[Worker, ...] = ()
     stopped: tuple[int, ...] = ()
+    published: int = 0
+    restart: Restart | None = None
+    restarts: int = 0
+    rounds: int = 0
+    round_since: float = 0.0
+    round_hosts: tuple[str, ...] = ()
+    has_world: bool = False
+    unreported: frozenset[str] = frozenset()
+    quick_rounds: int = 0
+    failed_rounds: int = 0
+    growing_since: float | None = None
     settled_until: float = 0.0
     logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
     logged_alone: bool = False
@@ -129,6 +177,21 @@ class State:
         """The reset limit allows another generation."""
         limit = self.policy.recovery.reset_limit
         return limit is None or self.resets < limit
+
+    @property
+    def is_one_world(self) -> bool:
+        """The workers are one world of a fixed size, none of which is replaced alone: all are started again.
+
+        That holds for programs that never call `init()`, until one does, and for static jobs; and for every job while
+        all its workers are stopped.
+        """
+        recovers = self.policy.is_elastic and (self.published or self.waiting)
+        return self.restart is not None or (self.may_restart and not recovers)
+
+    @property
+    def may_restart(self) -> bool:
+        """All workers may be started again, as far as it is known what they are."""
+        return self.policy.may_restart and (self.has_world or not self.policy.restarts.needs_world)
 
     @property
     def waiting(self) -> int:
@@ -226,6 +289,21 @@ class State:
         """
         check_transition(PHASES, self.phase, phase)
         return replace(self, phase=phase)
+
+    def with_end(self, outcome: Outcome) -> Self:
+        """The state in which this ends the job, or, where that is a loss and the job may restart, the round."""
+        if self.restart is not None:
+            return self
+        if self.may_restart and self.stops_at is None and outcome.cause in _RESTARTABLE:
+            return replace(self, restart=Restart(outcome, is_blamed=not self.is_one_world, since=self.clock))
+        return replace(self, outcome=outcome)
+
+    def with_surer_cause(self, other: Outcome) -> Self:
+        """The state in which another worker or host, which has ended by itself too, explains the restart better."""
+        restart = self.restart
+        if restart is None or restart.is_planned or other.certainty <= restart.cause.certainty:
+            return self
+        return replace(self, restart=replace(restart, cause=other, is_blamed=False))
 
     def with_interruption(self, reason: str) -> Self:
         """The state in which the newest generation cannot continue; the first reason is kept."""

@@ -39,6 +39,7 @@ from rendezvous.core.messages import (
     SequencerOpened,
     Signalled,
     Ticked,
+    WorldOpened,
 )
 from rendezvous.core.model import Policy
 from rendezvous.core.outcome import SIGNALS
@@ -207,12 +208,12 @@ class Server:
         for exited in exits:
             if exited.worker.slot.host != report.host:
                 raise IllegalEventError(exited, f"worker {exited.worker} is not on host {report.host}")
-        if report.signal:
-            if report.signal not in SIGNALS:
-                raise WireError(f"{report.signal} is no signal")
-            self.submit(Signalled(report.host, report.signal))
-        for exited in exits:
-            self.submit(exited)
+        if report.signal and report.signal not in SIGNALS:
+            raise WireError(f"{report.signal} is no signal")
+        signals = (Signalled(report.host, report.signal),) if report.signal else ()
+        worlds = (WorldOpened(report.host),) if report.has_world else ()
+        for event in (*signals, *worlds, *exits):
+            self.submit(event)
         if self.number_agent(report.host) != agent:  # these were its last workers, and the job has left it
             return
         self.submit(Reported(report.host, running))

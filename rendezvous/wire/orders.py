@@ -87,11 +87,12 @@ class Begin:
     patience_seconds: how long the server may be silent before this agent kills its workers; infinite on the launcher's
         machine.
     address: where the workers of other hosts reach this host.
-    master: where rank 0 may open its own torch store; None asks this host to reserve a port for it.
     workers: the options about workers, under the names that launcher and agent share.
     inherits: the environment is added to the agent's own, which comes from a login on this host.
     interface: the name, on this host, of the network interface with `address`; empty if it has none.
     grace_seconds: how long a worker that has failed may take to exit.
+    outlives_losses: the job may continue after the loss of a worker, in place or with all started again.
+    looks_for_world: report when rank 0 listens at the port of its round: the job depends on what its workers are.
     """
 
     job: Filled[str]
@@ -105,11 +106,12 @@ class Begin:
     patience_seconds: float
     start_timeout_seconds: float
     address: str
-    master: Endpoint | None = None
     workers: Mapping[str, PlainValue] = field(default_factory=dict)
     interface: str = ""
     inherits: bool = False
     grace_seconds: float = 5.0
+    outlives_losses: bool = False
+    looks_for_world: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +230,10 @@ class AgentFailed:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The agent of rank 0's host has reserved a port for the torch store that a worker may open."""
+    """The agent of rank 0's host has reserved a port for the torch store that a worker of this round may open."""
 
     master: Endpoint
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,4 +309,13 @@ class Written:
     number: int
 
 
-AgentMessage = Output | Remark | Alert | AgentFailed | Reserved | Taken | Hello | Addresses | ProbeResults | Written
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A worker of a round that restarts the job runs."""
+
+    worker: Worker
+
+
+AgentMessage = (
+    Output | Remark | Alert | AgentFailed | Reserved | Taken | Hello | Addresses | ProbeResults | Written | Started
+)

@@ -92,40 +92,6 @@ def test_a_failed_start_starts_nothing_and_keeps_its_error_though_a_signal_comes
     assert not (tmp_path / "started").exists()
 
 
-TELLS_SOON = """
-import sys
-from hvdrun import job
-from hvdrun.cli.program import main
-job._LOOK_SECONDS = job._ALONE_SECONDS = 0.1
-sys.exit(main(sys.argv[1:]))
-"""
-ALONE = "hvdrun: elastic jobs have no RANK: this script would train alone; "
-
-
-def test_a_hanging_script_of_an_elastic_job_is_told_once_that_it_may_train_alone(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text("import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)")
-    words = ("--wdir", str(tmp_path), "-np", "1", "--min-np", "1", "python", "train.py")
-    job = start(environment, *words, program=("-c", TELLS_SOON))
-    assert job.stderr is not None
-    assert job.stderr.readline().startswith(ALONE)
-    (tmp_path / "go").touch()
-    _, said = job.communicate(timeout=LIMIT_SECONDS)
-    assert (job.returncode, said) == (0, "")
-
-
-def test_a_job_that_waits_for_its_host_is_not_told_that_its_script_may_train_alone(
-    environment: dict[str, str], port: socket.socket
-) -> None:
-    port.listen()
-    words = ("-H", "far:1", "-p", str(port.getsockname()[1]), "-np", "1", "--min-np", "1", "--start-timeout", "2")
-    job = start(environment, *words, "python", "train.py", program=("-c", TELLS_SOON))
-    _, said = job.communicate(timeout=LIMIT_SECONDS)
-    assert job.returncode != 0
-    assert ALONE not in said
-
-
 def test_a_job_inside_a_worker_is_named_after_that_worker(environment: dict[str, str]) -> None:
     around = {"HVD_JOB": "outer", "HVD_SLOT": "host:3", "HVD_INCARNATION": "1", "HVD_OTHER": "x"}
     job = start({**environment, **around}, "-np", "1", "sh", "-c", "echo $HVD_JOB $HVD_SLOT $HVD_OTHER")

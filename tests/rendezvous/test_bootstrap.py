@@ -14,12 +14,13 @@ from rendezvous.bootstrap import (
     BACKEND,
     Backend,
     Bootstrap,
+    forget_world,
     horovod_environment,
     read_backend,
     torch_environment,
-    torch_host_environment,
+    torch_job_environment,
 )
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.model import Assignment, Endpoint, Round, Slot, Worker
 from rendezvous.errors import BootstrapError, UnknownBackendError
 
 GIVEN = Bootstrap("job", Path("/run/hvdrun-1/agent.sock"), Worker(Slot("a", 3), 2), "10.0.0.1", 120.0, 5.0)
@@ -90,22 +91,32 @@ def test_scripts_for_horovod_find_their_numbers() -> None:
 
 
 def test_scripts_for_torchrun_find_their_world() -> None:
-    assert torch_environment(ASSIGNMENT, Endpoint("10.0.0.1", 4711), "around/a/0.1/job") == {
+    environment = torch_environment(ASSIGNMENT, Round(2, 1, 2), Endpoint("10.0.0.1", 4711), "around/a/0.1/job~3")
+    assert environment == {
         "RANK": "5",
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
         "ROLE_NAME": "default",
         "ROLE_RANK": "5",
         "ROLE_WORLD_SIZE": "8",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4711",
         "TORCHELASTIC_RUN_ID": "job",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RESTART_COUNT": "2",
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
-    assert torch_host_environment(["a", "b"], "b") == {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
+    assert torch_job_environment(3) == {"TORCHELASTIC_MAX_RESTARTS": "3"}
+    assert int(torch_job_environment(None)["TORCHELASTIC_MAX_RESTARTS"]) > 1_000_000
+    forget_world(environment)  # which the next generation makes wrong
+    assert sorted(environment) == [
+        "ROLE_NAME",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    ]
 
 
 def test_no_variable_is_missing_that_torchrun_sets() -> None:
@@ -120,7 +131,7 @@ def test_no_variable_is_missing_that_torchrun_sets() -> None:
                 names |= {key.value for key in keys if isinstance(key, ast.Constant)}
             case ast.Subscript(ast.Name("worker_env"), ast.Constant(name)):
                 names.add(name)
-    ours = torch_environment(ASSIGNMENT, Endpoint("a", 1), "job").keys() | torch_host_environment("a", "a").keys()
+    ours = torch_environment(ASSIGNMENT, Round(0, 0, 1), Endpoint("a", 1), "job").keys() | torch_job_environment(0)
     # Workers have the first two from their environment as it is, and the last one is left to whoever makes a group.
     assert names - {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"} == ours
 

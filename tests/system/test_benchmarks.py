@@ -17,6 +17,7 @@ from tests.system.launcher import Launcher
 
 STEP_TIME = ROOT / "benchmarks" / "step_time.py"
 RECOVERY = ROOT / "benchmarks" / "recovery.py"
+RESTART = ROOT / "benchmarks" / "restart.py"
 COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
 FUNCTIONS = ROOT / "benchmarks" / "functions.py"
 BANDWIDTH = ROOT / "benchmarks" / "bandwidth.py"
@@ -139,3 +140,12 @@ def test_the_bandwidth_between_workers_is_measured(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "2", "python", str(BANDWIDTH), "--device", "cpu", "--bytes", "4194304")
     assert finished.returncode == 0, finished.stderr
     assert '{"workers": 2, "bytes": 4194304, "gigabytes_per_second": ' in finished.stdout
+
+
+def test_restart_measures_each_kill_until_all_train_again(hvdrun: Launcher) -> None:
+    small = ("--kills", "1", "--peers", "0", "--kinds", "blocked", "--seconds", "0.2")
+    run = run_alone(hvdrun, RESTART, *small, "--json", "restart.json")
+    assert run.stderr == ""
+    (seconds,) = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))["seconds"]["blocked"]
+    assert seconds > 0
+    assert "| hvdrun, the others are in a collective | 1 of 1 |" in run.stdout

@@ -35,6 +35,7 @@ from worker_runtime.rendezvous import (
     RendezvousError,
     Verdict,
     connect,
+    forget_world,
     read_backend,
     read_checkpoint,
     read_is_elastic,
@@ -111,6 +112,8 @@ class Runtime:
             except RendezvousError as error:
                 raise _explain(error) from None
             self.world, self.is_forked = _World(assignment, engine), False
+            if bootstrap is not None and is_elastic:
+                forget_world(os.environ)
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from rendezvous.client.tasks import TaskClient
 
 with own_packages():
-    from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, Bootstrap, name_stop_file, read_backend
+    from rendezvous.bootstrap import (
+        BACKEND,
+        CHECKPOINT,
+        Backend,
+        Bootstrap,
+        forget_world,
+        name_stop_file,
+        read_backend,
+        read_may_restart,
+    )
     from rendezvous.core.messages import Depart, Interrupt, OfferResize
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
@@ -74,6 +83,7 @@ __all__ = [
     "encode",
     "encode_answer",
     "find_unsendable",
+    "forget_world",
     "import_client",
     "import_task_client",
     "limit_silence",
@@ -82,6 +92,7 @@ __all__ = [
     "read_backend",
     "read_checkpoint",
     "read_is_elastic",
+    "read_may_restart",
     "read_numbers",
     "read_port",
 ]

@@ -39,6 +39,7 @@ from worker_runtime.rendezvous import (
     import_client,
     isolation,
     read_is_elastic,
+    read_may_restart,
 )
 from worker_runtime.startup import mpi_notice, process_image, program
 from worker_runtime.startup.program import Program
@@ -103,7 +104,8 @@ def import_all(modules: Sequence[str]) -> None:
 
 def list_later(modules: Sequence[str]) -> tuple[str, ...]:
     """The modules to import after the first workers were forked, for their replacements."""
-    return ("torch._dynamo",) if read_is_elastic(os.environ) and "torch" in modules else ()
+    is_followed = read_is_elastic(os.environ) or read_may_restart(os.environ)
+    return ("torch._dynamo",) if is_followed and "torch" in modules else ()
 
 
 def is_idle(agent: socket.socket) -> bool:

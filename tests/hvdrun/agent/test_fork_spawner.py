@@ -16,7 +16,6 @@ from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.spawn import Spawned, WorkerEnvironment
 from hvdrun.errors import CommandNotFoundError
 from rendezvous.core.messages import Launch
-from rendezvous.core.model import Endpoint
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_begin, make_launches
 
@@ -24,7 +23,7 @@ LAUNCHES = make_launches(4)
 SHOW = """
 import os, sys
 is_home = os.getcwd() == os.path.dirname(__file__)
-print(os.environ["RANK"], os.environ.get("NAME"), sys.argv[1:], is_home, "forkserver" in str(sys.orig_argv))
+print(os.environ["HOROVOD_RANK"], os.environ.get("NAME"), sys.argv[1:], is_home, "forkserver" in str(sys.orig_argv))
 """
 
 
@@ -70,7 +69,7 @@ async def spawning(
         begin = make_begin(folder, *words, **around)
         begin = replace(begin, workers={**begin.workers, "prefork": prefork})
         remarks: list[str] = []
-        environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
+        environment = WorkerEnvironment(begin, folder / "agent.sock")
         spawner = ForkSpawner(begin, environment, remarks.append, remarks.append)
         try:
             yield Room(spawner, remarks, folder)

@@ -1,11 +1,12 @@
 """A reserved port: free for a worker that asks with SO_REUSEADDR, for nobody after that."""
 
 import socket
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
-from hvdrun.agent.spawn import reserve_port
+from hvdrun.agent.spawn import MasterPorts, reserve_port
 
 
 def find_number(bound: socket.socket) -> int:
@@ -51,3 +52,31 @@ def test_the_port_is_free_again_afterwards() -> None:
     with closing(reserve_port()) as port:
         number = find_number(port)
     listen(number, reuses=False).close()
+
+
+@pytest.fixture
+def ports() -> Iterator[MasterPorts]:
+    with closing(MasterPorts("10.0.0.1")) as made:
+        yield made
+
+
+def test_each_round_has_a_port_of_its_own_and_an_order_that_is_repeated_the_same(ports: MasterPorts) -> None:
+    first, second = ports.reserve(0), ports.reserve(1)
+    assert first != second
+    assert (ports.reserve(0), ports.reserve(1)) == (first, second)
+
+
+def test_the_last_round_but_one_keeps_its_port_and_the_one_before_it_does_not(ports: MasterPorts) -> None:
+    reserved = [ports.reserve(number).port for number in range(3)]
+    listen(reserved[0], reuses=False).close()
+    for kept in reserved[1:]:
+        with pytest.raises(OSError, match="in use"):
+            listen(kept, reuses=False)
+
+
+def test_a_world_is_seen_by_its_listener(ports: MasterPorts) -> None:
+    assert not ports.has_listener()
+    port = ports.reserve(0).port
+    assert not ports.has_listener()
+    with listen(port):
+        assert ports.has_listener()

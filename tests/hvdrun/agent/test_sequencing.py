@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 from unittest.mock import AsyncMock, Mock
@@ -119,7 +119,8 @@ async def owning(
         folder = Path(name)
         (folder / "program.py").write_text(program)
         os.environ["PYTHONPATH"] = name
-        begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7", HOROVOD_ELASTIC="1" if elastic else "0")
+        begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7")
+        begin = replace(begin, outlives_losses=elastic)
         children = Children()
         watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
         watchdog.start()
@@ -128,7 +129,7 @@ async def owning(
         sequencing = Sequencing(
             begin, forker, children, watchdog, warnings.append, limit_seconds=limit_seconds, module="program"
         )
-        spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
+        spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock"))
         feed = InputFeed(lambda: None)
         watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, children=children, watchdog=watchdog)
         watch.open()

@@ -31,6 +31,7 @@ class Workers(Watch):
         self.changed = asyncio.Event()
         self.is_noticed = False
         self.signal = 0
+        self.has_world = False
         self.alive: tuple[Worker, ...] = (WORKER,)
         self.ends: tuple[Exited, ...] = ()
 

@@ -12,7 +12,7 @@ from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, explain_
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
 from hvdrun.processes.binding import BindTo, choose_cpus, parse_cpus, read_topology
 from hvdrun.processes.child import StandardStreams
-from rendezvous.core.model import Endpoint
+from rendezvous.core.model import Endpoint, Round
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
@@ -30,7 +30,7 @@ NETWORKS = {"NCCL_SOCKET_IFNAME": "=eth1", "GLOO_SOCKET_IFNAME": "eth1", "TP_SOC
 
 
 def surround(begin: Begin) -> WorkerEnvironment:
-    return WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500))
+    return WorkerEnvironment(begin, Path("/run/agent.sock"))
 
 
 def find_networks(begin: Begin) -> dict[str, str]:
@@ -88,9 +88,17 @@ def test_a_worker_has_the_job_s_environment_and_its_own_numbers(tmp_path: Path) 
     assert found[b"HVD_SOCKET"] == b"/run/agent.sock"
 
 
-def test_a_worker_of_an_elastic_job_has_no_world_that_would_stay_the_same(tmp_path: Path) -> None:
+def test_a_worker_has_the_world_of_its_round(tmp_path: Path) -> None:
+    begin = describe(tmp_path, "true")
+    launch = replace(LAUNCH, round=Round(3, 0, 1, Endpoint("127.0.0.1", 29500)))
+    environment = surround(begin).of(launch)
+    assert (environment[b"RANK"], environment[b"MASTER_PORT"]) == (b"1", b"29500")
+    assert (environment[b"TORCHELASTIC_RESTART_COUNT"], environment[b"GROUP_WORLD_SIZE"]) == (b"3", b"1")
+
+
+def test_a_worker_that_is_started_alone_has_no_world(tmp_path: Path) -> None:
     begin = describe(tmp_path, "true", HOROVOD_ELASTIC="1")
-    environment = WorkerEnvironment(begin, Path("/run/agent.sock"), None).of(LAUNCH)
+    environment = surround(begin).of(LAUNCH)
     assert (environment[b"HOROVOD_ELASTIC"], environment[b"HOROVOD_RANK"]) == (b"1", b"1")
     assert environment.keys().isdisjoint({b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT"})
 

@@ -82,7 +82,7 @@ async def test_a_stopped_worker_is_killed_with_its_processes_and_the_reason_is_r
         room.watch.note_stopped(pid, "it stood still")
         room.watch.note_stopped(pid, "it stood still")
         room.watch.note_stopped(child, "nobody has started it as a worker")
-        assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still"),)
+        assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still", was_stopped=True),)
         assert not is_alive(child)
         assert room.watch.list_living() == ()
 
@@ -116,7 +116,7 @@ async def test_a_worker_is_asked_and_then_killed_at_the_earliest_time_ordered() 
         assert room.watch.running() == (WORKERS[0],)
         room.watch.terminate(order(0, 0.01))
         room.watch.terminate(order(0, 600))
-        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL),)
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL, was_stopped=True),)
 
 
 @alone
@@ -127,7 +127,7 @@ async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -
         await room.started("ready")
         room.watch.terminate(Terminate(WORKERS[0], 6, "Ctrl-C", signal=signal.SIGINT))
         await room.started("interrupted")
-        assert await room.ended() == (Exited(WORKERS[0], 5),)
+        assert await room.ended() == (Exited(WORKERS[0], 5, was_stopped=True),)
 
 
 @pytest.mark.parametrize("outlives_losses", [True, False])
@@ -167,7 +167,7 @@ async def test_a_worker_that_ends_with_0_and_is_stopped_then_has_left() -> None:
         assert room.watch.running() == (WORKERS[0],)
         assert room.watch.ended() == ()
         room.watch.terminate(order(0, 600))
-        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM, has_left=True),)
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM, has_left=True, was_stopped=True),)
 
 
 @pytest.mark.parametrize(("returncode", "is_early"), [(0, False), (3, True)])
@@ -183,7 +183,7 @@ async def test_a_worker_that_ends_because_it_was_stopped_or_fails_has_not_left(
             room.watch.note_failure(WORKERS[0], 0)
         room.watch.terminate(order(0, 600))
         room.watch.note_failure(WORKERS[0], 0)
-        assert await room.ended() == (Exited(WORKERS[0], returncode),)
+        assert await room.ended() == (Exited(WORKERS[0], returncode, was_stopped=True),)
 
 
 @alone
@@ -196,13 +196,40 @@ async def test_a_worker_that_fails_is_killed_after_the_grace() -> None:
         assert room.watch.ended() == (Exited(WORKERS[0], 3),)
 
 
+@pytest.mark.parametrize("lets_save", [True, False])
+@alone
+async def test_a_worker_that_may_save_is_asked_before_its_helpers(*, lets_save: bool) -> None:
+    helper = "trap 'echo $$ > asked; exit' TERM; echo $$ > helps; while :; do sleep 0.01; done"
+    async with watching(
+        "sh", "-c", f"({helper}) & trap 'sleep 0.5; exit 5' TERM; echo $$ > ready; while :; do sleep 0.01; done"
+    ) as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        await room.started("helps")
+        room.watch.terminate(Terminate(WORKERS[0], 600, "a restart is planned", lets_save=lets_save))
+        assert await room.ended() == (Exited(WORKERS[0], 5, was_stopped=True),)
+        assert (room.folder / "asked").exists() != lets_save
+
+
+@alone
+async def test_its_helpers_are_asked_at_half_of_the_grace() -> None:
+    helper = "trap 'echo $$ > asked; exit' TERM; echo $$ > helps; while :; do sleep 0.01; done"
+    waits = "trap : TERM; echo $$ > ready; while [ ! -e asked ]; do sleep 0.01; done; exit 5"
+    async with watching("sh", "-c", f"({helper}) & {waits}") as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        await room.started("helps")
+        room.watch.terminate(Terminate(WORKERS[0], 4, "a restart is planned", lets_save=True))
+        assert await room.ended() == (Exited(WORKERS[0], 5, was_stopped=True),)
+
+
 @alone
 async def test_without_grace_a_worker_is_not_asked() -> None:
     async with watching("sh", "-c", IGNORES) as room:
         room.watch.launch(LAUNCHES[0])
         await room.started("ready")
         room.watch.terminate(order(0, 0))
-        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL),)
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL, was_stopped=True),)
         assert not (room.folder / "asked").exists()
 
 
@@ -215,7 +242,7 @@ async def test_an_order_to_end_a_worker_that_is_just_being_started_is_not_lost()
         room.watch.terminate(order(0, 600))
         assert room.watch.running() == (WORKERS[0],)
         room.spawner.may_tell.set()
-        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM),)
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM, was_stopped=True),)
 
 
 @alone
@@ -227,11 +254,11 @@ async def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> 
         await asyncio.sleep(0)
         assert room.watch.running() == WORKERS
         room.watch.terminate(order(0, 600))
-        assert room.watch.ended() == (Exited(WORKERS[0], -signal.SIGTERM, NOT_STARTED),)
+        assert room.watch.ended() == (Exited(WORKERS[0], -signal.SIGTERM, NOT_STARTED, was_stopped=True),)
         room.spawner.may_prepare.set()
         await happen(lambda: room.spawner.begun == 1)
         room.watch.terminate(order(1, 0))
-        assert (await room.ended(2))[1] == Exited(WORKERS[1], -signal.SIGKILL)
+        assert (await room.ended(2))[1] == Exited(WORKERS[1], -signal.SIGKILL, was_stopped=True)
         assert room.spawner.begun == 1
 
 
@@ -280,7 +307,7 @@ async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out()
         assert len(room.watch.running()) == len(launches)
         late = launches[-1].worker
         room.watch.terminate(Terminate(late, 600, "the test wants it"))
-        assert room.watch.ended() == (Exited(late, -signal.SIGTERM, NOT_STARTED),)
+        assert room.watch.ended() == (Exited(late, -signal.SIGTERM, NOT_STARTED, was_stopped=True),)
         room.spawner.may_tell.set()
         await room.ended(len(launches))
         assert room.spawner.begun == len(launches) - 1

@@ -15,7 +15,6 @@ from hvdrun.processes import processes
 from hvdrun.processes.child import Children
 from hvdrun.processes.watchdog import Watchdog
 from rendezvous.core.messages import Exited, Launch
-from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin, make_launches
 from tests.waiting import happen
@@ -90,7 +89,7 @@ async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noq
         children = Children()
         watchdog = Watchdog(ORIGIN, folder / "nothing", children=children)
         watchdog.start()
-        spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
+        spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock"))
         feed, output = InputFeed(lambda: None), OutputForwarder()
         watch = Watch(JOB, "a", spawner, output, feed=feed, children=children, watchdog=watchdog, **options)
         watch.open()

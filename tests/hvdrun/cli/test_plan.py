@@ -179,7 +179,7 @@ def test_every_word_can_be_given_to_a_shell_again(spec: JobSpec, word: str) -> N
     assert run.stdout == os.fsencode(word)
 
 
-def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobSpec) -> None:
+def test_an_elastic_job_shows_its_limits_and_the_world_of_its_first_round(spec: JobSpec) -> None:
     elastic = with_fields(
         spec, size=2, elasticity=Elasticity(1, max_size=3, recovery=Recovery(reset_limit=7)), lease_seconds=5.0
     )
@@ -187,11 +187,12 @@ def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobS
     assert sum(len(host.workers) for host in plan.hosts) == 3
     first = plan.hosts[0]
     assert first.environment["HOROVOD_ELASTIC"] == "1"
-    assert {"WORLD_SIZE", "GROUP_RANK", "MASTER_PORT"}.isdisjoint(first.environment)
+    assert (first.environment["WORLD_SIZE"], first.environment["TORCHELASTIC_RESTART_COUNT"]) == ("3", "0")
     assert dict(plan.limits) == {
         "workers": "1 to 3, at the start at least 2",
         "hosts": "fixed",
         "resets": "at most 7 times",
+        "restarts": "none",
         "lease": "5 s",
         "timeout": "600 s without enough slots",
         "cooldown": "10 to 100 s for a host that failed",

@@ -10,9 +10,12 @@ from hvdrun.console.marks import Marks, OutputMarker
 from hvdrun.console.output import OutputPrinter
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
+from rendezvous.core.messages import Launch
+from rendezvous.core.model import Assignment, Round, Slot, Worker
 from rendezvous.wire.orders import OutputStream
+from tests.descriptors import list_descriptors
 from tests.hvdrun.console.screens import Screen, at
-from tests.waiting import in_loop
+from tests.waiting import happen, in_loop
 
 STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
 
@@ -125,3 +128,31 @@ def test_a_fifo_in_the_place_of_a_rank_s_file_is_an_error(tmp_path: Path) -> Non
     os.mkfifo(tmp_path / "rank.0" / "stdout")
     with pytest.raises(LaunchError, match="cannot be created"):
         OutputFiles(tmp_path, 1, Marks(ranks=False)).create(1)
+
+
+def launch(slot: int, number: int) -> Launch:
+    """The start of this slot's worker in a round of two."""
+    worker = Worker(Slot("a", slot), number + 1)
+    return Launch(worker, Assignment(slot, 2, slot, 2, 0, 1), "started again", round=Round(number, 0, 1))
+
+
+@in_loop
+async def test_each_round_has_files_of_its_own_and_only_two_are_open(tmp_path: Path) -> None:
+    files = OutputFiles(tmp_path, 2, Marks())
+    files.create(2)
+    before = len(list_descriptors())
+    for number in range(4):
+        orders = [launch(slot, number) for slot in range(2)]
+        for order in orders:
+            files.note_launch(order)
+        for order in orders:
+            await files.write(order.worker, order.assignment.rank, STDOUT, b"in %d\n" % number)
+    await happen(lambda: len(list_descriptors()) - before == 4 + 1, "the files of the first rounds are closed")
+    late = launch(1, 2).worker
+    await files.write(late, 1, STDOUT, b"late\n")
+    assert await files.close(60)
+    expected = {f"rank.0/stdout{name}": f"[0] in {number}\n" for number, name in enumerate(["", ".1", ".2", ".3"])}
+    expected |= {f"rank.1/stdout{name}": f"[1] in {number}\n" for number, name in enumerate(["", ".1", ".2", ".3"])}
+    expected["rank.1/stdout.2"] += "[1] late\n"
+    assert read(tmp_path) == expected
+    assert list(files.list_lost()) == []

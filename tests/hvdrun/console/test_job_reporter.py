@@ -24,7 +24,7 @@ from rendezvous.core.messages import (
     Terminate,
     describe,
 )
-from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.core.model import Assignment, Round, Slot, Worker
 from rendezvous.core.outcome import Cause, Outcome, blame_worker, fail_again, succeed
 from rendezvous.core.state import State
 from tests.rendezvous.core.commands import parse_event, parse_policy
@@ -248,3 +248,20 @@ def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(pap
 def test_other_ends_have_no_page(paper: Paper, reporter: JobReporter, finish: Finish, notices: list[str]) -> None:
     reporter.explain(finish)
     assert (paper.notices, paper.pages) == (notices, [])
+
+
+def test_a_restart_ends_with_how_long_it_took_until_all_workers_ran() -> None:
+    now, paper = [0.0], Paper()
+    reporter = JobReporter(cast("Console", paper), lambda: now[0])
+    workers = [Worker(Slot("a", index), 2) for index in range(2)]
+    reporter.note_stop()
+    now[0] = 0.3
+    reporter.note_stop()  # of another worker of the same round
+    for rank, worker in enumerate(workers):
+        reporter.note_launch(Launch(worker, Assignment(rank, 2, rank, 2, 0, 1), "again", round=Round(1, 0, 1)))
+    reporter.note_started(workers[0])
+    reporter.note_started(workers[0])
+    assert paper.notices == []
+    now[0] = 0.5
+    reporter.note_started(workers[1])
+    assert paper.notices == ["all 2 workers run again after 0.5 s."]

@@ -70,9 +70,10 @@ def test_a_python_without_hvdrun_is_told_what_to_install_and_where() -> None:
     assert f"on b has no hvdrun: install there the wheel or the checkout of version {__version__}" in page
 
 
-def test_a_torch_distributed_script_in_an_elastic_job_is_told_that_it_has_no_rank() -> None:
+def test_a_worker_that_was_started_alone_is_told_why_it_has_no_rank() -> None:
     last = ("ValueError: Error initializing torch.distributed: environment variable RANK expected, but not set",)
-    assert "elastic jobs have no RANK: this script would train alone" in render_page(Page(rank=0, last_lines=last))
+    page = render_page(Page(rank=0, last_lines=last))
+    assert "started alone, later than the others, has no RANK: with --max-restarts" in page
 
 
 @pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -15, 143, -40, 255, None])

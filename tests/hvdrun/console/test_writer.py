@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,27 @@ async def test_an_unexpected_error_is_told_and_raised_and_nothing_is_taken_any_m
         assert isinstance(await told, ZeroDivisionError)
         with pytest.raises(ZeroDivisionError):
             await writer.close(LIMIT_SECONDS)
+
+
+def test_a_descriptor_is_closed_when_all_is_written_and_its_error_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    good, full = os.open(path, os.O_WRONLY | os.O_CREAT), os.open("/dev/full", os.O_WRONLY)
+    errors: dict[int, OSError | None] = {}
+    writer = Writer(full_seconds=0.0)
+    for descriptor in (good, full):
+        writer.put(descriptor, b"text")
+        writer.release(descriptor, partial(errors.__setitem__, descriptor))
+    writer.end(LIMIT_SECONDS)
+    assert (path.read_bytes(), errors[good]) == (b"text", None)
+    assert getattr(errors[full], "errno", None) == errno.ENOSPC
+    for descriptor in (good, full):
+        assert writer.lost_by(descriptor) is None  # another file may have its number
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_without_anything_to_write_a_descriptor_is_closed_at_once(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path / "one", os.O_WRONLY | os.O_CREAT)
+    Writer().release(descriptor, lambda _: None)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -13,14 +13,13 @@ from hvdrun.shim.path import VARIABLE, ShimMode
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import Endpoint, Host, Restarts
 from rendezvous.server.authority import Authority
 from rendezvous.wire.orders import Begin
 from tests.hvdrun.specs import build_spec, with_fields
 
 OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
 ROUTE = Route("192.0.2.1", "eth0", Endpoint("192.0.2.250", 4000))
-MASTER = Endpoint("192.0.2.1", 5000)
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def spec() -> JobSpec:
 
 
 def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None) -> Begin:
-    return AgentConfig(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE, MASTER)
+    return AgentConfig(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE)
 
 
 @pytest.mark.parametrize("host", ["localhost", "far"])
@@ -48,11 +47,11 @@ def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
     begin = write(spec, host)
     assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
     assert begin.patience_seconds == (60.0 if host == "far" else math.inf)
-    assert begin.master == MASTER
     told = {"size": 3, "bind_to": "core", "stdin_rank": 1, "prefork": True, "backend": None, "horovod_shim": "auto"}
     assert dict(begin.workers) == told | {"checkpoint": None}
     assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
     assert begin.credential.private_key
+    assert (begin.outlives_losses, begin.looks_for_world) == (False, False)
 
 
 def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environment(spec: JobSpec) -> None:
@@ -61,7 +60,6 @@ def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environmen
     assert begin.inherits
     assert begin.environment[b"SHAPE"] == b"round"
     assert begin.environment.keys().isdisjoint({b"HOME", b"COLOUR"})
-    assert (begin.environment[b"GROUP_RANK"], begin.environment[b"GROUP_WORLD_SIZE"]) == (b"1", b"2")
 
 
 def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> None:
@@ -95,7 +93,7 @@ def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: Jo
 
 def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
     config = AgentConfig(spec, "job", Authority("job"), lambda _: None, OWN)
-    first, second = (config.write("far", ROUTE, MASTER, number) for number in (1, 2))
+    first, second = (config.write("far", ROUTE, number) for number in (1, 2))
     assert (first.job, second.job) == ("job", "job~2")
     assert first.credential.certificate != second.credential.certificate
 
@@ -103,10 +101,21 @@ def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
 def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
     elastic = with_fields(spec, elasticity=Elasticity(1), stdin_rank=None, size=1, hosts=(Host("far", 4),))
     config = AgentConfig(elastic, "job", Authority("job"), lambda _: None, OWN)
-    assert config.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
-    assert config.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
-    assert b"GROUP_RANK" not in config.write("far", ROUTE, None).environment
-    assert b"OMP_NUM_THREADS" not in config.write("new", ROUTE, None).environment
+    assert config.write("far", ROUTE).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert config.write("far", ROUTE).environment[b"HOROVOD_ELASTIC"] == b"1"
+    assert b"OMP_NUM_THREADS" not in config.write("new", ROUTE).environment
     config.update(with_fields(elastic, hosts=(Host("far", 1), Host("new", 2))))
-    assert b"OMP_NUM_THREADS" not in config.write("far", ROUTE, None).environment
-    assert config.write("new", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert b"OMP_NUM_THREADS" not in config.write("far", ROUTE).environment
+    assert config.write("new", ROUTE).environment[b"OMP_NUM_THREADS"] == b"1"
+
+
+def test_agents_of_a_job_that_may_continue_after_a_loss_report_it_at_once_and_look_for_a_world(spec: JobSpec) -> None:
+    fixed = with_fields(spec, stdin_rank=None)
+    elastic = with_fields(fixed, elasticity=Elasticity(1, restarts=Restarts(None, needs_world=True)))
+    begin = write(elastic, "far")
+    assert (begin.outlives_losses, begin.looks_for_world) == (True, True)
+    restarting = with_fields(fixed, elasticity=Elasticity(3, 3, restarts=Restarts(2), continues_in_place=False))
+    begin = write(restarting, "far")
+    assert (begin.outlives_losses, begin.looks_for_world) == (True, False)
+    assert begin.environment[b"HOROVOD_ELASTIC"] == b"0"  # its workers are as those of a static job
+    assert begin.environment[b"TORCHELASTIC_MAX_RESTARTS"] == b"2"

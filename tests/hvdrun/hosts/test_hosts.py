@@ -29,7 +29,7 @@ from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.messages import Dismiss, HostsChanged, Lost
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
-from rendezvous.wire.orders import Addresses, Begin, Release
+from rendezvous.wire.orders import Addresses, Release
 from tests.hvdrun.hosts.office import Office, opened
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine
 from tests.hvdrun.specs import build_spec, with_fields
@@ -75,7 +75,7 @@ async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec) -> None:
         assert office.events == [HostsChanged(spec.workers.hosts)]
         assert office.agents == {}
         begin = await office.bring_in("localhost")
-        assert (begin.job, begin.master, begin.address) == ("job", None, "127.0.0.1")
+        assert (begin.job, begin.address) == ("job", "127.0.0.1")
         assert begin.environment[b"HOROVOD_ELASTIC"] == b"1"
         assert begin.environment[b"OMP_NUM_THREADS"] == b"1"  # two slots
         assert [*office.agents] == ["localhost"]
@@ -267,7 +267,7 @@ async def test_a_static_job_waits_for_each_of_its_hosts(
         for _ in range(10):
             await asyncio.sleep(0)
         office.let_start(A)
-        await office.until(lambda: office.begun == [A])
+        await office.until(lambda: office.begun == [A, B])
         assert batches == [[A, B]]
 
 
@@ -354,20 +354,6 @@ async def test_a_dismissed_host_is_not_brought_in_and_may_be_wanted_again() -> N
         office.let_start(A)
         await office.until(lambda: set(office.begun) == {A, B})
         assert office.lost == {}
-
-
-@in_loop
-async def test_the_first_host_of_a_static_job_reserves_a_port_that_the_others_are_told() -> None:
-    spec = make_static()
-    async with opened(spec) as office:
-        await office.until(lambda: bool(office.agents["localhost"][0].orders))
-        assert office.events == [HostsChanged(spec.workers.hosts)]
-        assert office.agents["127.0.0.1"][0].orders == []
-        office.config.note_reserved(MASTER)
-        office.config.note_reserved(MASTER)  # again: it is the first one that counts
-        await office.until(lambda: len(office.begun) == 2)
-        begins = [office.agents[host.name][0].orders[0] for host in spec.workers.hosts]
-        assert [begin.master for begin in begins if isinstance(begin, Begin)] == [None, MASTER]
 
 
 @in_loop

@@ -7,14 +7,16 @@ import pytest
 from hvdrun.cli.program import read_spec
 from hvdrun.errors import UsageError
 from hvdrun.spec.limits import Elasticity
-from rendezvous.core.model import Host, Policy, Recovery
+from rendezvous.core.model import Host, Policy, Recovery, Restarts
+
+AS_A_WORLD = Restarts(None, needs_world=True)
 
 
 def test_a_least_number_of_workers_makes_a_job_elastic() -> None:
     spec = read_spec(shlex.split("-np 2 --min-np 1 -H a:2,b:2 true"))
-    assert spec.limits.elasticity == Elasticity(1)
+    assert spec.limits.elasticity == Elasticity(1, restarts=AS_A_WORLD)
     assert (spec.workers.hosts, spec.limits.lease_seconds, spec.discovers) == ((Host("a", 2), Host("b", 2)), 5.0, False)
-    assert spec.policy() == Policy.elastic(1, None, 2, recovery=Recovery(), lease_seconds=5.0)
+    assert spec.policy() == Policy.elastic(1, None, 2, restarts=AS_A_WORLD, lease_seconds=5.0)
     assert read_spec(shlex.split("-np 2 --min-np 1 true")).workers.hosts == (Host("localhost", 2),)
 
 
@@ -24,8 +26,29 @@ def test_so_does_a_script() -> None:
         "--reset-limit 0 --blacklist-cooldown-range 2 3m --slot-failures 9 --slot-cooldown 5m --lease 7s true"
     )
     spec = read_spec(shlex.split(line))
-    assert spec.limits.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, Recovery(0, 60.0, (2.0, 180.0), 9, 300.0))
+    recovery = Recovery(0, 60.0, (2.0, 180.0), 9, 300.0)
+    assert spec.limits.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, recovery, AS_A_WORLD)
     assert (spec.workers.hosts, spec.limits.lease_seconds, spec.discovers) == ((), 7.0, True)
+
+
+def test_restarts_alone_keep_the_number_of_workers() -> None:
+    spec = read_spec(shlex.split("-np 2 --max-restarts 3 -H a:2,b:2 --elastic-timeout 1m --grace 7s true"))
+    restarts = Restarts(3, grace_seconds=7.0, planned_grace_seconds=7.0)
+    recovery = Recovery(elastic_timeout_seconds=60.0)
+    assert spec.limits.elasticity == Elasticity(2, 2, recovery=recovery, restarts=restarts, continues_in_place=False)
+    assert (spec.limits.lease_seconds, spec.continues_in_place, spec.workers.hosts[1]) == (10.0, False, Host("b", 2))
+    policy = spec.policy()
+    assert (policy.is_elastic, policy.may_restart, policy.outlives_losses, policy.is_fixed) == (False, True, True, True)
+    assert spec.variables[b"TORCHELASTIC_MAX_RESTARTS"] == b"3"
+
+
+def test_restarts_of_an_elastic_job_are_limited_or_not_wanted() -> None:
+    words = ["-np", "2", "--min-np", "1", "--checkpoint", "/data"]
+    limited = read_spec([*words, "--max-restarts", "3", "--grow-after", "5m", "true"])
+    assert limited.policy().restarts == Restarts(3, grow_after_seconds=300.0, has_checkpoint=True)
+    assert limited.continues_in_place
+    assert not read_spec([*words, "--max-restarts", "0", "true"]).policy().may_restart
+    assert not read_spec(["-np", "2", "--max-restarts", "0", "true"]).is_elastic
 
 
 def test_workers_get_a_variable_with_the_kind_of_the_job() -> None:
@@ -64,6 +87,12 @@ ELASTIC = "--max-np --slots-per-host --elastic-timeout --reset-limit --slot-fail
         ("--min-np 1 -map-by node", "^-map-by node"),
         ("--min-np 1 --stdin 0", "^--stdin"),
         ("--min-np 1 -H a:1", "^2 workers do not fit into the 1 slot"),
+        ("--max-restarts 3 --reset-limit 1", "^--reset-limit means nothing to a job whose workers are always started"),
+        ("--max-restarts 3 --max-np 4", "^--max-np means nothing to a job whose workers are always started"),
+        ("--max-restarts -1", "^--max-restarts takes a number from 0"),
+        ("--max-restarts 3 --stdin 0", "^--stdin"),
+        ("--max-restarts 3 --grow-after 1m", "^--grow-after is for a job whose size may change: give --min-np"),
+        ("--min-np 1 --grow-after 1m", "^--grow-after plans a restart .*: give --max-restarts"),
         ("--host-discovery-script x -H a:2", "^-H and --host-discovery-script"),
         ("--host-discovery-script x --hostfile y", "^--hostfile and --host-discovery-script"),
         ("--host-discovery-script x --oversubscribe", "^--oversubscribe"),

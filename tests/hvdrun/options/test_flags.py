@@ -62,7 +62,6 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(pair: str) -> None:
     [
         ("-m train", "python -m module"),
         ("--run-path train.py", "python script.py"),
-        ("--max-restarts 3 train.py", "Under hvd.elastic.run hvdrun replaces it"),
         ("--nproc-per-node=2 train.py", "-np is the number of all workers"),
         ("-v --nproc_per_node 2 train.py", "-np is the number of all workers"),
         ("--standalone train.py", "leave it out"),
@@ -79,7 +78,7 @@ def test_the_error_of_another_program_s_flag_has_a_remedy(words: str, remedy: st
 
 
 TORCHRUN = """
-nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone max-restarts monitor-interval start-method
+nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone monitor-interval start-method
 event-log-handler role m module no-python run-path log-dir r redirects t tee local-ranks-filter duplicate-stdout-filters
 duplicate-stderr-filters node-rank master-addr master-port local-addr logs-specs numa-binding signals-to-handle
 shutdown-timeout virtual-local-rank

@@ -11,10 +11,10 @@ from hvdrun.spec.jobspec import Display, Workers
 from hvdrun.spec.limits import Elasticity, Limits
 from hvdrun.spec.mapping import MapBy
 from hvdrun.spec.remote import Joining, Remote
-from rendezvous.core.model import Recovery
+from rendezvous.core.model import Recovery, Restarts
 
 # These give no field: hvdrun/options reads them by name, or they have no effect.
-READ_BY_NAME = {"oversubscribe", "hostfile", "wait_for_agents", "mca", "config_file", "write_config"}
+READ_BY_NAME = {"max_restarts", "oversubscribe", "hostfile", "wait_for_agents", "mca", "config_file", "write_config"}
 WITHOUT_EFFECT = {"tag_output", "allow_run_as_root"}
 
 
@@ -43,7 +43,7 @@ def test_no_flag_and_no_name_is_given_twice() -> None:
 
 
 def test_every_option_gives_a_field_of_the_job_or_is_known_to_give_none() -> None:
-    parts = (Workers, Display, Limits, Elasticity, Recovery, Remote, Joining)
+    parts = (Workers, Display, Limits, Elasticity, Recovery, Restarts, Remote, Joining)
     names = {field.name for part in parts for field in fields(part)}
     dests = {option.dest for option in OPTIONS if not option.acts}
     assert dests - names == READ_BY_NAME | WITHOUT_EFFECT
@@ -59,7 +59,7 @@ def test_every_option_that_takes_a_value_says_which() -> None:
 def test_help_names_the_lease_of_both_kinds_of_jobs() -> None:
     lease = BY_FLAG["--lease"]
     assert lease.default is None
-    assert "5s in elastic jobs, 30s in others" in lease.help
+    assert "5s in elastic jobs, 10s with --max-restarts, 30s in others" in lease.help
 
 
 def test_a_switch_has_no_value_to_read() -> None:

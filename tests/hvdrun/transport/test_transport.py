@@ -20,7 +20,7 @@ from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Terminate
 from rendezvous.server.authority import Authority
-from rendezvous.wire.orders import AgentMessage, Begin, Hello, Output, OutputStream, Release, Reserved
+from rendezvous.wire.orders import AgentMessage, Begin, Hello, Output, OutputStream, Release
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import make_transport
@@ -67,7 +67,6 @@ async def start(transport: Transport, messages: AsyncIterator[AgentMessage], dir
     """Launch the worker: the words of its first line."""
     transport.send(begin_with(directory, script))
     transport.send(LAUNCH)
-    assert isinstance(await anext(messages), Reserved)
     data = b""
     while not data.endswith(b"\n"):
         message = await anext(messages)

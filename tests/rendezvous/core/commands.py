@@ -19,7 +19,7 @@ from rendezvous.core.messages import (
     Stopped,
     Ticked,
 )
-from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
+from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report
 
 
@@ -33,6 +33,7 @@ def parse_policy(limits: list[str]) -> Policy:
     failures = given.pop("failures", "0")
     start = given.pop("np", None)
     recovery = parse_recovery(given)
+    restarts = parse_restarts(given)
     assert not given, f"unknown limits: {given}"
     return Policy(
         int(least),
@@ -41,6 +42,18 @@ def parse_policy(limits: list[str]) -> Policy:
         **seconds,
         start_size=None if start is None else int(start),
         recovery=recovery,
+        restarts=restarts,
+    )
+
+
+def parse_restarts(given: dict[str, str]) -> Restarts:
+    """Take out of the limits what concerns restarts."""
+    limit = given.pop("restarts", "0")
+    grow = given.pop("grow", None)
+    return Restarts(
+        limit=None if limit == "any" else int(limit),
+        grow_after_seconds=None if grow is None else float(grow),
+        has_checkpoint=given.pop("checkpoint", "no") == "yes",
     )
 
 
@@ -152,6 +165,8 @@ def parse_exit(exited: Exited, why: list[str]) -> Exited:
             return replace(exited, has_left=True)
         case ["put", "down", error]:
             return replace(exited, error=error)
+        case ["stopped"]:
+            return replace(exited, was_stopped=True)
         case _:
             return replace(exited, error=why[-1], cannot_start=True)
 

@@ -3,15 +3,19 @@
 from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import HostsChanged, Joined
 from rendezvous.core.model import Host
+from rendezvous.core.rounds import MOST_PAUSE_SECONDS
 from tests.rendezvous.core.world import World
 
 
 def cooperate(world: World) -> None:
     """From now on nothing fails, and everybody does what is expected: the job runs with all, or has ended."""
+    world.stuck = world.unheard = 0.0
     world.tell(HostsChanged((Host("h0", 4), Host("fresh", world.witness.policy.min_size))))
     least = max(world.witness.policy.lease_seconds / 4, 0.5)
     recovery = world.witness.policy.recovery
     limit = 2 * (recovery.elastic_timeout_seconds + world.witness.policy.start_timeout_seconds)
+    restarts = world.witness.policy.restarts
+    limit += 2 * (restarts.planned_grace_seconds + MOST_PAUSE_SECONDS + 3 * least) if restarts.limit != 0 else 0.0
     last = world.witness.state.now + limit + world.witness.policy.report_seconds + recovery.cooldown_seconds[1]
     while not _is_settled(world):
         assert world.witness.state.now <= last, "nobody fails, and yet the job neither runs nor ends"
@@ -70,7 +74,11 @@ def _is_settled(world: World) -> bool:
     state = world.witness.state
     if state.phase is Phase.FINISHED:
         return True
+    if not world.joins and not state.number:
+        return state.phase is Phase.FORMING and {record.worker for record in state.alive()} == world.alive.keys()
     is_alone = not world.has_states  # a script that is none of an elastic job takes nobody in
+    stuck = {each.worker for each in world.alive.values() if each.is_stuck and each.is_told}
     return state.phase is Phase.RUNNING and all(
-        record.state == "member" or (is_alone and record.state == "ready") for record in state.alive()
+        record.state == "member" or (is_alone and record.state == "ready") or record.worker in stuck
+        for record in state.alive()
     )

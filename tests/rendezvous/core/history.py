@@ -57,15 +57,18 @@ class Chance:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311 - a seed that can be repeated, not a secret
+        self.witness = Witness(self.choose_policy(), careful=False)
+        self.trouble = self.random.choice([0.0, 0.02, 0.1, 0.3])  # how often something fails
+        self.leaving = self.random.choice([0.0, 0.1, 1.0, 8.0])  # how often a worker ends well early
+        self.length = self.random.randint(20, 60)
+
+    def choose_policy(self) -> Policy:
+        """Static or elastic, of any size."""
         least = self.random.randint(1, 6)
         most = self.random.randint(least, 10)
         start, lease = (self.random.choice([2.0, 10.0, 40.0]) for _ in range(2))
         failures = self.random.choice([0, 0, 1, 2])
-        policy = Policy(least, most, failures, start, lease, recovery=Recovery(elastic_timeout_seconds=20.0))
-        self.witness = Witness(policy, careful=False)
-        self.trouble = self.random.choice([0.0, 0.02, 0.1, 0.3])  # how often something fails
-        self.leaving = self.random.choice([0.0, 0.1, 1.0, 8.0])  # how often a worker ends well early
-        self.length = self.random.randint(20, 60)
+        return Policy(least, most, failures, start, lease, recovery=Recovery(elastic_timeout_seconds=20.0))
 
     def run(self) -> Witness:
         """Let it happen, to its end."""
@@ -133,8 +136,20 @@ class Chance:
 class ElasticChance:
     """One seeded history of an elastic job whose agents and workers tell the truth; now and then a stranger's event."""
 
+    returncodes: tuple[int, ...] = (1, -9, -9, -12)  # of workers that fail
+
     def __init__(self, seed: int) -> None:
         self.random = chance = random.Random(f"elastic {seed}")  # noqa: S311 - the same
+        self.witness = Witness(self.choose_policy(), careful=False)
+        self.world = World(self.witness, chance, chance.choice([0.0, 0.3, 0.8]), chance.random() < 0.8)
+        self.prepare()
+        self.trouble = chance.choice([0.02, 0.1, 0.2])
+        self.length = chance.randint(40, 160)
+        self.hosts = [Host(f"h{number}", chance.randint(1, 3)) for number in range(chance.randint(1, 5))]
+
+    def choose_policy(self) -> Policy:
+        """Elastic, of any size."""
+        chance = self.random
         least = chance.randint(1, 4)
         start = chance.randint(least, 6)
         recovery = Recovery(
@@ -145,7 +160,7 @@ class ElasticChance:
             forgiveness_seconds=chance.choice([3.0, 600.0]),
             gathering_seconds=chance.choice([0.0, 5.0]),
         )
-        policy = Policy.elastic(
+        return Policy.elastic(
             least,
             chance.choice([None, chance.randint(start, 9)]),
             start,
@@ -154,16 +169,14 @@ class ElasticChance:
             lease_seconds=chance.choice([2.0, 5.0]),
             grace_seconds=chance.choice([0.0, 5.0]),
         )
-        self.witness = Witness(policy, careful=False)
-        self.world = World(self.witness, chance, chance.choice([0.0, 0.3, 0.8]), chance.random() < 0.8)
-        self.trouble = chance.choice([0.02, 0.1, 0.2])
-        self.length = chance.randint(40, 160)
-        self.hosts = [Host(f"h{number}", chance.randint(1, 3)) for number in range(chance.randint(1, 5))]
+
+    def prepare(self) -> None:
+        """Choose what else there is to choose of the world."""
 
     def run(self) -> Witness:
         """Let it happen, to its end."""
         while self.witness.events.total() < self.length and self.witness.finish is None:
-            self._happen()
+            self.happen()
         ending = self.random.random()
         if ending < 0.3:
             starve(self.world)
@@ -177,11 +190,11 @@ class ElasticChance:
         self.witness.end()
         return self.witness
 
-    def _happen(self) -> None:
+    def happen(self) -> None:
+        """Something likely, or something that fails."""
         world, chance, state = self.world, self.random, self.witness.state
         if not state.slots or chance.random() < 0.03:
-            count = chance.randint(min(1, len(state.slots)), len(self.hosts))
-            return world.tell(HostsChanged(tuple(chance.sample(self.hosts, count))))
+            return world.tell(HostsChanged(tuple(self.list_hosts())))
         if chance.random() < self.trouble / 3:
             return self._fail()
         if chance.random() < 0.02 and state.workers:
@@ -200,12 +213,17 @@ class ElasticChance:
         (action,) = chance.choices(list(actions), list(actions.values()))
         return action()
 
+    def list_hosts(self) -> list[Host]:
+        """Some of them, in any order."""
+        count = self.random.randint(min(1, len(self.witness.state.slots)), len(self.hosts))
+        return self.random.sample(self.hosts, count)
+
     def _fail(self) -> None:
         world, chance = self.world, self.random
         workers, hosts = list(world.alive), list(self.witness.state.hosts)
         what = chance.random()
         if what < 0.6 and workers:
-            world.end(chance.choice(workers), chance.choice([1, -9, -9, -12]))
+            world.end(chance.choice(workers), chance.choice(self.returncodes))
         elif what < 0.7 and workers:
             world.end(chance.choice(workers), 127, "the command was not found", cannot_start=True)
         elif what < 0.72 and workers:

@@ -95,7 +95,7 @@ def is_done(operation: PendingOperation, seen: int, known: Report) -> bool:
 def explains(outcome: Outcome, event: Event, before: State, after: State) -> bool:
     """The outcome that an event has brought about tells of that event."""
     is_elastic = before.policy.is_elastic
-    if is_elastic and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
+    if before.policy.outlives_losses and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
         return True
     if is_elastic and outcome.cause is Cause.STATE_LOST:
         returncode = outcome.returncode or 0
@@ -148,8 +148,8 @@ def explains_notice(outcome: Outcome, event: Event, before: State, after: State)
     if outcome.exit_code == 143:
         leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
         return isinstance(event, Ticked) and event.now - before.slept_seconds > min(leaves_by)
-    if isinstance(event, Exited) and event.returncode == -12:
-        return before.workers[event.worker.slot].state is WorkerState.INTENDED
+    if isinstance(event, Exited) and before.is_killed_by_notice(event.worker, event.returncode):
+        return True
     has_come = before.stops_at is not None or isinstance(event, Noticed)
     return outcome.exit_code == 75 and has_come and not after.alive()
 
@@ -159,13 +159,13 @@ def check_counts(state: State) -> None:
     worker_states = Counter(record.state for record in state.workers.values())
     assert worker_states == Counter(state.counts)
     assert (state.waiting > 0) == (state.waiting_since is not None)
-    assert state.deadline is None or state.phase in {Phase.DRAINING, Phase.REFORMING}
+    assert state.deadline is None or state.phase in {Phase.DRAINING, Phase.REFORMING, Phase.RESTARTING}
     assert state.phase is not Phase.DRAINING or state.deadline is not None
     assert state.refusal is None or state.waiting == 0, "nobody waits for what will never be"
     assert state.phase is not Phase.RUNNING or state.waiting == 0
     used = [slot for slots in state.hosts.values() for slot in slots]
     assert sorted(used) == sorted(slot for slot in state.workers if slot.host in state.hosts)
     assert tuple(state.hosts) == tuple(state.last_heard)
-    if not state.policy.is_elastic:
+    if not state.policy.outlives_losses:
         assert tuple(used) == tuple(state.workers)
         assert not used or state.policy.min_size <= len(used) <= state.policy.max_size

@@ -45,9 +45,10 @@ def show_effects(effects: Sequence[Effect]) -> Iterator[str]:
 def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
     """What is ordered, of which worker, and how; all in the first one where it is not ordered of a worker."""
     match effect:
-        case Launch(worker, assignment, reason):
+        case Launch(worker, assignment, reason, _, known):
             numbers = f" {show_assignment(assignment)}" if numbered else ""
-            return "launch", str(worker), f"{numbers}  ({reason})"
+            in_round = f" round={known.number}" if known is not None and known.number else ""
+            return "launch", str(worker), f"{numbers}{in_round}  ({reason})"
         case Terminate(worker, grace_seconds, reason, number):
             first = "" if number == SIGTERM else f" signal={number}"
             return "terminate", str(worker), f" grace={grace_seconds:g}{first}  ({reason})"

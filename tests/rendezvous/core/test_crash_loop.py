@@ -1,8 +1,14 @@
 """The same error at the same step is counted; anything else restarts the count."""
 
+from dataclasses import replace
+
+from rendezvous.core import membership
 from rendezvous.core.failures import MOST_ERRORS, MOST_REPETITIONS, CrashLoop
+from rendezvous.core.messages import Exited
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
+from rendezvous.core.rounds import MOST_PAUSE_SECONDS
+from tests.rendezvous.core.transcript import play
 
 MEMBERS = (Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1))
 
@@ -59,3 +65,10 @@ def test_a_state_that_was_committed_after_a_step_is_progress() -> None:
 
 def test_rounds_that_are_numbered_again_after_a_restore_are_no_progress() -> None:
     assert CrashLoop("it broke", MEMBERS, 7, 1).count(MEMBERS, (report("it broke", done=2), report())).repetitions == 2
+
+
+def test_the_pause_before_a_restart_has_a_limit_however_often_the_program_has_failed() -> None:
+    begun = play("policy size=1 restarts=any", "tick 0", "hosts a:1", "report all")
+    state, _ = membership.step(replace(begun, quick_rounds=5000), Exited(Worker(Slot("a", 0), 1), -11))
+    assert state.restart is not None
+    assert state.restart.at == MOST_PAUSE_SECONDS

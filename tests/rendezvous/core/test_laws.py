@@ -33,14 +33,16 @@ from rendezvous.core.messages import (
     Stopped,
     Ticked,
 )
-from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
+from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
 from tests.rendezvous.core.histories import list_seeds
 from tests.rendezvous.core.history import Chance, ElasticChance, choose_join, choose_report
+from tests.rendezvous.core.restarting import RestartChance, RoundChance
 from tests.rendezvous.core.witness import Witness
 
 MEAN_EVENTS = 30
+KINDS = (Chance, ElasticChance, RoundChance, ElasticChance, RestartChance, RoundChance)
 LEAST_OF_EACH_KIND = 4  # in 2,000 histories: the rarest comes about 15 times
 
 hosts = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
@@ -55,7 +57,8 @@ def policies(draw: st.DrawFn) -> Policy:
     most = draw(st.integers(least, 10))
     recovery = Recovery(elastic_timeout_seconds=draw(seconds))
     limits = (draw(seconds), draw(seconds), draw(st.sampled_from([0.0, 5.0])))
-    return Policy(least, most, draw(st.sampled_from([0, 0, 1, 2, None])), *limits, recovery=recovery)
+    failures, restarts = draw(st.sampled_from([0, 0, 1, 2, None])), Restarts(draw(st.sampled_from([0, 0, 1, None])))
+    return Policy(least, most, failures, *limits, recovery=recovery, restarts=restarts)
 
 
 class Job(RuleBasedStateMachine):
@@ -226,7 +229,7 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_
     counts: Counter[str] = Counter()
     for seed in seeds:
         try:
-            witness = (ElasticChance if seed % 3 else Chance)(seed).run()
+            witness = KINDS[seed % len(KINDS)](seed).run()
         except AssertionError as error:
             error.add_note(f"in the history with seed {seed}")
             raise
@@ -246,6 +249,6 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_repeated_history_is_the_same(seed: int) -> None:
-    for kind in (Chance, ElasticChance):
+    for kind in KINDS:
         one, other = kind(seed).run(), kind(seed).run()
         assert (one.state, one.events, one.effects) == (other.state, other.events, other.effects)

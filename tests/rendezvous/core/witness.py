@@ -1,4 +1,7 @@
-"""A witness that holds the core to its laws while a job happens."""
+"""A witness that holds the core to its laws while a job happens.
+
+Long because it is one witness, which has to remember what it has seen.
+"""
 
 import copy
 from collections import Counter
@@ -31,6 +34,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
+from rendezvous.core.rounds import MOST_PAUSE_SECONDS
 from rendezvous.core.state import State
 from tests.rendezvous.core.judgement import (
     check_counts,
@@ -40,6 +44,7 @@ from tests.rendezvous.core.judgement import (
     is_early_success,
     number_members,
 )
+from tests.rendezvous.core.round_laws import Rounds, check_restart
 
 
 class Witness:
@@ -66,6 +71,8 @@ class Witness:
         self._departed: set[Worker] = set()
         self._reports: dict[Worker, tuple[int, Report]] = {}  # of each worker's last join: after which generation
         self._published: list[Publish] = []
+        self._rounds = Rounds()
+        self._former: tuple[Worker, ...] = ()  # the members of the last generation of this round
         self._interrupted: set[int] = set()
         self._offers: list[OfferResize] = []
         self._before = self.state
@@ -97,6 +104,9 @@ class Witness:
         for effect in effects:
             self.effects[type(effect).__name__] += 1
             self._check_effect(effect)
+        ended = self._exited.keys() | self._gone
+        self._rounds = self._rounds.follow(before, event, after, effects, ended)
+        check_restart(before, after)
         self._check_outcome(before, event)
         check_counts(after)
         if isinstance(event, Reported):
@@ -105,12 +115,14 @@ class Witness:
 
     def end(self) -> None:
         """Every agent falls silent: the job must come to its end by the clock alone."""
-        if not self.state.workers and not self.policy.is_elastic:
+        if not self.state.workers and not self.policy.outlives_losses:
             self.tell(HostsChanged((Host("z", self.policy.min_size),)))
         policy = self.policy
         limit = policy.start_timeout_seconds + policy.grace_seconds + 3 * policy.lease_seconds
-        if policy.is_elastic:
+        if policy.outlives_losses:
             limit += policy.start_timeout_seconds + policy.recovery.elastic_timeout_seconds + policy.report_seconds
+        if policy.may_restart:
+            limit += limit + policy.restarts.planned_grace_seconds + MOST_PAUSE_SECONDS
         last = self.state.now + limit
         while self.state.phase is not Phase.FINISHED:
             assert self.state.now <= last, f"the job has not ended {limit:g} s after the last sign of life"
@@ -136,7 +148,7 @@ class Witness:
             case Launch():
                 self._check_launch(effect)
             case Terminate(worker, grace_seconds):
-                assert 0 <= grace_seconds <= self.policy.grace_seconds
+                assert 0 <= grace_seconds <= self._find_most_grace()
                 self._terminated.add(worker)
             case Publish():
                 self._check_generation(effect)
@@ -150,7 +162,7 @@ class Witness:
             case Notify(None):
                 assert self._before.stops_at is None, "the job is told to stop once"
             case Interrupt() | OfferResize() | Dismiss():
-                assert self.policy.is_elastic
+                assert self.policy.outlives_losses if isinstance(effect, Dismiss) else self.policy.is_elastic
                 self._check_recovery(effect)
             case _:
                 pass
@@ -163,7 +175,7 @@ class Witness:
         assert self.state.outcome is None
         assert assignment.rank < assignment.size
         assert assignment.local_rank < assignment.local_size
-        if not self.policy.is_elastic:
+        if not self.policy.outlives_losses:
             assert assignment == number_members(tuple(self.state.workers))[assignment.rank]
         elif worker not in self._launched:
             assert self.state.stops_at is None, "nobody is launched after a stop notice for the job"
@@ -173,6 +185,13 @@ class Witness:
             assert worker.incarnation == 1 or is_gone, "a slot holds one worker at a time"
             self._check_room()
         self._launched.add(worker)
+        if self.state.rounds > self._before.rounds:
+            self._former = ()
+
+    def _find_most_grace(self) -> float:
+        restarts = self.policy.restarts
+        graces = (restarts.grace_seconds, restarts.planned_grace_seconds) if self.policy.may_restart else ()
+        return max(self.policy.grace_seconds, *graces, 0.0)
 
     def _has_ended(self, worker: Worker) -> bool:
         record = self._before.workers.get(worker.slot)
@@ -212,19 +231,20 @@ class Witness:
         number, members = publish.generation.number, publish.generation.members
         assert self.state.generation == publish.generation
         assert number == len(self._published) + 1, "each number once, and in order"
-        least_size = self.state.least_size if number > 1 else self.policy.min_size
+        least_size = self.state.least_size if self._former else self.policy.min_size
         assert least_size <= len(members) <= self.policy.max_size
         assert not (self._refused | self._exited.keys()) & set(members), "nobody is in it who was refused or has ended"
         slots = [worker.slot for worker in members]
         assert publish.assignments == number_members(slots)
         hosts = [slot.host for slot in slots]
         assert len(set(hosts)) == 1 + sum(a != b for a, b in pairwise(hosts)), "not adjacent"
-        former = self._published[-1].generation.members if self._published else ()
+        former = self._former
         for worker in members:
             after, _ = self._reports[worker]
             assert after == number - 1 or worker not in former, "nobody is in it without having asked for it"
         self._check_verdict(publish, former)
         self._published.append(publish)
+        self._former = members
         self.verdicts[publish.verdict.decision] += 1
 
     def _check_verdict(self, publish: Publish, former: tuple[Worker, ...]) -> None:
@@ -261,12 +281,13 @@ class Witness:
         assert self._launched <= self._terminated | self._exited.keys() | ended | self._replaced(), "one was forgotten"
         if finish.outcome.cause is not Cause.SUCCEEDED:
             return
-        last = {worker: self._exited.get(worker) for worker in (r.worker for r in self.state.workers.values())}
-        if self.policy.is_elastic:
-            assert 0 in last.values(), "nobody has succeeded"
+        was_unknown = self.policy.restarts.needs_world  # then some may have been replaced alone before
+        if self.policy.is_elastic and (was_unknown or not self._rounds.is_world(self.state)):
+            last = [self._exited.get(record.worker) for record in self.state.workers.values()]
+            assert 0 in last, "nobody has succeeded"
         else:
-            assert last
-            assert all(returncode == 0 for returncode in last.values())
+            assert self._rounds.workers
+            assert all(self._exited.get(worker) == 0 for worker in self._rounds.workers), "all have to succeed"
 
     def _replaced(self) -> set[Worker]:
         """Those whose host was lost, and whose slot got another."""
@@ -275,12 +296,13 @@ class Witness:
 
     def _check_outcome(self, before: State, event: Event) -> None:
         outcome = self.state.outcome
-        assert (outcome is None) == (self.state.phase in {Phase.FORMING, Phase.RUNNING, Phase.REFORMING})
+        assert (outcome is None) == (self.state.phase not in {Phase.DRAINING, Phase.FINISHED})
         assert (self.finish is None) == (self.state.phase is not Phase.FINISHED)
         if before.outcome is not None:
             assert outcome == before.outcome, "the first cause decides"
         elif outcome is not None:
             is_known = outcome == before.cause and not is_early_success(event, before)  # which is no failure's end
+            is_known |= before.restart is not None and outcome == before.restart.cause
             is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
             explained = (explains_notice if is_notice else explains)(outcome, event, before, self.state)
             assert is_known or explained, f"{event}: {outcome}"

@@ -2,6 +2,8 @@
 
 All workers of a generation go through the same operations, one by one: something eager, a barrier, a commit round, and
 so on. Each has done so many, and may have asked for the next; nobody has done what another has not asked for.
+
+Long because everything that may happen in it changes the same workers.
 """
 
 import random
@@ -37,7 +39,7 @@ class Trainee:
 
     generation: the last one it was a member of; rank and size: of it. joined: it waits for a newer one.
     done: how many operations it has done since the function began, and base: how many before this generation.
-    is_told: to end.
+    is_told: to end. is_stuck: it cannot be killed.
     """
 
     worker: Worker
@@ -52,21 +54,31 @@ class Trainee:
     base: int = 0
     pending: bool = False
     is_told: bool = False
+    is_stuck: bool = False
 
 
 @dataclass
 class World:
-    """What there is outside the core."""
+    """What there is outside the core.
+
+    obstacles: how often an eager operation cannot be repeated. stuck: how often a worker cannot be killed.
+    unheard: how often the agent of a new host never reports.
+    cut: the hosts that do not report any more, so that nobody knows how their workers end.
+    """
 
     witness: Witness
     chance: random.Random
-    obstacles: float = 0.0  # how often an eager operation cannot be repeated
+    obstacles: float = 0.0
     has_states: bool = True  # the script is an elastic one
     alive: dict[Worker, Trainee] = field(default_factory=dict)
     interrupted: int = 0
     offered: OfferResize | None = None
     members: tuple[Worker, ...] = ()
     generation: int = 0
+    stuck: float = 0.0
+    unheard: float = 0.0
+    cut: set[str] = field(default_factory=set)
+    joins: bool = True  # the program calls `init()`
 
     def tell(self, event: Event) -> None:
         """Let an event happen, and what follows from it."""
@@ -76,7 +88,7 @@ class World:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Launch(worker):
-                self.alive.setdefault(worker, Trainee(worker))
+                self._launch(worker)
             case Terminate(worker):
                 if worker in self.alive:
                     self.alive[worker].is_told = True
@@ -91,8 +103,17 @@ class World:
                 self._publish(effect)
             case Dismiss(host):
                 self.alive = {worker: each for worker, each in self.alive.items() if worker.slot.host != host}
+                self.cut.discard(host)
             case _:
                 pass
+
+    def _launch(self, worker: Worker) -> None:
+        host = worker.slot.host
+        if worker in self.alive:
+            return
+        if self.witness.state.last_heard.get(host) is None and self.chance.random() < self.unheard:
+            self.cut.add(host)
+        self.alive[worker] = Trainee(worker, is_stuck=self.chance.random() < self.stuck)
 
     def _publish(self, publish: Publish) -> None:
         """Every member takes part at once, except that it may not be connected yet."""
@@ -199,6 +220,8 @@ class World:
 
     def join(self, each: Trainee) -> None:
         """What this worker has to say now, if it has anything to say."""
+        if not self.joins:
+            return
         if each.generation != self.generation or not self.generation:
             if not each.joined:
                 each.joined = True
@@ -262,20 +285,36 @@ class World:
         for each in self.list_members():
             self.join(each)
 
-    def end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
-        """A worker has ended."""
-        if self.alive.pop(worker, None) is not None:
-            self.tell(Exited(worker, returncode, error, cannot_start))
+    def end(
+        self,
+        worker: Worker,
+        returncode: int,
+        error: str | None = None,
+        *,
+        cannot_start: bool = False,
+        was_stopped: bool = False,
+    ) -> None:
+        """A worker has ended; nobody hears of it from a host that is cut off."""
+        if worker.slot.host not in self.cut and self.alive.pop(worker, None) is not None:
+            has_left = was_stopped and self.chance.random() < 0.1
+            self.tell(Exited(worker, returncode, error, cannot_start, has_left, was_stopped))
 
     def end_the_told(self) -> None:
-        """Whoever was told to end does."""
+        """Whoever was told to end does, if it can be killed; some had ended by themselves before."""
         for each in list(self.alive.values()):
-            if each.is_told:
-                self.end(each.worker, self.chance.choice([-15, -9, 0, 1]))
+            if each.is_told and not each.is_stuck:
+                self.end(each.worker, self.chance.choice([-15, -9, 0, 1]), was_stopped=self.chance.random() < 0.7)
+
+    def fail_together(self) -> None:
+        """A worker is killed, and its peers fail because of that; their agents report in any order."""
+        workers = list(self.alive)
+        for worker in self.chance.sample(workers, self.chance.randint(0, len(workers))):
+            self.end(worker, self.chance.choice([-9, -6, 1, 1]))
 
     def report(self, host: str) -> None:
         """An agent tells which workers it has; it starts none of which it was not told."""
-        self.tell(Reported(host, tuple(worker for worker in self.alive if worker.slot.host == host)))
+        if host not in self.cut:
+            self.tell(Reported(host, tuple(worker for worker in self.alive if worker.slot.host == host)))
 
     def lose(self, host: str) -> None:
         """A host is gone, and all that ran there."""

@@ -5,7 +5,7 @@ import os
 from hypothesis import strategies as st
 
 from rendezvous.core.messages import Announce, Depart, Exited, Interrupt, Launch, OfferResize, Refuse, Terminate
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.model import Assignment, Endpoint, Round, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import KEY_BYTES, Notification, Published, SequencerFailed
@@ -35,6 +35,7 @@ from rendezvous.wire.orders import (
     Release,
     Remark,
     Reserved,
+    Started,
     Stop,
     Taken,
     Wait,
@@ -54,6 +55,7 @@ seconds = st.floats(min_value=0, allow_nan=False)
 workers = st.builds(Worker, st.builds(Slot, names, numbers), st.integers(1, 2**32 - 1))
 assignments = st.builds(Assignment, st.integers(0, 2**31), st.just(2**31 + 1), numbers, numbers, numbers, numbers)
 endpoints = st.builds(Endpoint, names, st.integers(1, 65_535))
+rounds = st.builds(Round, numbers, numbers, numbers, st.none() | endpoints)
 exits = st.builds(Exited, workers, st.integers(-(2**31), 2**31 - 1), st.none() | names, st.booleans())
 ranks = st.lists(numbers, min_size=1, max_size=4).map(tuple) | st.integers(1, 9).map(range).map(tuple)
 pending_operations = st.builds(
@@ -117,13 +119,12 @@ begins = st.builds(
     patience_seconds=seconds,
     start_timeout_seconds=seconds,
     address=texts,
-    master=st.none() | endpoints,
     workers=st.dictionaries(texts, st.none() | st.booleans() | numbers | texts),
     interface=words,
 )
 orders: st.SearchStrategy[Order] = st.one_of(
     begins,
-    st.builds(Launch, workers, assignments, texts),
+    st.builds(Launch, workers, assignments, texts, st.booleans(), st.none() | rounds),
     st.builds(Terminate, workers, seconds, texts),
     st.builds(Release),
     st.builds(Hold, st.booleans()),
@@ -141,12 +142,13 @@ tellings: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(Remark, texts),
     st.builds(Alert, texts),
     st.builds(AgentFailed, texts, texts),
-    st.builds(Reserved, endpoints),
+    st.builds(Reserved, endpoints, st.integers(0, 9)),
     st.builds(Taken),
     st.builds(Hello, texts),
     st.builds(Addresses, st.lists(listenings, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(ProbeResults, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),
+    st.builds(Started, workers),
 )
 agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)

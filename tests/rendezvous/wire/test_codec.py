@@ -125,10 +125,14 @@ def test_the_list_of_survivors_is_encoded_in_runs() -> None:
     assert codec.decode(Verdict, message) == verdict
 
 
-def begin(*command: bytes, master: pb.Endpoint | None = None, workers: bytes = b"{}") -> pb.Order:
-    message = pb.Begin(job="j", host="a", server="s:1", command=command, master=master, workers=workers)
+def begin(*command: bytes, workers: bytes = b"{}") -> pb.Order:
+    message = pb.Begin(job="j", host="a", server="s:1", command=command, workers=workers)
     message.credential.SetInParent()
     return pb.Order(begin=message)
+
+
+def launch(known: pb.Round) -> pb.Order:
+    return pb.Order(launch=pb.Launch(worker=NAMED, assignment=FIRST, round=known))
 
 
 def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
@@ -161,7 +165,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (ORDERS, begin(), "Begin without command"),
         (ORDERS, begin(b"x", workers=b"x"), "not JSON"),
         (ORDERS, pb.Order(wait=pb.Wait(limit_seconds=math.nan)), "NaN"),
-        (ORDERS, begin(b"x", master=pb.Endpoint(address="a")), "port 0"),
+        (ORDERS, launch(pb.Round(master=pb.Endpoint(address="a"))), "port 0"),
         (ORDERS, pb.Order(launch=pb.Launch(assignment=FIRST)), "Launch without worker"),
         (ORDERS, pb.Order(launch=pb.Launch(worker=pb.WorkerId(host="a"), assignment=FIRST)), "or incarnation"),
         (ORDERS, pb.Order(launch=pb.Launch(worker=NAMED)), "Launch without assignment"),

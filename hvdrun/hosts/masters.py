@@ -1,0 +1,48 @@
+"""The port of rank 0's torch store, which the host of rank 0 reserves, in the orders to the workers of its round."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from rendezvous.core.messages import Launch
+from rendezvous.core.model import Endpoint, Worker
+from rendezvous.wire.orders import Reserved
+
+
+class Masters:
+    """Sends the orders that start workers; those to other hosts than that of rank 0 wait until it has reserved a port.
+
+    order: sends one.
+    """
+
+    def __init__(self, order: Callable[[Launch], None]) -> None:
+        self._order = order
+        self._number = -1  # of the round
+        self._host = ""  # of its rank 0
+        self._master: Endpoint | None = None
+        self._waiting: dict[Worker, Launch] = {}
+
+    def order(self, launch: Launch) -> None:
+        """Send an order, now or when the port of its round is known."""
+        host, known = launch.worker.slot.host, launch.round
+        if known is not None and known.number > self._number:  # that of rank 0 comes first
+            self._number, self._host, self._master = known.number, host, None
+            self._waiting.clear()
+        if known is None or host == self._host:
+            self._order(launch)
+        elif self._master is None:
+            self._waiting[launch.worker] = launch
+        else:
+            self._order(replace(launch, round=replace(known, master=self._master)))
+
+    def note_reserved(self, reserved: Reserved) -> None:
+        """The host of rank 0 has reserved a port: send the orders that wait for it."""
+        if reserved.round != self._number:
+            return
+        self._master = reserved.master
+        waiting, self._waiting = self._waiting, {}
+        for launch in waiting.values():
+            self.order(launch)
+
+    def withdraw(self, worker: Worker) -> bool:
+        """Drop the order for a worker; False if none waits."""
+        return self._waiting.pop(worker, None) is not None

@@ -1,0 +1,221 @@
+"""Rounds: all workers are stopped, and all are started again, when the job would else end by a loss.
+
+A program of torch.distributed cannot continue with other members: its processes have to begin again, as a world with
+new ranks, a new size and a new port. So do workers that called `init()` once no other way to recover is left.
+
+A restart has three steps. `stop_round` stops all workers. `judge_round`, when all have ended, knows which loss was the
+first: a killed worker's peers fail because of it, and their reports may come earlier. `start_round` starts all workers
+again when there are enough slots. A program that fails as soon as it has started gets more and more time.
+
+A planned restart leaves a host that has got a stop notice, or uses new slots. It is not counted, and the workers get
+time to save.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rendezvous.core.failures import CrashLoop
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
+from rendezvous.core.losses import KEPT_LOSSES, count_slot_failure, lose_host
+from rendezvous.core.messages import Effects, Log, Lost
+from rendezvous.core.model import Slot, Worker, rank
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome, run_short
+from rendezvous.core.reports import Decision, Verdict
+from rendezvous.core.scheduling import begin_round, list_open_slots, make_launches, note_stopped, retire
+from rendezvous.core.state import Offer, Restart, State
+
+QUICK_SECONDS = 5.0  # a round that ends earlier may end so again
+MOST_PAUSE_SECONDS = 60.0  # after several of them in a row
+_MOST_DOUBLINGS = 6  # of a pause; keeps 2.0 ** n finite
+_FAILING_SECONDS = 30.0  # a round that ends earlier, by an exit code, may have no chance
+_MOST_FAILED_ROUNDS = 3  # in a row; of a job whose restarts have no limit
+
+
+def plan_growth(state: State) -> tuple[State, Effects]:
+    """There have been slots for more workers for the time after which the job is to grow: plan a larger round."""
+    limit_seconds = state.policy.restarts.grow_after_seconds
+    if limit_seconds is None:
+        return state, ()
+    larger = _count_larger(state)
+    if not larger:
+        return (state if state.growing_since is None else replace(state, growing_since=None)), ()
+    if state.growing_since is None:
+        return replace(state, growing_since=state.clock), ()
+    if state.clock - state.growing_since < limit_seconds:
+        return state, ()
+    reason = f"there are slots for {larger} workers (--grow-after)"
+    cause = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason)
+    return replace(state, restart=Restart(cause, is_planned=True, since=state.clock)), ()
+
+
+def _count_larger(state: State) -> int:
+    """How many workers a larger round would have; 0 if none can be planned."""
+    if not state.is_one_world or not state.workers or state.stops_at is not None or state.refusal is not None:
+        return 0
+    alive = state.alive()
+    staying = sum(state.offers(each.worker.slot) for each in alive)
+    larger = min(state.policy.max_size, staying + len(list_open_slots(state)))
+    return larger if larger > len(alive) else 0
+
+
+def stop_round(state: State) -> tuple[State, Effects]:
+    """All workers are to be started again: stop them."""
+    restart = state.restart
+    if restart is None or state.phase is Phase.RESTARTING:
+        return state, ()
+    policy, restarts = state.policy, state.policy.restarts
+    grace_seconds = restarts.planned_grace_seconds if restart.is_planned else restarts.grace_seconds
+    if not restart.is_planned and state.restarts == restarts.limit:
+        grace_seconds = policy.grace_seconds  # the job ends
+    most_seconds = max(grace_seconds, policy.grace_seconds)  # of workers that were being stopped before
+    state = replace(
+        note_stopped(state).enter(Phase.RESTARTING),
+        deadline=state.now + most_seconds + policy.silence_seconds,  # a host that is lost is found first
+        short_since=_keep_shortage(state),
+        cause=None,
+        refusal=None,
+        interruption=None,
+        gathering_since=None,
+        offer=Offer(state.offer.number),
+    )
+    alive = [each for each in state.alive() if each.state is not WorkerState.LEAVING]
+    return retire(state, alive, restart.cause.reason, grace_seconds, lets_save=restart.is_planned)
+
+
+def _keep_shortage(state: State) -> float | None:
+    """Since when there are too few slots, or agents: a round that has not begun everywhere has not ended that."""
+    return state.short_since if state.unreported else None
+
+
+def judge_round(state: State) -> tuple[State, Effects]:
+    """All workers have ended: count the loss, and decide when the next round begins, or that the job ends."""
+    restart, limit = state.restart, state.policy.restarts.limit
+    if restart is None or restart.at is not None or state.ended < len(state.workers):
+        return state, ()
+    cause, lasted_seconds = restart.cause, restart.since - state.round_since
+    is_quick = not restart.is_planned and lasted_seconds < QUICK_SECONDS
+    has_failed = not restart.is_planned and lasted_seconds < _FAILING_SECONDS and cause.certainty == 0
+    quick, failed = (state.quick_rounds + 1 if is_quick else 0), (state.failed_rounds + 1 if has_failed else 0)
+    # A round that never had a report from all its hosts has not begun.
+    is_counted = not (restart.is_planned or state.unreported)
+    if failed >= _MOST_FAILED_ROUNDS if limit is None else is_counted and state.restarts >= limit:
+        return replace(state, restart=None, outcome=cause), ()
+    pause_seconds = min(MOST_PAUSE_SECONDS, 2.0 ** min(quick - 2, _MOST_DOUBLINGS)) if quick > 1 else 0.0
+    # Also those that have exited with 0 are started again.
+    known = [replace(each, is_done=False, generation=0) for each in state.workers.values()]
+    state = replace(
+        _blame(state, restart).with_records(known),
+        restart=replace(restart, at=state.clock + pause_seconds),
+        restarts=state.restarts + is_counted,
+        losses=state.losses if restart.is_planned else (*state.losses, cause)[-KEPT_LOSSES:],
+        quick_rounds=quick,
+        failed_rounds=failed,
+        stopped=(),
+        deadline=None,
+    )
+    if pause_seconds and _has_enough(state, list_open_slots(state)):
+        state, log = _tell(state, restart, f"all workers are started again after {pause_seconds:g} s")
+        return state, (log,)
+    return state, ()
+
+
+def _blame(state: State, restart: Restart) -> State:
+    """Count the loss against the slot of its cause, and no other: the other workers may have ended because of it."""
+    suspects, worker = state.blacklist.suspects, restart.cause.worker
+    state = replace(state, blacklist=replace(state.blacklist, suspects=()))
+    if restart.is_planned or worker is None or (restart.is_blamed and worker.slot not in suspects):
+        return state
+    return state if state.policy.is_fixed else count_slot_failure(state, worker.slot)
+
+
+def start_round(state: State) -> tuple[State, Effects]:
+    """Start all workers again, once their pause is over and there are enough slots."""
+    restart = state.restart
+    if restart is None or restart.at is None or state.clock < restart.at:
+        return state, ()
+    slots, needed = list_open_slots(state), state.policy.min_size
+    if not _has_enough(state, slots):
+        if state.short_since is not None and restart.is_told:
+            return state, ()
+        limit = f"{state.policy.recovery.elastic_timeout_seconds:g} s (--elastic-timeout)"
+        state, log = _tell(state, restart, f"the job waits for slots: {len(slots)} of {needed}, at most {limit}")
+        return replace(state, short_since=state.clock if state.short_since is None else state.short_since), (log,)
+    state, log = _tell(state, restart, _describe_start(state, restart, len(slots)))
+    state = replace(_clear(state), rounds=state.rounds + 1)
+    state, launches = launch_round(state, slots, "all workers are started again")
+    return state, (log, *launches)
+
+
+def _tell(state: State, restart: Restart, what: str) -> tuple[State, Log]:
+    """Log what follows from the cause, which is named the first time."""
+    known = replace(state, restart=None if state.restart is None else replace(state.restart, is_told=True))
+    return known, Log(what if restart.is_told else f"{restart.cause.reason.rstrip('.')}; {what}")
+
+
+def _has_enough(state: State, slots: Sequence[Slot]) -> bool:
+    return len(slots) >= state.policy.min_size
+
+
+def launch_round(state: State, slots: Sequence[Slot], reason: str) -> tuple[State, Effects]:
+    """Start a worker in each of these slots, together."""
+    former = [state.workers.get(slot) for slot in slots]
+    numbers = [1 if known is None else known.worker.incarnation + 1 for known in former]
+    records = [
+        WorkerRecord(Worker(slot, number), assignment, since=state.clock)
+        for slot, number, assignment in zip(slots, numbers, rank(slots), strict=True)
+    ]
+    state = begin_round(state.with_slots(records), slots)
+    return state, make_launches(state, records, reason)
+
+
+def _clear(state: State) -> State:
+    """The state as before the first generation, with the numbers, the losses and the closed slots of the job."""
+    return replace(
+        state.enter(Phase.FORMING),
+        short_since=_keep_shortage(state),
+        generation=None,
+        verdict=Verdict(Decision.BEGIN),
+        failures=0,
+        crash_loop=CrashLoop(),
+        resets=0,
+        restart=None,
+        growing_since=None,
+        stuck=(),
+        logged_alone=False,
+        logged_limit=({}, 0),
+    )
+
+
+def _describe_start(state: State, restart: Restart, workers: int) -> str:
+    limit = state.policy.restarts.limit
+    what = "the only worker is" if workers == 1 else f"all {workers} workers are"
+    left = "" if limit is None or restart.is_planned else f" ({limit - state.restarts} of {limit} restarts left)"
+    if not state.number:
+        how = "the script continues from its own checkpoint"
+    else:
+        how = "from the newest checkpoint" if state.policy.restarts.has_checkpoint else "from the beginning"
+    return f"{what} started again{left}{', ' if state.number else '; '}{how}"
+
+
+def limit_restart(state: State) -> tuple[State, Effects]:
+    """Workers cannot be killed, as in a system call that never returns: their host is lost, not the job."""
+    if state.phase is not Phase.RESTARTING or state.deadline is None or state.now <= state.deadline:
+        return state, ()
+    late = next((each for each in state.alive()), None)
+    if late is None:
+        return state, ()
+    loss = Lost(late.worker.slot.host, f"its worker {late.worker} could not be stopped")
+    return lose_host(state, loss, may_explain=False)
+
+
+def limit_slots(state: State) -> tuple[State, Effects]:
+    """There have been too few slots for the next round for the elastic timeout."""
+    limit_seconds, restart = state.policy.recovery.elastic_timeout_seconds, state.restart
+    if restart is None or state.short_since is None or state.clock - state.short_since <= limit_seconds:
+        return state, ()
+    slots, needed = len(list_open_slots(state)), state.policy.min_size
+    if restart.at is not None and slots >= needed:
+        return state, ()
+    option = "-np" if state.policy.is_fixed else "--min-np"
+    outcome = run_short(slots, needed, limit_seconds, restart.cause, option)
+    return replace(state, outcome=outcome, restart=None), ()
