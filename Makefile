@@ -83,6 +83,7 @@ bench: setup
 	$(BIN)/python benchmarks/collectives.py --json benchmarks/collectives.json
 	$(BIN)/python benchmarks/mxnet_step.py
 	$(BIN)/python benchmarks/recovery.py --json benchmarks/recovery.json
+	$(BIN)/python benchmarks/restart.py --json benchmarks/restart.json
 	$(BIN)/python benchmarks/scale.py
 
 docs: setup

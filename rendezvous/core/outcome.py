@@ -1,4 +1,7 @@
-"""How a job ended, and why: the exit code and the first cause."""
+"""How a job ended, and why: the exit code and the first cause.
+
+Long because each way to end has a function, whose docstring is its row of Troubleshooting.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

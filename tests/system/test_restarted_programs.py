@@ -121,7 +121,7 @@ def test_the_losses_are_those_of_a_run_without_a_fault(hvdrun: Launcher, program
         else:
             path.unlink()
 
-    victims = [(random.randrange(2), random.randrange(4, 7)), (random.randrange(2), random.randrange(8, STEPS - 1))]  # noqa: S311
+    victims = [(random.randrange(2), random.randrange(4, 7)), (random.randrange(2), random.randrange(8, STEPS - 1))]  # noqa: S311 - no secret
     words = [f"{rank},{step}" for rank, step in victims]
     finished = hvdrun("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
     assert finished.returncode == 0, (victims, finished.stderr)
