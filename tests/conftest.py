@@ -3,14 +3,20 @@
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.costs import Budgets, CostsPlugin, name_file, read_shard
 from tests.tiers import LIMIT_SECONDS, Tier, find_tier, leads_to_pure
+
+if TYPE_CHECKING:
+    from tests.worker_runtime.ranks import RankPool
+
+# The fixtures import what they need: the pure tests do without torch.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +30,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite(pytestconfig: pytest.Config) -> bool:
     """Whether transcripts are to be written anew."""
     return bool(pytestconfig.getoption("--rewrite"))
+
+
+@pytest.fixture(scope="session")
+def rank_pools() -> "Iterator[dict[str, RankPool]]":
+    """Some ranks for each type of device, that many tests share."""
+    from tests.worker_runtime.devices import DEVICES  # noqa: PLC0415 - see above
+    from tests.worker_runtime.ranks import RankPool  # noqa: PLC0415 - see above
+
+    pools = {device: RankPool(device) for device in DEVICES}
+    yield pools
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.fixture(scope="session")
+def nccl_objection(rank_pools: "dict[str, RankPool]") -> str:
+    """Why NCCL does not connect ranks on the cards that there are; "" if it does."""
+    from tests.worker_runtime.devices import CUDA  # noqa: PLC0415 - see above
+    from tests.worker_runtime.transport import find_objection  # noqa: PLC0415 - see above
+
+    return find_objection(rank_pools[CUDA])
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -22,10 +22,12 @@ ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "gpu-report.json"
 PAGE = ROOT / "gpu-report.txt"
 FAILURES = 10  # after which the tests end
+TRANSPORT = "transport"  # the property of a test that tells what carries CUDA tensors between ranks
 TEST_SECONDS = 360.0  # after which no test begins
 _MEASURING_SECONDS = 100.0
 # In the order of their value; a file that is not named comes last.
 FILES = (
+    "tests/worker_runtime/test_transport.py",
     "tests/worker_runtime/groups/backends/test_nccl.py",
     *("tests/worker_runtime/collectives/", "tests/worker_runtime/test_random_collectives.py"),
     *("tests/worker_runtime/torch/test_optimizer.py", "tests/worker_runtime/torch/test_averaging.py"),
@@ -40,6 +42,7 @@ _LINES = 12  # of a failure, on the page
 class Report:
     """What a run has found.
 
+    transport: what carries CUDA tensors between ranks; "" as long as no test has told.
     machine: the card and its software.
     passed: how many tests.
     failed: the last lines of each failed test, by its name.
@@ -48,6 +51,7 @@ class Report:
     is_cut: no time was left for some tests.
     """
 
+    transport: str = ""
     machine: dict[str, str] = field(default_factory=dict)
     passed: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -59,7 +63,8 @@ class Report:
         """The page."""
         ran = f"{self.passed} passed, {len(self.failed)} failed" if self.passed + len(self.failed) else "0 run"
         counts = f"{ran}, {sum(self.skipped.values())} skipped" + (", not all were tried" if self.is_cut else "")
-        rows = {**self.machine, "tests": counts, **self.measured}
+        first = {TRANSPORT: self.transport} if self.transport else {}
+        rows = {**first, **self.machine, "tests": counts, **self.measured}
         lines = [f"{name:<12}{value}" for name, value in rows.items()]
         lines += [f"{count:>5} skipped: {reason}" for reason, count in self.skipped.items()]
         for name, text in self.failed.items():
@@ -117,7 +122,8 @@ class Recorder:
             self._session.shouldstop = "no time is left"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a result."""
+        """Note a result, and what carries tensors where it tells that."""
+        self._report.transport = str(dict(report.user_properties).get(TRANSPORT, self._report.transport))
         if report.failed:
             self._report.failed[report.nodeid] = report.longreprtext
         elif report.skipped:

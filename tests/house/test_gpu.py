@@ -69,6 +69,13 @@ def test_without_a_gpu_the_page_says_that_nothing_ran() -> None:
     ]
 
 
+@pytest.mark.parametrize("end", ["pass", "pytest.skip('it refuses')", "assert False"])
+def test_the_page_says_first_what_carries_tensors(tmp_path: Path, end: str) -> None:
+    told = f"def test_it(record_property):\n    record_property('{gpu.TRANSPORT}', 'gloo alone')\n    {end}\n"
+    report = run(tmp_path, tests=f"import pytest\n{told}\ndef test_another():\n    pass\n")
+    assert report.make_page().splitlines()[0] == "transport   gloo alone"
+
+
 def test_no_test_begins_when_the_time_is_over(tmp_path: Path) -> None:
     report = run(tmp_path, 61.0)
     assert report.passed + len(report.failed) + sum(report.skipped.values()) == 1

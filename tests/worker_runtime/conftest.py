@@ -25,18 +25,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("ranks", devices, indirect=True)
 
 
-@pytest.fixture(scope="session")
-def rank_pools() -> "Iterator[dict[str, RankPool]]":
-    """Up to three ranks for each type of device, that many tests share."""
-    from tests.worker_runtime.devices import DEVICES  # noqa: PLC0415 - see above
-    from tests.worker_runtime.ranks import RankPool  # noqa: PLC0415 - see above
-
-    pools = {device: RankPool(device) for device in DEVICES}
-    yield pools
-    for pool in pools.values():
-        pool.close()
-
-
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> "RankPool":
     """Up to three ranks; of a test with the marker `devices`, their tensors lie on its device."""
@@ -46,6 +34,8 @@ def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> 
     device, marker = getattr(request, "param", None), request.node.get_closest_marker("devices")
     if device is None or marker is None:
         return rank_pools[CPU]
+    if device != CPU:
+        request.getfixturevalue("nccl_objection")  # which tells the pool what to use
     return DeviceRanks(rank_pools[device], device, compiles=marker.kwargs.get("compiles", False))
 
 

@@ -67,13 +67,19 @@ class OnDevice(TorchFunctionMode):
         return tensor  # type: ignore[no-any-return]  # torch leaves it untyped
 
 
-def describe_rank(device: str, rank: int) -> dict[str, str]:
+def describe_rank(device: str, rank: int, count: int, cards: int | None = None) -> dict[str, str]:
     """The variables of a rank's process.
 
     NCCL refuses two ranks of one GPU only if they are on the same host. `NCCL_HOSTID` says that they are not: then it
     connects them by sockets, and nothing but the speed differs.
+
+    Args:
+        device: where its tensors may lie.
+        rank: its number.
+        count: how many ranks there are.
+        cards: how many GPUs; None counts them.
     """
-    if device == CPU or rank < torch.cuda.device_count():
+    if device == CPU or count <= (torch.cuda.device_count() if cards is None else cards):
         return {}
     return {"NCCL_HOSTID": f"slot-{rank}", "NCCL_SOCKET_IFNAME": "lo"}
 

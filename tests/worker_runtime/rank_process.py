@@ -15,7 +15,7 @@ from pathlib import Path
 import cloudpickle
 import torch
 
-from rendezvous.bootstrap import Bootstrap
+from rendezvous.bootstrap import BACKEND, Bootstrap
 from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, Worker
 from worker_runtime.coordination.sequencer_process import SequencerProcess
 from worker_runtime.coordination.wire import KEY_BYTES
@@ -80,9 +80,10 @@ class PipeExchange:
 
 def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, ...]) -> None:
     """Run what comes until the other end is closed."""
+    given = os.environ.get(BACKEND, "")
     while True:
         try:
-            function, arguments, size, generation = cloudpickle.loads(commands.recv_bytes())
+            function, arguments, size, generation, backend = cloudpickle.loads(commands.recv_bytes())
         except EOFError:
             SEQUENCER.close()
             return
@@ -91,7 +92,7 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
         exchange = PipeExchange(rank, size, readable, writable)
         RUNTIME._connect = lambda _, exchange=exchange: exchange
         RUNTIME._generation = generation
-        os.environ.update(bootstrap.environment())
+        os.environ.update({**bootstrap.environment(), BACKEND: backend or given})
         try:
             RUNTIME.init()
             outcome = (True, function(*arguments))

@@ -32,12 +32,13 @@ class RankFailedError(AssertionError):
 class Ranks:
     """Processes that play ranks; started once, since each imports torch."""
 
-    def __init__(self, count: int, device: str = devices.CPU) -> None:
+    def __init__(self, count: int, device: str = devices.CPU, *, share_cards: bool = True) -> None:
         """Start them.
 
         Args:
             count: how many.
             device: where their tensors may lie.
+            share_cards: where there are fewer GPUs, NCCL takes several of them on one.
         """
         self._calls = 0
         with ExitStack() as ours:
@@ -55,21 +56,29 @@ class Ranks:
                         [sys.executable, SCRIPT, *map(str, [rank, *passed])],
                         pass_fds=passed,
                         start_new_session=True,
-                        env={**os.environ, **devices.describe_rank(device, rank)},
+                        env={**os.environ, **(devices.describe_rank(device, rank, count) if share_cards else {})},
                     )
                 )
                 theirs.close()
                 self._connections.append(own)
 
     def run(
-        self, function: Callable[..., Any], *arguments: object, size: int = 2, limit_seconds: float = LIMIT_SECONDS
+        self,
+        function: Callable[..., Any],
+        *arguments: object,
+        size: int = 2,
+        limit_seconds: float = LIMIT_SECONDS,
+        backend: str = "",
     ) -> list[Any]:
-        """Call `function(*arguments)` on ranks 0 to size - 1 of a new world, and return the results by rank."""
+        """Call `function(*arguments)` on ranks 0 to size - 1 of a new world, and return the results by rank.
+
+        The world has a backend of torch's choice, unless one is named.
+        """
         module = function.func.__module__ if isinstance(function, partial) else function.__module__
         cloudpickle.register_pickle_by_value(sys.modules[module])
         self._calls += 1
         generation = self._calls * 1000  # of all ranks, though not all take part in every call
-        command = by_value.dump((function, arguments, size, generation))
+        command = by_value.dump((function, arguments, size, generation, backend))
         for connection in self._connections[:size]:
             connection.send_bytes(command)
         deadline = time.monotonic() + limit_seconds
@@ -126,27 +135,37 @@ class RankPool:
 
     Args:
         device: where their tensors may lie.
+        count: how many there are; more are started when a test needs them.
     """
 
-    def __init__(self, device: str = devices.CPU) -> None:
+    def __init__(self, device: str = devices.CPU, count: int = POOL_SIZE) -> None:
         self._device = device
+        self._count = count
         self._ranks: Ranks | None = None
+        self._backend = ""
+
+    def use_gloo(self) -> None:
+        """From now on several ranks use gloo, on whatever device; a rank alone uses what torch has for its device."""
+        self._backend = "gloo"
 
     def run(
         self, function: Callable[..., Any], *arguments: object, size: int = 2, limit_seconds: float = LIMIT_SECONDS
     ) -> list[Any]:
         """As `Ranks.run`."""
-        if self._ranks is not None and not self._ranks.are_alive:
-            self._ranks.close()
-            self._ranks = None
+        if self._ranks is not None and not (self._ranks.are_alive and size <= len(self._ranks.processes)):
+            self.close()
         if self._ranks is None:
-            self._ranks = Ranks(POOL_SIZE, self._device)
-        return self._ranks.run(function, *arguments, size=size, limit_seconds=limit_seconds)
+            self._ranks = Ranks(max(size, self._count), self._device)
+        backend = self._backend if size > 1 else ""
+        return self._ranks.run(function, *arguments, size=size, limit_seconds=limit_seconds, backend=backend)
 
     def close(self) -> None:
         """End the processes; each must end by itself."""
-        if self._ranks is not None and self._ranks.are_alive:
-            assert self._ranks.close() == [0] * POOL_SIZE, "a rank did not end by itself"
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            is_whole = ranks.are_alive
+            codes = ranks.close()
+            assert not (is_whole and any(codes)), "a rank did not end by itself"
 
 
 class DeviceRanks(RankPool):
