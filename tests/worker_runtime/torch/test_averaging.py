@@ -225,7 +225,7 @@ def test_a_gradient_scaler_finds_the_same_infinities_on_all_ranks(ranks: RankPoo
     def body() -> object:
         parameter = torch.nn.Parameter(torch.zeros(1))
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0, fused=is_fused))
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=100, enabled=way != "off")
+        scaler = torch.amp.GradScaler(parameter.device.type, init_scale=4.0, growth_interval=100, enabled=way != "off")
         seen = []
         for step in range(6):
             if step % 2:
@@ -273,7 +273,7 @@ def test_a_recovery_between_two_statements_changes_no_gradient(ranks: RankPool, 
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD([parameter], lr=1.0), op=op, backward_passes_per_step=passes
         )
-        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled="scale" in str(statements))
+        scaler = torch.amp.GradScaler(parameter.device.type, init_scale=4.0, enabled="scale" in str(statements))
         does = {
             "backward": lambda: scaler.scale((parameter * (hvd.rank() + 2)).sum()).backward(),
             "synchronize": optimizer.synchronize,
