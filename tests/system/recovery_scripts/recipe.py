@@ -74,21 +74,23 @@ class Recipe:
             is computed), "sync" (a norm over all ranks, which cannot be made again), "sets", "join", "sum" or "product"
             (and not the average, of gradients), "step" (only that, nothing before it), "synchronize" (also where the
             scaler does it).
+        device: where networks and samples lie.
     """
 
-    def __init__(self, words: str) -> None:
+    def __init__(self, words: str, device: str = "cpu") -> None:
         self.features = frozenset(words.split(",")) - {""}
+        self.device = device
         self.op = next((op for name, op in OPS.items() if name in self.features), hvd.Average)
         self.passes = 2 if "accumulate" in self.features else 1
         torch.manual_seed(1)
         extra = [kind for kind in ("two", "gan", "adasum") if kind in self.features]
         self.parts = [
-            Part(Network(self.features), is_adasum=False, has_momentum="sparse" not in self.features),
-            *(Part(Network(frozenset()), is_adasum=kind == "adasum", has_momentum=True) for kind in extra),
+            Part(Network(self.features).to(device), is_adasum=False, has_momentum="sparse" not in self.features),
+            *(Part(Network(frozenset()).to(device), is_adasum=kind == "adasum", has_momentum=True) for kind in extra),
         ]
         draw = torch.Generator().manual_seed(2)
-        self._inputs = torch.randint(WORDS, (SAMPLES, 3), generator=draw)
-        self._targets = torch.randn(SAMPLES, 4, generator=draw, dtype=torch.float64)
+        self._inputs = torch.randint(WORDS, (SAMPLES, 3), generator=draw).to(device)
+        self._targets = torch.randn(SAMPLES, 4, generator=draw, dtype=torch.float64).to(device)
 
     def draw(self, member: int, step: int) -> list[list[int]]:
         """The samples of a member's step, for each pass: as if at random, but always the same."""

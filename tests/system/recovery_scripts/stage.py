@@ -18,18 +18,21 @@ from typing import Any
 from worker_runtime.collectives.agreements import Commit
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.operation import Members
+from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.succession import Succession
 from worker_runtime.membership import formation
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
 # "committed": it has the answer. "synchronized": it has synchronized, and is to unscale. "between": it has done both.
 # "clipped": it may step. "end": it has; of several optimizers, the first one is at its end first. "stepped": all have.
-# "forming": at any of them, while the group is formed anew.
+# "forming": at any of them, while the group is formed anew. "started": at any of them, before its part of a collective
+# that all have agreed on; the first one in step 0 connects a group of NCCL.
 PLACES = (
     *("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end"),
-    *("stepped", "synchronized", "clipped"),
+    *("stepped", "synchronized", "clipped", "started"),
 )
 _FORMING = 1  # the second byte
 
@@ -41,13 +44,15 @@ class Stage:
         folder: for the notes, one file of a process.
         plan: where to die, as "ORIGIN:STEP:PLACE" or, at another than the first time in this step,
             "ORIGIN:STEP:PLACE:TIME"; each holds once, whoever comes there first.
+        number: the signal by which to die.
     """
 
-    def __init__(self, folder: Path, plan: list[str]) -> None:
+    def __init__(self, folder: Path, plan: list[str], number: signal.Signals = signal.SIGKILL) -> None:
         self.origin = -1
         self.step = 0
         self._folder = folder
         self._plan = [read_death(death) for death in plan]
+        self._number = number
         self._times = Counter[tuple[int, str]]()  # it has come to a place, in a step
         self._notes = (folder / f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8")
         self._writing = threading.Lock()
@@ -78,7 +83,7 @@ class Stage:
         here = (self.origin, self.step, place, self._times[self.step, place])
         for death in self._plan:
             if death == here and self._is_first("-".join(map(str, death))):
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), self._number)
 
     def _is_first(self, name: str) -> bool:
         """Whether this death was not died before."""
@@ -92,6 +97,7 @@ class Stage:
         """Hear of what happens inside the runtime."""
         stage, dies_asked = self, any(place == "asked" for _, _, place, _ in self._plan)
         suspend, resume, commit = Succession.suspend, Succession.resume, Engine.commit
+        start = Generation.start
         form: Callable[..., Group | None] = getattr(formation, "form")  # noqa: B009 - it is imported there
 
         def note_suspend(succession: Succession, reason: str) -> None:
@@ -112,6 +118,11 @@ class Stage:
                 commit(engine, among)
             stage.come_to("committed")
 
+        def note_start(generation: Generation, operation: Operation[object], terms: Release) -> object:
+            if stage.origin >= 0:  # not at first
+                stage._die_at("started")
+            return start(generation, operation, terms)
+
         @wraps(form)
         def note_form(*given: Any, **named: Any) -> Group | None:  # noqa: ANN401 - as those of `form`
             if stage.origin >= 0:  # not at first
@@ -123,6 +134,7 @@ class Stage:
         replace(Succession, "suspend", note_suspend)
         replace(Succession, "resume", note_resume)
         replace(Engine, "commit", note_commit)
+        replace(Generation, "start", note_start)
         replace(formation, "form", note_form)
 
 

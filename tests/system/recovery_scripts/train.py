@@ -8,6 +8,7 @@ samples from an ElasticSampler, for some epochs (--epochs), and more where other
 import argparse
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +37,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--children", type=int, default=0)
     parser.add_argument("--entries", type=int, default=1, help="go on with more epochs until there were so many")
     parser.add_argument("--until", type=Path, help="go on with more epochs until this file is there")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--signal", type=signal.Signals.__getitem__, default=signal.SIGKILL, help="how workers die")
     parser.add_argument("--every", type=int, default=3, help="steps between commits")
     return parser.parse_args()
 
@@ -49,7 +52,7 @@ class Trainer:
         self._key, self._begins = b"", 0  # of the present members, and how often they have begun
         self._some: hvd.ProcessSet | None = None  # of them
         self.optimizers = [self._wrap(part) for part in recipe.parts]
-        self._scaler = torch.amp.GradScaler("cpu", init_scale=SCALE) if "scaler" in recipe.features else None
+        self._scaler = torch.amp.GradScaler(recipe.device, init_scale=SCALE) if "scaler" in recipe.features else None
         self.schedulers = [
             torch.optim.lr_scheduler.StepLR(optimizer, EVERY, SHORTENING)
             for optimizer in self.optimizers
@@ -162,7 +165,7 @@ class Trainer:
 
 def digest(recipe: Recipe) -> str:
     """Of all parameters, to the last bit."""
-    data = b"".join(parameter.detach().numpy().tobytes() for parameter in recipe.list_parameters())
+    data = b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in recipe.list_parameters())
     return hashlib.sha256(data).hexdigest()
 
 
@@ -218,13 +221,21 @@ def is_there(path: Path) -> bool:
     return bool(hvd.allreduce(torch.tensor(int(path.exists())), op=hvd.Max, name="stop").item())
 
 
+def choose_card() -> None:
+    """Use the card of the local rank, and tell NCCL that this worker is a host of its own: cards may be shared."""
+    os.environ |= {"NCCL_HOSTID": f"worker-{os.getpid()}", "NCCL_SOCKET_IFNAME": "lo"}
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+
+
 def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
     """Train."""
     options = parse_arguments()
     torch.set_num_threads(1)
-    stage = Stage(options.folder, options.kill)
+    stage = Stage(options.folder, options.kill, options.signal)
     hvd.init()
-    recipe = Recipe(options.features)
+    if options.device == "cuda":
+        choose_card()
+    recipe = Recipe(options.features, options.device)
     trainer = make_trainer(recipe, stage)
     stage.note("ready")
     if options.epochs or options.until:
@@ -238,7 +249,10 @@ def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
         trainer.enter(0)
         for step in range(options.steps):
             trainer.train(step, recipe.draw(RUNTIME.engine.steps.original_rank, step))
-    torch.save(list(recipe.list_parameters()), options.folder / f"{os.getpid()}.parameters")
+    torch.save(
+        [parameter.detach().cpu() for parameter in recipe.list_parameters()],
+        options.folder / f"{os.getpid()}.parameters",
+    )
     stage.note("done", digest=digest(recipe), size=hvd.size(), rank=hvd.rank())
     hvd.shutdown()
 
