@@ -8,6 +8,7 @@ FILE` a job that receives a stop notice (SIGUSR2 to hvdrun) saves there and exit
 
 import argparse
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -62,11 +63,18 @@ def build_network() -> nn.Module:
     )
 
 
+def move(batches: Iterable[Sequence[torch.Tensor]], device: torch.device) -> Iterator[list[torch.Tensor]]:
+    """The same batches on a device."""
+    for batch in batches:
+        yield [tensor.to(device, non_blocking=True) for tensor in batch]
+
+
 def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, batches: DataLoader) -> float:
     """Train on this worker's part of the data; return the mean loss over all workers."""
     network.train()
-    total = torch.zeros(())
-    for images, labels in batches:
+    device = next(network.parameters()).device
+    total = torch.zeros((), device=device)
+    for images, labels in move(batches, device):
         optimizer.zero_grad()
         loss = functional.cross_entropy(network(images), labels)
         loss.backward()
@@ -78,7 +86,8 @@ def train_epoch(network: nn.Module, optimizer: torch.optim.Optimizer, batches: D
 def measure_accuracy(network: nn.Module, data: TensorDataset) -> float:
     """The share of right answers over all test data; each worker tests its part."""
     network.eval()
-    images, labels = (tensor[hvd.rank() :: hvd.size()] for tensor in data.tensors)
+    device = next(network.parameters()).device
+    images, labels = (tensor[hvd.rank() :: hvd.size()].to(device) for tensor in data.tensors)
     with torch.no_grad():
         right = (network(images).argmax(dim=1) == labels).sum()
     return hvd.allreduce(right, op=hvd.Sum, name="right").item() / len(data)
@@ -104,14 +113,17 @@ def main() -> None:
     )
     batches = DataLoader(train_data, batch_size=arguments.batch_size, sampler=sampler)
 
-    network = build_network()
+    device = hvd.pin_device()  # this worker's GPU, or the CPU where there is none
+    if hvd.rank() == 0:
+        print(hvd.describe_device(device), flush=True)
+    network = build_network().to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=arguments.lr * hvd.size(), momentum=arguments.momentum)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=arguments.epochs)
     saved = {"network": network, "optimizer": optimizer, "schedule": schedule}
     begin = 0
     if arguments.checkpoint and arguments.checkpoint.exists():  # all hosts share it
-        checkpoint = torch.load(arguments.checkpoint)
+        checkpoint = torch.load(arguments.checkpoint, map_location=device)
         begin = checkpoint.pop("epochs")
         for name, state in checkpoint.items():
             saved[name].load_state_dict(state)

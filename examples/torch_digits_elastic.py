@@ -12,7 +12,7 @@ import argparse
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
-from torch_digits import build_network, check_replicas, load_data, measure_accuracy
+from torch_digits import build_network, check_replicas, load_data, measure_accuracy, move
 
 import worker_runtime.torch as hvd
 
@@ -36,7 +36,10 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     train_data, test_data = load_data(arguments.seed)
     sampler = hvd.elastic.ElasticSampler(train_data, seed=arguments.seed)
-    network = build_network()
+    device = hvd.pin_device()  # this worker's GPU, or the CPU where there is none
+    if hvd.rank() == 0:
+        print(hvd.describe_device(device), flush=True)
+    network = build_network().to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=arguments.lr * hvd.size(), momentum=arguments.momentum)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_parameters())
 
@@ -73,8 +76,9 @@ def train(state: hvd.elastic.TorchState, data: TensorDataset, arguments: argpars
 def train_epoch(state: hvd.elastic.TorchState, batches: DataLoader, arguments: argparse.Namespace) -> float:
     """Train on the remaining samples of the epoch; return the mean loss over all workers."""
     state.model.train()
-    total, steps = torch.zeros(()), 0
-    for images, labels in batches:
+    device = next(state.model.parameters()).device
+    total, steps = torch.zeros((), device=device), 0
+    for images, labels in move(batches, device):
         state.optimizer.zero_grad()
         loss = functional.cross_entropy(state.model(images), labels)
         loss.backward()

@@ -26,15 +26,20 @@ def main() -> None:
     """Train, lose a worker, continue, and say what was lost."""
     hvd.init()
     torch.manual_seed(1)
-    images, labels = load_data(seed=1)[0].tensors
+    device = hvd.pin_device()  # this worker's GPU, or the CPU where there is none
+    images, labels = (tensor.to(device) for tensor in load_data(seed=1)[0].tensors)
     pids = hvd.allgather_object(os.getpid())
-    network = build_network()
-    steps = nn.Parameter(torch.zeros(()))  # each step adds the average of the workers' gradients, which are 1
+    network = build_network().to(device)
+    steps = nn.Parameter(
+        torch.zeros((), device=device)
+    )  # each step adds the average of the workers' gradients, which are 1
     groups = [{"params": network.parameters(), "momentum": 0.9}, {"params": [steps], "lr": 1.0, "maximize": True}]
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.02))
     hvd.broadcast_parameters(network.state_dict(), root_rank=0)
     torch.manual_seed(hvd.rank())  # each worker draws its own batches
 
+    if hvd.rank() == 0:
+        print(hvd.describe_device(device), flush=True)
     for step in range(1, STEPS + 1):
         batch = torch.randint(len(labels), (BATCH,))
         optimizer.zero_grad()

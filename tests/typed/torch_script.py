@@ -32,7 +32,7 @@ def prepare(model: torch.nn.Linear, optimizer: torch.optim.Adam, loader: DataLoa
     assert_type(prepared, tuple[torch.nn.Linear, torch.optim.Adam, DataLoader[int]])
     assert_type(hvd.prepare(model, loader=loader), tuple[torch.nn.Linear, DataLoader[int]])
     assert_type(hvd.split_data(loader, seed=1), DataLoader[int])
-    assert_type(hvd.pin_device(), torch.device)
+    assert_type(hvd.describe_device(hvd.pin_device()), str)
 
 
 def combine(tensor: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
 if TYPE_CHECKING:
     from worker_runtime.torch.loaders import split_data
-    from worker_runtime.torch.preparation import pin_device, prepare, scale_learning_rate
+    from worker_runtime.torch.preparation import describe_device, pin_device, prepare, scale_learning_rate
 else:
 
     def __getattr__(name: str) -> object:
@@ -27,6 +27,7 @@ else:
 
 
 _LATE = {
+    "describe_device": "worker_runtime.torch.preparation",
     "pin_device": "worker_runtime.torch.preparation",
     "prepare": "worker_runtime.torch.preparation",
     "scale_learning_rate": "worker_runtime.torch.preparation",
@@ -39,6 +40,7 @@ __all__ = [
     "SyncBatchNorm",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "describe_device",
     "elastic",
     "pin_device",
     "prepare",

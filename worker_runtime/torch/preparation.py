@@ -1,21 +1,24 @@
 """`hvd.prepare`: distribute a training script with one call; and two of its steps, for use alone."""
 
+import os
 from functools import partial
 from typing import Any, TypeVar, overload
 
 import torch
 from torch.utils.data import DataLoader
 
-from worker_runtime.api.basics import init, local_rank, size
+from worker_runtime.api.basics import cross_size, init, local_rank, size
 from worker_runtime.errors import WrongArgumentError
+from worker_runtime.groups.backends.choice import Features, choose
 from worker_runtime.preparation import SchedulerExistsError, choose_device, run_steps
+from worker_runtime.rendezvous import Backend, read_backend
 from worker_runtime.torch.elastic import ElasticSampler, TorchState
 from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_state
 from worker_runtime.torch.loaders import split_data as split
 from worker_runtime.torch.optimizer import DistributedOptimizer
 from worker_runtime.torch.proxies import OptimizerProxy, check_optimizer
 
-__all__ = ["pin_device", "prepare", "scale_learning_rate"]
+__all__ = ["describe_device", "pin_device", "prepare", "scale_learning_rate"]
 
 ModelT = TypeVar("ModelT", bound=torch.nn.Module)
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
@@ -41,6 +44,27 @@ def pin_device() -> torch.device:
     index = choose_device(torch.cuda.device_count(), local_rank())
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def describe_device(device: torch.device) -> str:
+    """A line for a program's log: where it trains, what connects the workers there, and how many they are.
+
+    Args:
+        device: as `pin_device` returns it.
+
+    Returns:
+        For example "cuda:0 NVIDIA H100, nccl 2.28.9; 2 workers on 1 host", or "cpu, gloo; 4 workers on 2 hosts".
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
+    workers, hosts = size(), cross_size()
+    requested = read_backend(os.environ)
+    backend = choose(requested, Features.look(requested)).of(device.type)
+    means = f"{backend} {'.'.join(map(str, torch.cuda.nccl.version()))}" if backend is Backend.NCCL else backend  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    place = f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+    jobs = f"{workers} {'worker' if workers == 1 else 'workers'} on {hosts} {'host' if hosts == 1 else 'hosts'}"
+    return f"{place}, {means}; {jobs}"
 
 
 def scale_learning_rate(optimizer: torch.optim.Optimizer) -> None:

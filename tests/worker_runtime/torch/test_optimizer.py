@@ -1,7 +1,6 @@
 """The distributed optimizer trains as one process with the whole batch would; and what may be asked of it."""
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,79 +9,12 @@ from torch.utils.checkpoint import checkpoint
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from tests.worker_runtime.torch.training import make_model
+from tests.worker_runtime.torch.training import check_replicas, train
 
 pytestmark = pytest.mark.devices
 
 
-def make_capturable(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """Adam whose steps a CUDA graph could capture; on a CPU, for which torch has none of that kind, plain."""
-    listed = list(parameters)
-    return torch.optim.Adam(listed, lr=0.01, capturable=listed[0].is_cuda)
-
-
 IMPORTING_INITIALIZES = hvd.is_initialized()  # before any test has run
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
-    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, foreach=False),
-    "Adam, foreach": lambda parameters: torch.optim.Adam(parameters, lr=0.01, foreach=True),
-    "Adam, fused": lambda parameters: torch.optim.Adam(parameters, lr=0.01, fused=True),
-    "Adam, capturable": make_capturable,
-    "LBFGS": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=4, line_search_fn="strong_wolfe"),
-}
-
-
-def train(
-    optimizer_name: str,
-    rank: int = 0,
-    size: int = 1,
-    prepare: Callable[[torch.nn.Module], Callable[[torch.Tensor], torch.Tensor]] = lambda model: model,
-    enter: Callable[[torch.device], AbstractContextManager[object]] = nullcontext,
-    **settings: object,
-) -> list[torch.Tensor]:
-    """Train for some steps, LBFGS with a closure, and return the parameters; alone with the batches of all ranks.
-
-    Args:
-        optimizer_name: of the torch optimizer.
-        rank: of this process.
-        size: how many train.
-        prepare: what is called instead of the model.
-        enter: a context for each step, on a device.
-        **settings: of the distributed optimizer.
-    """
-    model = make_model()
-    called = prepare(model)
-    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
-    if size > 1:
-        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **settings)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
-    for step in range(6):
-        batch = torch.randn(12, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)[rank::size]
-
-        def compute(batch: torch.Tensor = batch) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = called(batch).square().mean()
-            loss.backward()
-            return loss.detach()
-
-        with enter(batch.device):
-            if optimizer_name == "LBFGS":
-                optimizer.step(compute)
-            else:
-                compute()
-                optimizer.step()
-        schedule.step()
-    if batch.is_cuda:
-        torch.cuda.synchronize()  # a step may have been made on another stream
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def check_replicas(replicas: list[list[torch.Tensor]], reference: list[torch.Tensor], tolerance: float = 1e-8) -> None:
-    for replica in replicas:
-        for parameter, first, expected in zip(replica, replicas[0], reference, strict=True):
-            assert torch.equal(parameter, first)
-            torch.testing.assert_close(parameter, expected, rtol=tolerance, atol=tolerance / 100)
 
 
 class Shifted:
@@ -101,68 +33,6 @@ class Shifted:
 def test_several_workers_train_as_one_with_the_whole_batch(ranks: RankPool, optimizer: str, size: int) -> None:
     replicas = ranks.run(lambda: train(optimizer, hvd.rank(), hvd.size()), size=size)
     check_replicas(replicas, train(optimizer))
-
-
-@pytest.mark.parametrize("kind", ["foreach", "fused", "capturable"])
-def test_each_kind_of_adam_trains_alike(ranks: RankPool, kind: str) -> None:
-    replicas = ranks.run(lambda: train(f"Adam, {kind}", hvd.rank(), hvd.size()))
-    check_replicas(replicas, train("Adam"), tolerance=1e-5)  # steps are counted in float32
-
-
-def enter_side_stream(device: torch.device) -> AbstractContextManager[object]:
-    """A side stream that is late, and waits for nothing; on a CPU nothing."""
-    if device.type == "cpu":
-        return nullcontext()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(20_000_000)
-        stream.wait_stream(torch.cuda.default_stream())
-    return torch.cuda.stream(stream)
-
-
-@pytest.mark.parametrize("optimizer", ["SGD", "LBFGS"])
-def test_backward_and_step_may_run_on_a_side_stream(ranks: RankPool, optimizer: str) -> None:
-    def body() -> object:
-        def enter(device: torch.device) -> AbstractContextManager[object]:
-            if device.type == "cuda":
-                torch.cuda.synchronize()  # the streams of two steps are not ordered
-            return enter_side_stream(device)
-
-        return train(optimizer, hvd.rank(), hvd.size(), enter=enter)
-
-    check_replicas(ranks.run(body), train(optimizer))
-
-
-def test_a_gradient_may_come_on_another_stream_than_that_of_the_step(ranks: RankPool) -> None:
-    def body() -> object:
-        parameters = [torch.nn.Parameter(torch.zeros(1 << 16)) for _ in range(2)]
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0))
-        seen = []
-        for step in range(5):
-            optimizer.zero_grad()
-            losses = []
-            for place, parameter in enumerate(parameters):
-                with enter_side_stream(parameter.device) if place == step % 2 else nullcontext():
-                    losses.append((parameter * (hvd.rank() + 1)).sum())
-            torch.autograd.backward(losses)
-            optimizer.step()
-            seen.append([parameter.detach().unique().tolist() for parameter in parameters])
-        return seen
-
-    assert ranks.run(body) == [[[[-1.5 * step]] * 2 for step in range(1, 6)]] * 2
-
-
-def test_autocast_to_bfloat16_trains_replicas_that_stay_equal(ranks: RankPool) -> None:
-    def enter(device: torch.device) -> AbstractContextManager[object]:
-        return torch.autocast(device.type, torch.bfloat16)
-
-    def prepare(model: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
-        model.float()
-        return lambda batch: model(batch.float()).float()
-
-    replicas = ranks.run(lambda: train("SGD", hvd.rank(), hvd.size(), prepare=prepare, enter=enter))
-    assert {parameter.dtype for replica in replicas for parameter in replica} == {torch.float32}
-    check_replicas(replicas, train("SGD", prepare=prepare, enter=enter), tolerance=2e-2)
 
 
 @pytest.mark.parametrize(

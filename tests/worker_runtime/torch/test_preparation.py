@@ -1,7 +1,8 @@
 """`hvd.prepare` does what the five steps do, to the last bit; each step can be left out, or made by itself."""
 
+import re
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from typing import Any
@@ -23,12 +24,20 @@ EXAMPLES = ROOT / "examples"
 EPOCHS = 5
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A world of one in the test's own process."""
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
 def make_optimizer(model: torch.nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def read_bits(model: torch.nn.Module) -> bytes:
-    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy().tobytes()
+    return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu().numpy().tobytes()
 
 
 def run_example(name: str) -> dict[str, Any]:
@@ -53,7 +62,8 @@ def take_step(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, images: torch.Tensor, labels: torch.Tensor
 ) -> None:
     optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(images), labels).backward()
+    device = next(model.parameters()).device
+    torch.nn.functional.cross_entropy(model(images.to(device)), labels.to(device)).backward()
     optimizer.step()
 
 
@@ -99,6 +109,25 @@ def test_an_example_trains_as_its_five_steps_do_to_the_last_bit(
 
     (first, first_by_hand), (second, second_by_hand) = ranks.run(body)
     assert first == second == first_by_hand == second_by_hand
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_device_is_told_in_one_line(ranks: RankPool, size: int) -> None:
+    def body() -> object:
+        return str(hvd.pin_device()), hvd.describe_device(hvd.pin_device())
+
+    workers = "3 workers on 1 host" if size > 1 else "1 worker on 1 host"
+    for device, line in ranks.run(body, size=size):
+        assert re.fullmatch(rf"{device}( [^,]+)?, (gloo|nccl \d+\.\d+\.\d+); {workers}", line)
+        assert (device, line) == ("cpu", f"cpu, gloo; {workers}") or device.startswith("cuda:")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_device_on_which_nccl_connects_the_workers_is_told_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
+    assert hvd.describe_device(torch.device("cuda", 0)) == "cuda:0 NVIDIA H100, nccl 2.28.9; 1 worker on 1 host"
 
 
 def test_the_examples_have_at_most_40_lines() -> None:
