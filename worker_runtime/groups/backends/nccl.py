@@ -8,6 +8,24 @@ polling: an operation counts as done only when all ranks have its result.
 So groups connect without blocking, since a blocked connection attempt could not be aborted, and torch's error handling,
 which ends the process, is off in them: TORCH_NCCL_ASYNC_ERROR_HANDLING is 0 while a group is created, unless the user
 has set it. Groups of the user are not affected.
+
+**The caching allocator** knows for each block of memory only the stream on which it was allocated: it gives a freed
+block to the next tensor of that stream, and waits for no other. NCCL's kernels run on a stream of their group, which
+waits for the current stream when an operation begins. From then on the work holds its tensors, and its `wait()` makes
+the current stream wait for NCCL's before it lets go of them (torch 2.7 records NCCL's stream on them instead). So no
+memory is reused under a kernel, provided that each work is waited for; one that is not keeps its tensors until torch's
+watchdog has seen its end.
+
+**`record_stream`** makes the allocator hold a freed block back until all work is done that another stream had at that
+time. It costs an event for each freed tensor, and when the block returns depends on the GPU's progress. So it is called
+only where streams change hands, in `SideStream.hand_over`: an operation's buffers belong to the side stream, and its
+result is read on the stream of the thread that takes it.
+
+**The end of a process.** `abort()` ends the kernels in flight. `shutdown()` waits for their end, which never comes when
+a peer is lost: so a runtime with operations in flight aborts its groups, and shuts them down otherwise. torch aborts a
+group that is dropped without either, and warns. When a process is killed, the driver ends its kernels and frees its
+memory. The kernels of its peers keep waiting for it, and occupy their GPUs until the peers abort. A process whose abort
+does not return in time exits at once, without Python's exit hooks: those would wait for the GPU too.
 """
 
 import os
