@@ -74,7 +74,7 @@ soak: setup
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
 
 gpu: setup
-	@$(BIN)/python tests/house/gpu.py
+	@$(BIN)/python -m tests.house.gpu
 
 bench: setup
 	$(BIN)/python benchmarks/launch.py

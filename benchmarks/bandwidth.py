@@ -11,6 +11,7 @@ import statistics
 import time
 
 import torch
+from shared_card import choose_card
 
 import worker_runtime.torch as hvd
 
@@ -26,7 +27,7 @@ def main() -> None:
     asked = parser.parse_args()
     hvd.init()
     if asked.device == "cuda":
-        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+        choose_card(hvd.local_rank(), is_shared=hvd.local_size() > torch.cuda.device_count())
     tensor = torch.ones(asked.bytes // 4, device=asked.device)
     seconds = []
     for _ in range(ROUNDS):

@@ -37,7 +37,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,8 @@ class Case:
     children: the number of processes that load data for each worker.
     fate: how the victim ends: "kill" for SIGKILL, or one of `recovery_worker.FATES`.
     is_peer: it runs under torchrun.
+    device: where it trains.
+    launch: more options of hvdrun.
     """
 
     title: str
@@ -84,6 +86,8 @@ class Case:
     children: int = 0
     fate: str = "kill"
     is_peer: bool = False
+    device: str = "cpu"
+    launch: tuple[str, ...] = ()
 
 
 CASES = {
@@ -163,12 +167,13 @@ def start(case: Case, folder: Path) -> Iterator[None]:
     """A context in which the job runs, and its workers write into the folder."""
     python = Path(sys.executable)
     way = "ddp" if case.is_peer else "ours"
-    arguments = [str(SCRIPT), way, str(folder), str(case.width), str(case.children), case.fate]
+    arguments = [str(SCRIPT), way, str(folder), str(case.width), str(case.children), case.fate, case.device]
     if case.is_peer:
         launch = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node"]
         command = [str(python), *launch, str(case.size), *arguments]
     else:
-        command = [str(python), "-m", "hvdrun", "-np", str(case.size), "--min-np", "1", "python", *arguments]
+        launch = ["-m", "hvdrun", "-np", str(case.size), "--min-np", "1", *case.launch]
+        command = [str(python), *launch, "python", *arguments]
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -296,14 +301,18 @@ def main() -> None:
         help="train so long before the kill: the forkserver imports meanwhile what only a replacement needs ready "
         "(default: %(default)s)",
     )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where ours trains")
+    parser.add_argument("--backend", help="an option of hvdrun")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     arguments = parser.parse_args()
+    launch = ("--backend", arguments.backend) if arguments.backend else ()
     machine, chance = describe_machine(), random.Random(1)  # noqa: S311 - moments, no secret
     results: dict[str, list[Figures | None]] = {name: [] for name in arguments.cases}
     for number in range(arguments.runs):
         for name, runs in results.items():
             print(f"run {number + 1} of {arguments.runs}: {name}    ", file=sys.stderr, end="\r", flush=True)
-            runs.append(run_once(CASES[name], chance, arguments.warm))
+            case = replace(CASES[name], device=arguments.device, launch=launch)
+            runs.append(run_once(case, chance, arguments.warm))
     print(f"\n{machine}\n\n### loss of a worker: ms, median (p90) of {arguments.runs} runs\n\n{render(results)}\n")
     print("\n".join(judge(results)), flush=True)
     if arguments.json is not None:

@@ -1,6 +1,7 @@
 """The training of the recovery benchmark: endless steps, with a record of each step's end; started by `recovery.py`.
 
-Its arguments: ours or ddp, the folder of the records, the width, the number of children, how it fails on SIGUSR1.
+Its arguments: ours or ddp, the folder of the records, the width, the number of children, how it fails on SIGUSR1, the
+device.
 """
 
 import json
@@ -10,12 +11,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn, TextIO
 
 import torch
 import torch.distributed as dist
+from shared_card import choose_card
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -89,7 +92,7 @@ def make_batches(children: int) -> Iterator[torch.Tensor]:
     return iter(DataLoader(Noise(), batch_size=BATCH, num_workers=children))
 
 
-def train_ours(notes: Notes, width: int, children: int, failure: Failure) -> None:
+def train_ours(notes: Notes, width: int, children: int, failure: Failure, device: str) -> None:
     """As an elastic function."""
     import worker_runtime.torch as hvd  # noqa: PLC0415 - the peer needs none of it
 
@@ -98,7 +101,9 @@ def train_ours(notes: Notes, width: int, children: int, failure: Failure) -> Non
     log.propagate = False
     log.addHandler(notes)
     hvd.init()
-    model = build_network(width)
+    if device == "cuda":
+        choose_card(hvd.local_rank(), is_shared=True)
+    model = build_network(width).to(device)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-3), model.named_parameters())
 
     @hvd.elastic.run
@@ -109,8 +114,10 @@ def train_ours(notes: Notes, width: int, children: int, failure: Failure) -> Non
         notes.note("fed")
         while True:
             optimizer.zero_grad()
-            model(batch).square().mean().backward()
+            model(batch.to(device)).square().mean().backward()
             optimizer.step()
+            if device == "cuda":
+                torch.cuda.synchronize()
             state.step += 1
             notes.note("step", step=state.step, size=hvd.size(), rank=hvd.rank())
             if state.step % COMMIT_EVERY == 0:
@@ -141,12 +148,12 @@ def train_ddp(notes: Notes, width: int, children: int, failure: Failure) -> None
 
 def main() -> None:
     """Train until this process is ended."""
-    way, folder, width, children, fate = sys.argv[1:]
+    way, folder, width, children, fate, device = sys.argv[1:]
     torch.set_num_threads(1)
     with Path(folder, f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8") as file:
         notes = Notes(file)
         notes.note("started")
-        train = {"ours": train_ours, "ddp": train_ddp}[way]
+        train = {"ours": partial(train_ours, device=device), "ddp": train_ddp}[way]
         train(notes, int(width), int(children), Failure(notes, fate))
 
 

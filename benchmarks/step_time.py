@@ -87,13 +87,18 @@ SHAPES = {
 
 
 class Trainers:
-    """One model, of which each contender trains its own copy."""
+    """One model, of which each contender trains its own copy.
 
-    def __init__(self, shape: Shape) -> None:
-        self._start = shape.build()
+    Args:
+        shape: of the model.
+        device: where it lies.
+    """
+
+    def __init__(self, shape: Shape, device: str = "cpu") -> None:
+        self._start = shape.build().to(device)
         self._models: dict[str, nn.Module] = {}
         generator = torch.Generator().manual_seed(1 + dist.get_rank())
-        self._batches = [torch.randn(BATCH, shape.width, generator=generator) for _ in range(_BATCHES)]
+        self._batches = [torch.randn(BATCH, shape.width, generator=generator).to(device) for _ in range(_BATCHES)]
         self.steps: dict[str, Step] = {}
 
     def add(self, name: str, prepare: Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]) -> None:
@@ -140,7 +145,7 @@ def make_ours(model: nn.Module, *, elastic: bool) -> torch.optim.Optimizer:
     engine = RUNTIME.engine
     policy, engine.is_elastic = engine.is_elastic, elastic  # the job's policy, which an optimizer reads once
     try:
-        return hvd.DistributedOptimizer(_make_sgd(model), named_parameters=model.named_parameters())
+        return hvd.DistributedOptimizer(make_sgd(model), named_parameters=model.named_parameters())
     finally:
         engine.is_elastic = policy
 
@@ -157,9 +162,9 @@ def make_checking(model: nn.Module) -> torch.optim.Optimizer:
 def make_case(shape: Shape, trainers: Trainers) -> Case:
     """All contenders, and the targets, which are for two workers."""
     horovod = join_horovod()
-    trainers.add(ALONE, lambda model: (model, _make_sgd(model)))
-    trainers.add(DDP, lambda model: (DistributedDataParallel(model), _make_sgd(model)))
-    trainers.add(VIEW, lambda model: (DistributedDataParallel(model, gradient_as_bucket_view=True), _make_sgd(model)))
+    trainers.add(ALONE, lambda model: (model, make_sgd(model)))
+    trainers.add(DDP, lambda model: (DistributedDataParallel(model), make_sgd(model)))
+    trainers.add(VIEW, lambda model: (DistributedDataParallel(model, gradient_as_bucket_view=True), make_sgd(model)))
     trainers.add(STATIC, lambda model: (model, make_ours(model, elastic=False)))
     trainers.add(ELASTIC, lambda model: (model, make_ours(model, elastic=True)))
     trainers.add(CHECKED, lambda model: (model, make_checking(model)))
@@ -168,7 +173,7 @@ def make_case(shape: Shape, trainers: Trainers) -> Case:
             HOROVOD,
             lambda model: (
                 model,
-                horovod.DistributedOptimizer(_make_sgd(model), named_parameters=model.named_parameters()),
+                horovod.DistributedOptimizer(make_sgd(model), named_parameters=model.named_parameters()),
             ),
         )
     targets = {
@@ -206,7 +211,8 @@ def main() -> int:
     return 0
 
 
-def _make_sgd(model: nn.Module) -> torch.optim.SGD:
+def make_sgd(model: nn.Module) -> torch.optim.SGD:
+    """The optimizer of each contender."""
     return torch.optim.SGD(model.parameters(), lr=_RATE)
 
 

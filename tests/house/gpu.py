@@ -6,25 +6,27 @@ The page is written anew after each file, so that a run that is cut off leaves o
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.house.gpu_figures import NOT_MEASURED, list_programs, measure
+
 ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "gpu-report.json"
 PAGE = ROOT / "gpu-report.txt"
 FAILURES = 10  # after which the tests end
+NCCL_BETWEEN = "NCCL between ranks, also of one card"
 TRANSPORT = "transport"  # the property of a test that tells what carries CUDA tensors between ranks
 TEST_SECONDS = 360.0  # after which no test begins
-_MEASURING_SECONDS = 100.0
 # In the order of their value; a file that is not named comes last.
 FILES = (
     "tests/worker_runtime/test_transport.py",
@@ -65,7 +67,7 @@ class Report:
         counts = f"{ran}, {sum(self.skipped.values())} skipped" + (", not all were tried" if self.is_cut else "")
         first = {TRANSPORT: self.transport} if self.transport else {}
         rows = {**first, **self.machine, "tests": counts, **self.measured}
-        lines = [f"{name:<12}{value}" for name, value in rows.items()]
+        lines = [f"{name:<11} {value}" for name, value in rows.items()]
         lines += [f"{count:>5} skipped: {reason}" for reason, count in self.skipped.items()]
         for name, text in self.failed.items():
             lines += ["", f"FAILED {name}", *text.splitlines()[-_LINES:]]
@@ -184,55 +186,47 @@ def find_driver() -> str:
     return ", ".join(dict.fromkeys(said.split()))
 
 
-def find_launcher() -> Sequence[str]:
-    """The command of hvdrun, which need not lie beside the interpreter."""
-    return [shutil.which("hvdrun", path=str(Path(sys.executable).parent)) or shutil.which("hvdrun") or "hvdrun"]
+def choose_backend(transport: str) -> str:
+    """The backend between workers of the measurements, by what the first test has told."""
+    return "nccl" if transport == NCCL_BETWEEN else "gloo"
 
 
-def measure_bandwidth(*words: str) -> str:
-    """That of an allreduce between the GPUs, or between two workers that share the only one."""
-    command = [*find_launcher(), *words, sys.executable, str(ROOT / "benchmarks" / "bandwidth.py")]
-    try:
-        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_MEASURING_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"not measured: {error}"
-    for found in read_figures(finished.stdout):
-        size = f"{found['bytes'] >> 20} MiB between {found['workers']} workers"
-        return f"{found['gigabytes_per_second']} GB/s, allreduce of {size}"
-    return f"not measured: hvdrun ended with exit code {finished.returncode}: {finished.stderr.strip()[-500:]}"
+def measure_rest(report: Report) -> None:
+    """Measure what the report has no figures of; write it after each program."""
+    import torch  # noqa: PLC0415 - as above
 
-
-def read_figures(output: str) -> Iterator[Mapping[str, Any]]:
-    """The lines of a benchmark that are JSON, behind the number of their rank."""
-    for line in output.splitlines():
-        _, brace, rest = line.partition("{")
-        if brace:
-            yield json.loads(brace + rest)
+    left = {name for name, figure in report.measured.items() if figure.startswith(NOT_MEASURED)}
+    is_first = not report.measured
+    with tempfile.TemporaryDirectory() as folder:
+        programs = list_programs(Path(folder), "cuda", choose_backend(report.transport), torch.cuda.device_count())
+        for name, rows in measure([program for program in programs if is_first or program.name in left]):
+            report.measured.pop(name, None)
+            report.measured.update(rows)
+            report.write()
 
 
 def main() -> int:
-    """1 when a test failed, or nothing could be measured."""
+    """1 when a test or a measurement failed."""
     parser = argparse.ArgumentParser(description="Run the tests that need a GPU, and measure.")
     parser.add_argument("--failed", action="store_true", help=f"run only what has failed, as {REPORT.name} tells")
     arguments = parser.parse_args()
     chosen = list_files()
+    report = Report(machine=describe_machine())
     if arguments.failed:
-        chosen = list(json.loads(REPORT.read_text(encoding="utf-8"))["failed"])
-        if not chosen:
+        former = json.loads(REPORT.read_text(encoding="utf-8"))
+        chosen = list(former["failed"])
+        report.transport, report.measured = former["transport"], former["measured"]
+        if not chosen and not any(figure.startswith(NOT_MEASURED) for figure in report.measured.values()):
             sys.stdout.write("nothing has failed in the last run\n")
             return 0
-    report = Report(machine=describe_machine())
-    run_tests(report, chosen)
-    report.measured["bandwidth"] = "not measured: there is no GPU"
+    if chosen:
+        run_tests(report, chosen)
     if report.machine["GPUs"] != "none":
-        import torch  # noqa: PLC0415 - as above
-
-        report.measured["bandwidth"] = measure_bandwidth("-np", str(max(2, torch.cuda.device_count())))
+        measure_rest(report)
     report.write()
     sys.stdout.write(f"\n{report.make_page()}\n")
-    return int(bool(report.failed) or "exit code" in report.measured["bandwidth"])
+    return int(bool(report.failed) or any("exit code" in figure for figure in report.measured.values()))
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     sys.exit(main())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import gpu
-from tests.house.gpu import FILES, Recorder, Report, list_files, rank_file, read_figures
+from tests.house.gpu import FILES, Recorder, Report, list_files, rank_file
 
 MACHINE = {"GPUs": "none", "torch": "2.13.0+cpu"}
 TESTS = """
@@ -92,7 +92,3 @@ def test_transport_comes_first_and_every_named_file_is_there() -> None:
     files = sorted(list_files(), key=rank_file)
     assert files[0] == FILES[0]
     assert all(any(file.startswith(prefix) for file in files) for prefix in FILES)
-
-
-def test_figures_are_read_behind_the_number_of_their_rank() -> None:
-    assert list(read_figures('[0] {"bytes": 1}\nother\n')) == [{"bytes": 1}]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.frameworks import needs_mxnet
+from tests.house.gpu_figures import NOT_MEASURED, list_programs, measure
 from tests.house.sources import ROOT
 from tests.system.launcher import Launcher
 
@@ -149,3 +150,14 @@ def test_restart_measures_each_kill_until_all_train_again(hvdrun: Launcher) -> N
     (seconds,) = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))["seconds"]["blocked"]
     assert seconds > 0
     assert "| hvdrun, the others are in a collective | 1 of 1 |" in run.stdout
+
+
+def test_what_is_measured_on_a_card_runs_on_the_cpu(hvdrun: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in hvdrun.environment().items():
+        monkeypatch.setenv(name, value)
+    programs = list_programs(hvdrun.directory, "cpu", "gloo", 1, "--rounds", "2")
+    rows = dict(pair for _, told in measure(programs, _LIMIT_SECONDS) for pair in told.items())
+    models = ("25 M parameters in 120 tensors", "10,200 parameters in 8 tensors")
+    steps = [f"step, {model}, N={size}" for size in (2, 1) for model in models]
+    assert list(rows) == [*steps[:2], "overlap, N=2", *steps[2:], "recovery", "bandwidth"]
+    assert not [figure for figure in rows.values() if NOT_MEASURED in figure]

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 import worker_runtime.torch as hvd
+from tests.house.gpu import NCCL_BETWEEN
 from tests.worker_runtime.devices import CUDA
 from tests.worker_runtime.ranks import DeviceRanks, RankFailedError, RankPool
 
@@ -54,5 +55,5 @@ def find_objection(
 def describe(objection: str) -> str:
     """What the page says of it."""
     if not objection:
-        return "NCCL between ranks, also of one card"
+        return NCCL_BETWEEN
     return f"NCCL of one rank alone; gloo between ranks, on CUDA tensors, since NCCL does not connect two: {objection}"
