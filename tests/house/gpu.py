@@ -105,9 +105,11 @@ class Recorder:
         self._session, self._tests_left = session, len(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a file that cannot be imported."""
+        """Note a file that cannot be imported, or that lacks something here."""
         if report.failed:
             self._report.failed[report.nodeid] = report.longreprtext
+        elif report.skipped:
+            self._note_skip(report.longrepr)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Write the report when another file begins."""
@@ -129,11 +131,15 @@ class Recorder:
         if report.failed:
             self._report.failed[report.nodeid] = report.longreprtext
         elif report.skipped:
-            reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "it is expected to fail"
-            reason = reason.removeprefix("Skipped: ")
-            self._report.skipped[reason] = self._report.skipped.get(reason, 0) + 1
+            self._note_skip(report.longrepr)
         elif report.when == "call":
             self._report.passed += 1
+
+    def _note_skip(self, why: object) -> None:
+        """Count a reason, as pytest represents it."""
+        reason = str(why[2]) if isinstance(why, tuple) else "it is expected to fail"
+        reason = reason.removeprefix("Skipped: ")
+        self._report.skipped[reason] = self._report.skipped.get(reason, 0) + 1
 
 
 def rank_file(name: str) -> int:

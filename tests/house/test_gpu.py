@@ -62,6 +62,12 @@ def test_a_file_that_cannot_be_imported_counts_as_failed(tmp_path: Path) -> None
     assert list(run(tmp_path, tests="import no_such_module").failed) == [f"{tmp_path.name}.py"]
 
 
+def test_a_file_that_lacks_a_package_is_told_with_its_name(tmp_path: Path) -> None:
+    report = run(tmp_path, tests="import pytest\npytest.importorskip('no_such_module')\n")
+    assert report.skipped == {"could not import 'no_such_module': No module named 'no_such_module'": 1}
+    assert not report.failed
+
+
 def test_without_a_gpu_the_page_says_that_nothing_ran() -> None:
     assert Report(machine=MACHINE, skipped={"there is no CUDA device": 9}).make_page().splitlines()[2:] == [
         "tests       0 run, 9 skipped",

@@ -17,7 +17,7 @@ from tests.system.leftovers import LeftProcess, Watch
 
 LIMIT_SECONDS = 60.0
 _CHUNK = 65536
-_PRELOAD = Path(__file__).with_name("preload")
+PRELOAD = Path(__file__).with_name("preload")
 # What is around the tests must not be taken for what is under test.
 _FOREIGN = ("HVD_", "HOROVOD_", "GITHUB_", "SLURM_", "PBS_", "LSB_", "K_MPI_")
 
@@ -166,7 +166,7 @@ class Launcher:
         is_job: of a shell, which can continue it after Ctrl-Z; else hvdrun leads a session, as with `ssh -t`.
         """
         has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
-        preload = {"PYTHONPATH": str(_PRELOAD)} if forks is None and has_optimizer else {}
+        preload = {"PYTHONPATH": str(PRELOAD)} if forks is None and has_optimizer else {}
         return self.start_words(
             [*before, *self.command(*arguments, forks=forks)], {**preload, **(environment or {})}, stdin, is_job=is_job
         )

@@ -4,6 +4,7 @@ The trainings are those of `test_recovery.py`, with a place of death for each th
 nightly` plays all of them on the CPU.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from tests.house.sources import ROOT
 from tests.system.killer import Killer
-from tests.system.launcher import Launcher
+from tests.system.launcher import PRELOAD, Launcher, Running
 from tests.system.recording import Recording, Step
 from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
 from tests.system.replay import TOLERANCE, find_distance
@@ -49,6 +50,10 @@ class Job:
     device: str
     backend: str
     folder: Path
+
+    def start(self, *words: str | Path) -> Running:
+        """Start hvdrun. Where only a wheel is installed, nothing else leads the script to the modules of tests."""
+        return self.hvdrun.start(*words, environment={"PYTHONPATH": os.pathsep.join(map(str, (PRELOAD, ROOT)))})
 
     def list_words(self, features: str, *options: str) -> list[str | Path]:
         """The command of hvdrun."""
@@ -90,7 +95,7 @@ def shrink(job: Job, story: str) -> list[Step]:
     if job.device == "cpu" and "wide" not in features:  # small sums travel with the questions
         death = death.replace("started", "reduction")
     words = [*job.list_words(features, *launch), "--steps", "8", *train, "--kill", death]
-    finished = job.hvdrun(*words, limit_seconds=LIMIT_SECONDS)
+    finished = job.start(*words).wait(LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stderr
     assert len(list(job.folder.glob("*.dead"))) == 1
     return job.check(features).list_steps()
@@ -113,7 +118,7 @@ def test_survivors_lose_no_step_through_gloo_on_one_card(job: Job) -> None:
 @pytest.mark.parametrize("job", [NCCL, CPU], indirect=True)
 def test_a_replacement_trains_with_the_others(job: Job) -> None:
     words = [*job.list_words("wide,clip"), "--epochs", "2", "--entries", "2", "--kill", "1:6:reduction"]
-    finished = job.hvdrun(*words, limit_seconds=LIMIT_SECONDS)
+    finished = job.start(*words).wait(LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stderr
     recording = job.check("wide,clip")
     recording.check_samples(SAMPLES)
@@ -125,7 +130,7 @@ def test_a_replacement_trains_with_the_others(job: Job) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("job", [NCCL, CPU], indirect=True)
 def test_a_job_outlives_twenty_losses(job: Job) -> None:
-    running = job.hvdrun.start(*job.list_words("wide,clip"), "--until", job.folder / "stop")
+    running = job.start(*job.list_words("wide,clip"), "--until", job.folder / "stop")
     killer = Killer(job.folder)
     phases = ("compute", "reduction", "commit round")
     for number in range(LOSSES):

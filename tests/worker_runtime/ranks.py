@@ -17,6 +17,7 @@ from typing import Any, Self
 import cloudpickle
 
 from tests import by_value
+from tests.house.sources import ROOT
 from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime import devices
 
@@ -41,6 +42,8 @@ class Ranks:
             share_cards: where there are fewer GPUs, NCCL takes several of them on one.
         """
         self._calls = 0
+        # Where only a wheel is installed, nothing else leads to the modules of tests.
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
         with ExitStack() as ours:
             endpoints = [os.pipe() for _ in range(count)]
             for descriptor in (end for pair in endpoints for end in pair):
@@ -56,7 +59,7 @@ class Ranks:
                         [sys.executable, SCRIPT, *map(str, [rank, *passed])],
                         pass_fds=passed,
                         start_new_session=True,
-                        env={**os.environ, **(devices.describe_rank(device, rank, count) if share_cards else {})},
+                        env=os.environ | path | (devices.describe_rank(device, rank, count) if share_cards else {}),
                     )
                 )
                 theirs.close()

@@ -1,5 +1,6 @@
 """The processes that play ranks in tests."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.house.sources import ROOT
 from tests.waiting import wait_until
-from tests.worker_runtime.ranks import RankPool
+from tests.worker_runtime.ranks import RankPool, Ranks
 
 BLOCKS = """
 import time
@@ -23,6 +24,11 @@ def block():
 
 Ranks(1).run(block, size=1)
 """
+
+
+def test_ranks_find_the_modules_of_tests_wherever_hvdrun_is_installed() -> None:
+    with Ranks(1) as ranks:
+        assert ranks.run(lambda: os.environ["PYTHONPATH"].split(os.pathsep)[0], size=1) == [str(ROOT)]
 
 
 def test_a_rank_that_blocks_ends_with_the_tests() -> None:
