@@ -103,6 +103,8 @@ def train_by_hand_elastically(data: TensorDataset) -> bytes:
 def test_an_example_trains_as_its_five_steps_do_to_the_last_bit(
     ranks: RankPool, name: str, by_hand: Callable[..., bytes]
 ) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
     def body() -> object:
         example = run_example(name)
         return read_bits(example["model"]), by_hand(example["data"])
