@@ -130,7 +130,10 @@ def test_a_replacement_trains_with_the_others(job: Job) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("job", [NCCL, CPU], indirect=True)
 def test_a_job_outlives_twenty_losses(job: Job) -> None:
-    running = job.start(*job.list_words("wide,clip"), "--until", job.folder / "stop")
+    # Three deaths after one to three steps each have closed a slot.
+    running = job.start(
+        *job.list_words("wide,clip", "--slot-failures", str(LOSSES + 1)), "--until", job.folder / "stop"
+    )
     killer = Killer(job.folder)
     phases = ("compute", "reduction", "commit round")
     for number in range(LOSSES):
