@@ -162,7 +162,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
                 "cloudpickle",
                 "hvdrun.cluster",
                 "yaml",
-                "hvdrun.options.horovodrun",
+                "hvdrun.options.foreign",
                 "click",
             },
         ),
