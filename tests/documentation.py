@@ -21,6 +21,7 @@ NOT_RUN = {
     "hvdrun agent": "has tests of its own",
     "hvdrun horovodrun": "has tests of its own",
     "hvdrun token": "has tests of its own",
+    "hvdrun torchrun": "has tests of its own",
     "kubectl": "needs Kubernetes",
     "make": "installs torch and runs these tests",
     "pip": "installs torch; a nightly test installs the wheel with it",

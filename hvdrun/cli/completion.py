@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
 from hvdrun.errors import UsageError
-from hvdrun.options import flags, horovodrun
+from hvdrun.options import flags, horovodrun, torchrun
 from hvdrun.options.kinds import FILE_NAME, FOLDER_NAME
 from hvdrun.options.option import Option
 from hvdrun.options.programs import AGENT, TOKEN
@@ -27,6 +27,7 @@ PROGRAMS: Mapping[str, _Line] = {
     "agent": (AGENT.find_option, AGENT.options),
     "token": (TOKEN.find_option, TOKEN.options),
     "horovodrun": (horovodrun.find_option, horovodrun.OPTIONS),
+    "torchrun": (torchrun.find_option, torchrun.OPTIONS),
 }
 
 

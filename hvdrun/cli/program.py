@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         launch: runs the job; `hvdrun.job.launch` unless given.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    options = words[words[:1] == ["horovodrun"] :]
+    options = words[words[:1] in (["horovodrun"], ["torchrun"]) :]
     with_time = asks_for("marks_times", options)
     try:
         open_missing_descriptors()
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             return print_text(answer_shell(instruction, words))
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
-        asked = read_request(words) if options == words else read_horovodrun(options)
+        asked = read_request(words) if options == words else read_foreign(words[0], options)
         return print_text(asked) if isinstance(asked, str) else run(asked, launch)
     except HvdrunError as error:
         print_error(*error.lines, with_time=with_time)
@@ -180,15 +180,15 @@ def render_page(dest: str, *values: str) -> str:
     return render_hvdrun_help()
 
 
-def read_horovodrun(words: Sequence[str]) -> JobSpec | str:
-    """The same for horovodrun's command line.
+def read_foreign(launcher: str, words: Sequence[str]) -> JobSpec | str:
+    """The same for the command line of horovodrun or torchrun.
 
     Raises:
         HvdrunError: as `read_request`.
     """
-    from hvdrun.cli import horovodrun  # noqa: PLC0415 - hvdrun itself does without it
+    from hvdrun.cli import horovodrun, torchrun  # noqa: PLC0415 - hvdrun itself does without them
 
-    return horovodrun.read_request(words)
+    return torchrun.read_request(words) if launcher == "torchrun" else horovodrun.read_request(words)
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:

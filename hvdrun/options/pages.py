@@ -14,7 +14,8 @@ ABOUT = """\
 Starts N workers of COMMAND, on this machine or over SSH on several hosts, connects them for training, and stops all of
 them when one fails. The exit code is that of the first worker that failed. An elastic job (--min-np,
 --host-discovery-script) continues without workers that fail, and grows. Options stand before COMMAND; COMMAND gets all
-words after it. hvdrun takes the usual options of mpirun; hvdrun horovodrun takes all options of horovodrun."""
+words after it. hvdrun takes the usual options of mpirun; hvdrun horovodrun takes all options of horovodrun, and hvdrun
+torchrun those of torchrun."""
 EXAMPLES = (
     ("hvdrun -np 4 python train.py", "four workers on this machine"),
     ("hvdrun -np 8 -H server1:4,server2:4 python train.py", "four on each of two hosts"),

@@ -85,7 +85,13 @@ def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str
 
 @pytest.mark.parametrize(
     ("word", "suggested"),
-    [("agents", "agent"), ("agnet", "agent"), ("tokn", "token"), ("horovodruns", "horovodrun")],
+    [
+        ("agents", "agent"),
+        ("agnet", "agent"),
+        ("tokn", "token"),
+        ("horovodruns", "horovodrun"),
+        ("trochrun", "torchrun"),
+    ],
 )
 def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
     word: str, suggested: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
