@@ -10,7 +10,7 @@ from hvdrun.options.option import RawValues
 from hvdrun.options.pages import describe, render_help
 from hvdrun.options.request import make_job
 from hvdrun.options.table import BY_DEST
-from hvdrun.options.torchrun import OPTIONS, parse, translate
+from hvdrun.options.torchrun import OPTIONS, check_slots, parse, translate
 from hvdrun.spec.jobspec import JobSpec
 
 ABOUT = (
@@ -31,6 +31,8 @@ def read_request(words: Sequence[str], environment: Mapping[str, str] = os.envir
     meant = translate(typed, rest)
     only_shows = meant.given.pop("dry_run", False)
     spec = make_job(meant.given, meant.command, environment, lambda _: meant.nodes * meant.per_node)
+    if "hostfile" in meant.given:
+        check_slots(spec.workers.hosts, meant.per_node)
     has_hosts = spec.remote.allocation is not None or not {"hosts", "hostfile"}.isdisjoint(meant.given)
     if meant.nodes > 1 and not has_hosts:
         raise UsageError(
@@ -49,4 +51,6 @@ def compose_line(given: Mapping[str, RawValues], command: Sequence[str]) -> str:
         words.append(BY_DEST[dest].flags[0])
         if value is not True:
             words.append(str(value))
+    if command[0].startswith("-"):
+        words.append("--")
     return shlex.join([*words, *command])

@@ -5,7 +5,7 @@ torchrun's variables (PET_NNODES and so on) are not read.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from hvdrun.options.option import Kind, RawValues
 from hvdrun.options.words import Typed, explain_no_effect
 from hvdrun.processes.accelerators import count_accelerators
 from hvdrun.spec.hosts import count_slots, parse_hosts
+from rendezvous.core.model import Host
 
 _LIST = "hvdrun torchrun --help lists all options."
 
@@ -113,10 +114,7 @@ OPTIONS: tuple[ForeignOption, ...] = (
         "How many workers each host has; auto, gpu and cpu count the accelerators or cores of this machine.",
         _WORKERS,
     ),
-    ignored("--rdzv-backend", _OWN_WAY, TEXT),
-    ignored("--rdzv-endpoint", _OWN_WAY, TEXT),
-    ignored("--rdzv-id", _OWN_WAY, TEXT),
-    ignored("--rdzv-conf", _OWN_WAY, TEXT),
+    *(ignored(f"--rdzv-{name}", _OWN_WAY, TEXT) for name in ("backend", "endpoint", "id", "conf")),
     ignored("--standalone", _OWN_WAY),
     same("--max-restarts"),
     ignored("--monitor-interval", _OWN_WAY, DECIMAL),
@@ -206,7 +204,7 @@ def translate(
     command = compose_command(meant, words)
     remarks += _choose_files(meant) + _choose_binding(meant)
     if "hosts" in meant:
-        _check_slots(str(meant["hosts"]), per_node)
+        check_slots(parse_hosts(str(meant["hosts"])).hosts, per_node)
     return Request(given | meant, command, remarks, most, per_node)
 
 
@@ -286,15 +284,15 @@ def _choose_binding(meant: dict[str, RawValues]) -> list[str]:
     return []
 
 
-def _check_slots(listed: str, per_node: int) -> None:
+def check_slots(hosts: Iterable[Host], per_node: int) -> None:
     """Refuse hosts with another number of slots: hvdrun would give them other workers than torchrun.
 
     Raises:
-        UsageError: a host has another number, or the list is malformed.
+        UsageError: a host has another number.
     """
-    for host in parse_hosts(listed).hosts:
+    for host in hosts:
         if host.slots != per_node:
             raise UsageError(
-                f"-H gives {host.name} {count_slots(host.slots)}, and --nproc-per-node starts {per_node} on each "
-                f"host: write {host.name}:{per_node}."
+                f"{host.name} has {count_slots(host.slots)}, and --nproc-per-node starts {per_node} on each host: "
+                f"write {host.name}:{per_node}."
             )

@@ -7,6 +7,7 @@ import pytest
 
 from hvdrun.cli.program import main, read_spec
 from hvdrun.cli.torchrun import read_request
+from hvdrun.errors import UsageError
 from hvdrun.options.torchrun import OPTIONS
 from hvdrun.spec.jobspec import JobSpec
 from tests.documentation import ROOT, find_blocks, read
@@ -41,6 +42,14 @@ def test_hosts_may_be_those_of_an_allocation(tmp_path: Path) -> None:
     assert next(remark.split()[0] for remark in spec.display.remarks) == "--rdzv-id"
 
 
+def test_a_hostfile_gives_each_host_as_many_slots_as_torchrun_starts_workers(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a slots=4\nb slots=4\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="a has 4 slots, and --nproc-per-node starts 2 on each host"):
+        read_job(f"--nnodes 2 --nproc-per-node 2 --hostfile {hosts} train.py")
+    assert read_job(f"--nnodes 2 --nproc-per-node 4 --hostfile {hosts} train.py").workers.size == 8
+
+
 def test_dry_run_starts_nothing_and_prints_the_command_lines_of_the_page(capfd: pytest.CaptureFixture[str]) -> None:
     blocks = find_blocks(read([ROOT / "docs" / "moving" / "from-torchrun.md"]), "console")
     shown = [line for block in blocks for line in block.splitlines() if "torchrun --dry-run" in block]
@@ -53,6 +62,7 @@ def test_dry_run_starts_nothing_and_prints_the_command_lines_of_the_page(capfd: 
 def test_a_line_of_dry_run_is_quoted_for_a_shell() -> None:
     line = read_request(["--dry-run", "--log-dir", "my logs", "--tee", "3", "-v", "train.py", "a b", "*", "--dry-run"])
     assert line == "hvdrun -np 1 -v --output-filename 'my logs' python train.py 'a b' '*' --dry-run"
+    assert read_request(["--dry-run", "--no-python", "--", "-run"]) == "hvdrun -np 1 -- -run"
 
 
 def test_help_lists_all_options(capfd: pytest.CaptureFixture[str]) -> None:

@@ -126,8 +126,11 @@ def test_a_remark_says_what_replaces_an_option_without_an_effect(words: str, rem
         ("--rdzv-id", "--rdzv-id lacks its value"),
         ("--rdzv x", "--rdzv could be --rdzv-backend, --rdzv-conf, --rdzv-endpoint or --rdzv-id"),
         ("--min-np 2 x", "there is no option '--min-np': hvdrun torchrun --help lists all options."),
-        ("--nnodes 2 --nproc-per-node 4 -H a,b:4 x", "-H gives a 1 slot, and --nproc-per-node starts 4 on each host"),
-        ("--nnodes 2 --nproc-per-node 4 -H a:8,b:8 x", "-H gives a 8 slots"),
+        (
+            "--nnodes 2 --nproc-per-node 4 -H a,b:4 x",
+            "a has 1 slot, and --nproc-per-node starts 4 on each host: write a:4.",
+        ),
+        ("--nnodes 2 --nproc-per-node 4 -H a:8,b:8 x", "a has 8 slots"),
     ],
 )
 def test_wrong_use_is_refused_with_2(words: str, sentence: str) -> None:
