@@ -18,6 +18,7 @@ class LiveWorker:
     kill: sends SIGKILL to the worker and to all that it has started.
     error: why the agent has killed it; None where it has not.
     has_left: its program had ended without a failure before it was stopped.
+    lets_save: what it leaves is asked to end before it is killed.
     """
 
     def __init__(self, worker: Worker, pid: int, kill: Callable[[Worker, int], None]) -> None:
@@ -25,6 +26,7 @@ class LiveWorker:
         self.pid = pid
         self.error: str | None = None
         self.has_left = False
+        self.lets_save = False
         self._kill = kill
         self._kill_at: float | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -41,6 +43,7 @@ class LiveWorker:
         lets_save: only the worker itself gets it, and its group SIGTERM at half of the grace.
         """
         if self._kill_at is None and grace_seconds > 0:
+            self.lets_save = lets_save
             if lets_save:
                 os.kill(self.pid, first)  # a child that was not reaped
             else:

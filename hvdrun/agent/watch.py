@@ -40,6 +40,7 @@ from rendezvous.core.model import Slot, Worker
 from rendezvous.wire.orders import Alert, OutputStream, Started
 
 STARTS_AT_ONCE = 16
+REST_SECONDS = 1.0  # for what a worker leaves in a planned restart, such as a program that sends its logs
 NOT_STARTED = "it was stopped before it started"
 
 
@@ -89,6 +90,7 @@ class Watch:
         self._starting: dict[Worker, asyncio.Task[None]] = {}
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are starting
         self._ended: dict[Worker, Exited] = {}
+        self._resting: dict[int, asyncio.TimerHandle] = {}  # by pid, of workers that were reaped
         self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         self._reaper = Reaper(job, host, self._live)
         self._preparing: asyncio.Task[None] | None = None
@@ -228,6 +230,8 @@ class Watch:
         await cancel_and_wait([*self._starting.values(), *filter(None, [self._preparing])])
         for live in tuple(self._live.values()):
             live.terminate(0.0)
+        while self._resting:
+            self._resting.popitem()[1].cancel()
         await self._spawner.close()
         await self._reaper.clear_all(keeps=self._watchdog.owns)
         await self._reaper.finish()
@@ -317,6 +321,14 @@ class Watch:
             del self._ending[worker.slot]
             self._start_next()
 
+        if live.lets_save and not self._closing and _ask_rest(pid):
+            loop = asyncio.get_running_loop()
+            self._resting[pid] = loop.call_later(REST_SECONDS, self._clear_rest, worker, pid, free)
+        else:
+            self._reaper.clear(worker, pid, free)
+
+    def _clear_rest(self, worker: Worker, pid: int, free: Callable[[], None]) -> None:
+        del self._resting[pid]
         self._reaper.clear(worker, pid, free)
 
     def _report_end(
@@ -346,3 +358,12 @@ class Watch:
         message = self._take_message(worker) if returncode and not cannot_start else ""
         self._ended[worker] = Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message)
         self.changed.set()
+
+
+def _ask_rest(pid: int) -> bool:
+    """Ask what is left of a worker's process group to end; False if nothing is."""
+    try:
+        os.killpg(pid, signal.SIGTERM)
+    except OSError:  # the group is empty, or another user's
+        return False
+    return True

@@ -199,16 +199,16 @@ async def test_a_worker_that_fails_is_killed_after_the_grace() -> None:
 @pytest.mark.parametrize("lets_save", [True, False])
 @alone
 async def test_a_worker_that_may_save_is_asked_before_its_helpers(*, lets_save: bool) -> None:
+    judge = "sleep 0.5; [ ! -e asked ] || exit 6; exit 5"
     helper = "trap 'echo $$ > asked; exit' TERM; echo $$ > helps; while :; do sleep 0.01; done"
     async with watching(
-        "sh", "-c", f"({helper}) & trap 'sleep 0.5; exit 5' TERM; echo $$ > ready; while :; do sleep 0.01; done"
+        "sh", "-c", f"({helper}) & trap '{judge}' TERM; echo $$ > ready; while :; do sleep 0.01; done"
     ) as room:
         room.watch.launch(LAUNCHES[0])
         await room.started("ready")
         await room.started("helps")
         room.watch.terminate(Terminate(WORKERS[0], 600, "a restart is planned", lets_save=lets_save))
-        assert await room.ended() == (Exited(WORKERS[0], 5, was_stopped=True),)
-        assert (room.folder / "asked").exists() != lets_save
+        assert await room.ended() == (Exited(WORKERS[0], 5 if lets_save else 6, was_stopped=True),)
 
 
 @alone
@@ -221,6 +221,21 @@ async def test_its_helpers_are_asked_at_half_of_the_grace() -> None:
         await room.started("helps")
         room.watch.terminate(Terminate(WORKERS[0], 4, "a restart is planned", lets_save=True))
         assert await room.ended() == (Exited(WORKERS[0], 5, was_stopped=True),)
+
+
+@alone
+async def test_what_a_worker_leaves_that_may_save_is_asked_to_end() -> None:
+    helper = "trap 'echo $$ > asked; exit' TERM; echo $$ > helps; while :; do sleep 0.01; done"
+    async with watching(
+        "sh", "-c", f"({helper}) & trap 'exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done"
+    ) as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        pid = await room.started("helps")
+        room.watch.terminate(Terminate(WORKERS[0], 600, "a restart is planned", lets_save=True))
+        await room.started("asked")
+        await happen(lambda: not is_alive(pid))
+        assert await room.ended() == (Exited(WORKERS[0], 0, was_stopped=True),)
 
 
 @alone
