@@ -5,11 +5,12 @@ There are two workers: the sum of more depends on where gloo and DDP put a numbe
 
 import random
 import re
-from pathlib import Path
+import shutil
 
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.system.packages import make_environment
 
 STEPS = 14
 # Each script calls `step_is_done` after each step, and prints nothing itself.
@@ -99,31 +100,153 @@ for step in range(first, STEPS):
     step_is_done(step, loss.detach())
 dist.destroy_process_group()
 """
+LIGHTNING = """
+import lightning
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+
+    def training_step(self, batch, index):
+        return self.net(batch[0]).square().mean()
+
+    def train_dataloader(self):
+        return StatefulDataLoader(data, batch_size=8, sampler=StatefulDistributedSampler(data, seed=1))
+
+    def on_train_batch_end(self, outputs, batch, index):
+        step_is_done(self.trainer.global_step - 1, outputs["loss"])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.05)
+
+lightning.seed_everything(1)
+data = TensorDataset(torch.randn(80, 6))
+saves = ModelCheckpoint(dirpath="checkpoints", every_n_train_steps=3, save_last=True)
+quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+shape = {"accelerator": "cpu", "devices": 2, "num_nodes": 1, "strategy": "ddp", "use_distributed_sampler": False}
+trainer = lightning.Trainer(**shape, max_steps=STEPS, callbacks=[saves], **quiet)
+trainer.fit(Net(), ckpt_path="last")
+dist.destroy_process_group()
+"""
+ACCELERATE = """
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration, set_seed
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True))
+set_seed(1)
+net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.05)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=8, gamma=0.5)
+loader = DataLoader(TensorDataset(torch.randn(80, 6)), batch_size=8, shuffle=True)
+net, optimizer, scheduler, loader = accelerator.prepare(net, optimizer, scheduler, loader)
+step = 0
+saved = sorted((path for path in os.listdir(".") if path.startswith("step.")), key=lambda path: int(path[5:]))
+if saved:
+    accelerator.load_state(saved[-1])
+    step = int(saved[-1][5:])
+while step < STEPS:
+    epoch, done = divmod(step, len(loader))
+    loader.set_epoch(epoch)
+    for (batch,) in accelerator.skip_first_batches(loader, done):
+        with accelerator.accumulate(net):
+            loss = net(batch).square().mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        step += 1
+        if step % 3 == 0:
+            accelerator.save_state("writing")
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                os.rename("writing", f"step.{step}")
+            accelerator.wait_for_everyone()
+        step_is_done(step - 1, loss.detach())
+        if step == STEPS:
+            break
+accelerator.end_training()
+"""
+TRAINER = """
+from pathlib import Path
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+
+    def forward(self, x):
+        return {"loss": self.net(x).square().mean()}
+
+class Telling(Trainer):
+    def training_step(self, *words, **named):
+        self.told = super().training_step(*words, **named)
+        return self.told
+
+class Tell(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        step_is_done(state.global_step - 1, trainer.told)
+
+set_seed(1)
+data = [{"x": torch.randn(6)} for _ in range(80)]
+quiet = {"report_to": "none", "disable_tqdm": True, "logging_strategy": "no", "remove_unused_columns": False}
+steps = {"max_steps": STEPS, "save_steps": 3, "per_device_train_batch_size": 8, "learning_rate": 0.05}
+arguments = TrainingArguments("checkpoints", use_cpu=True, **steps, **quiet)
+complete = [path.parent for path in Path("checkpoints").glob("checkpoint-*/trainer_state.json")]
+newest = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+trainer = Telling(Net(), arguments, train_dataset=data, callbacks=[Tell()])
+trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+dist.destroy_process_group()
+"""
 PROGRAMS = {"fully_shard and torch.distributed.checkpoint": FSDP, "DDP that accumulates": ACCUMULATING}
+FRAMEWORKS = {"Lightning": LIGHTNING, "accelerate": ACCELERATE, "Trainer": TRAINER}
+PACKAGES = ("lightning>=2.6,<3", "accelerate>=1,<2", "transformers>=5,<6", "torchdata>=0.11,<1")
 
 
 def read_losses(output: str) -> list[tuple[int, str]]:
     return [(int(step), loss) for step, loss in re.findall(r"step (\d+) loss (\S+)", output)]
 
 
+@pytest.fixture(scope="module")
+def frameworks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables with which `python` has Lightning, accelerate and Trainer."""
+    return {"PATH": make_environment(tmp_path_factory.mktemp("frameworks"), *PACKAGES)}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_losses_are_those_of_a_run_without_a_fault(hvdrun: Launcher, program: str) -> None:
-    hvdrun.write("train.py", COMMON + f"STEPS = {STEPS}\n" + PROGRAMS[program])
-    undisturbed = hvdrun("-np", "2", "python", "train.py")
+    compare_with_undisturbed(hvdrun, PROGRAMS[program], {})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_framework_s_losses_are_those_of_a_run_without_a_fault(
+    hvdrun: Launcher, frameworks: dict[str, str], framework: str
+) -> None:
+    compare_with_undisturbed(hvdrun, FRAMEWORKS[framework], frameworks)
+
+
+def compare_with_undisturbed(hvdrun: Launcher, program: str, environment: dict[str, str]) -> None:
+    hvdrun.write("train.py", COMMON + f"STEPS = {STEPS}\n" + program)
+    undisturbed = hvdrun("-np", "2", "python", "train.py", environment=environment)
     expected = dict(read_losses(undisturbed.stdout))
     assert sorted(expected) == list(range(STEPS)), undisturbed.stderr
-    for path in Path(hvdrun.directory).glob("[cs][ht]e*"):
+    for path in hvdrun.directory.iterdir():
         if path.is_dir():
-            for each in path.iterdir():
-                each.unlink()
-            path.rmdir()
-        else:
+            shutil.rmtree(path)
+        elif path.name != "train.py":
             path.unlink()
 
     victims = [(random.randrange(2), random.randrange(4, 7)), (random.randrange(2), random.randrange(8, STEPS - 1))]  # noqa: S311 - no secret
     words = [f"{rank},{step}" for rank, step in victims]
-    finished = hvdrun("-np", "2", "--max-restarts", "2", "python", "train.py", *words)
+    finished = hvdrun("-np", "2", "--max-restarts", "2", "python", "train.py", *words, environment=environment)
     assert finished.returncode == 0, (victims, finished.stderr)
     losses = read_losses(finished.stdout)
     assert [(step, loss) for step, loss in losses if expected[step] != loss] == [], victims

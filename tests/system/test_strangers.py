@@ -1,15 +1,13 @@
 """Scripts for other launchers under hvdrun, hvdrun's scripts under other launchers, and names that are the user's."""
 
-import os
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.system.packages import make_environment
 from tests.system.tables import rest_nightly
 
 PLAIN_TORCH = """
@@ -82,16 +80,8 @@ def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher) -> None:
 
 @pytest.mark.nightly
 def test_lightning_trains_on_two_hosts(hvdrun: Launcher, tmp_path: Path) -> None:
-    venv.create(tmp_path)
-    (site,) = tmp_path.glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
-    install = [*pip, "install", "--quiet", "--no-compile", "lightning>=2,<3"]
-    installed = subprocess.run(install, capture_output=True, text=True, timeout=200, check=False)
-    if installed.returncode != 0:
-        pytest.skip(f"Lightning cannot be installed here: {installed.stderr.splitlines()[-1]}")
     hvdrun.write("train.py", FOR_LIGHTNING)
-    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    environment = {"PATH": make_environment(tmp_path, "lightning>=2,<3")}
     finished = hvdrun("-np", "2", "-H", "localhost:1,127.0.0.1:1", "python", "train.py", environment=environment)
     assert finished.returncode == 0, finished.stderr
     trained = [line.partition("] ")[2] for line in finished.stdout.splitlines() if "trained" in line]
