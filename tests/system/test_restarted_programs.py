@@ -6,6 +6,9 @@ There are two workers: the sum of more depends on where gloo and DDP put a numbe
 import random
 import re
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -214,9 +217,10 @@ def read_losses(output: str) -> list[tuple[int, str]]:
 
 
 @pytest.fixture(scope="module")
-def frameworks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def frameworks() -> Iterator[dict[str, str]]:
     """The variables with which `python` has Lightning, accelerate and Trainer."""
-    return {"PATH": make_environment(tmp_path_factory.mktemp("frameworks"), *PACKAGES)}
+    with TemporaryDirectory(prefix="hvd-frameworks-") as folder:
+        yield {"PATH": make_environment(Path(folder), *PACKAGES)}
 
 
 @pytest.mark.nightly
