@@ -185,8 +185,8 @@ class Agent:
             asyncio.create_task(self._obey(orders), name="obey the launcher"),
             asyncio.create_task(self._await_signal(orders), name="wait for a signal"),
             asyncio.create_task(self._stopped_detector.run(), name="look for stopped processes"),
+            asyncio.create_task(self._look_for_world(), name="look for a world of torch.distributed"),
         }
-        looking = asyncio.create_task(self._look_for_world(), name="look for a world of torch.distributed")
         try:
             done, _ = await asyncio.wait({*parts, self._watch.failure}, return_when=asyncio.FIRST_COMPLETED)
             endings: list[Ending] = [part.result() for part in done]  # raises an error of any of them
@@ -198,7 +198,7 @@ class Agent:
                 await wait_while_launcher_lives(orders, attending, self._output.drain())
         finally:
             # Before the workers are killed: the agent must not report these ends as failures of the workers.
-            await cancel_and_wait({*parts, looking})
+            await cancel_and_wait(parts)
             await self._probe_responder.close()
             await self._sequencing.close()
             await self._watch.close()
@@ -283,14 +283,16 @@ class Agent:
         self._output.tell(Reserved(master, launch.round.number))
         return replace(launch, round=replace(launch.round, master=master))
 
-    async def _look_for_world(self) -> None:
-        """Report once that rank 0 listens at the port of its round."""
+    async def _look_for_world(self) -> NoReturn:
+        """Report once that rank 0 listens at the port of its round; then wait until cancelled."""
         pause_seconds = _FIRST_LOOK_SECONDS
         while self._begin.looks_for_world and not self._watch.has_world:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(_LAST_LOOK_SECONDS, pause_seconds * 1.1)
             if self._master_ports.has_listener():
                 self._watch.note_world()
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets it")
 
     async def _attend(self) -> NoReturn:
         """Serve the workers' calls, and report to the server.

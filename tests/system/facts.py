@@ -21,7 +21,7 @@ from types import ModuleType
 
 number: int = 1  # makes an entry in __annotations__
 
-OWN_VARIABLES = ("HVD_JOB", "HVD_SOCKET", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+OWN_VARIABLES = ("HVD_JOB", "HVD_SOCKET", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
 STATUS = ("Sig", "Shd", "Cap", "Cpus_allowed_list", "Umask", "Threads", "NoNewPrivs", "Seccomp", "CoreDumping")
 
 

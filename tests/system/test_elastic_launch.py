@@ -24,7 +24,11 @@ STAYS = f"""{WAIT_FOR}
 print(os.getpid(), "up", flush=True)
 wait_for("go")
 """
-AGAIN = "hvdrun: a new worker is started in slot localhost:1."
+ALONE = (
+    "hvdrun: it starts alone, since no worker has called hvd.init() or opened the port of torch.distributed: with "
+    "--max-restarts all workers are started again together."
+)
+AGAIN = ["hvdrun: a new worker is started in slot localhost:1.", ALONE]
 
 
 def name_hosts(hvdrun: Launcher, *lines: str) -> None:
@@ -37,21 +41,21 @@ def test_a_fixed_list_will_do_and_so_will_this_machine_alone(hvdrun: Launcher) -
     alone = hvdrun("-np", "2", "--min-np", "1", "sh", "-c", SHOW)
     assert (alone.returncode, alone.stderr) == (0, "")
     assert sorted(alone.stdout.splitlines()) == [
-        "[0] 0 of 2 on localhost elastic 1 world",
-        "[1] 1 of 2 on localhost elastic 1 world",
+        "[0] 0 of 2 on localhost elastic 1 world 2",
+        "[1] 1 of 2 on localhost elastic 1 world 2",
     ]
     listed = hvdrun("-np", "1", "--min-np", "1", "--max-np", "2", "-H", "localhost:1,127.0.0.1:4", "sh", "-c", SHOW)
     assert (listed.returncode, listed.stderr) == (0, "")
     assert sorted(listed.stdout.splitlines()) == [
-        "[0@localhost] 0 of 2 on localhost elastic 1 world",
-        "[1@127.0.0.1] 1 of 2 on 127.0.0.1 elastic 1 world",
+        "[0@localhost] 0 of 2 on localhost elastic 1 world 2",
+        "[1@127.0.0.1] 1 of 2 on 127.0.0.1 elastic 1 world 2",
     ]
 
 
 def test_a_worker_that_fails_before_all_have_joined_is_started_again(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "2", "--min-np", "1", "sh", "-c", FIRST.format(fate="exit 3"))
     assert finished.returncode == 0
-    assert finished.stderr.splitlines() == ["hvdrun: rank 1 (localhost:1) was lost: exit code 3.", AGAIN]
+    assert finished.stderr.splitlines() == ["hvdrun: rank 1 (localhost:1) was lost: exit code 3.", *AGAIN]
 
 
 def test_the_job_waits_for_enough_slots_and_uses_all_there_are(hvdrun: Launcher) -> None:
@@ -114,7 +118,7 @@ def test_a_worker_that_is_stopped_for_the_lease_is_ended_and_started_again_at_on
     finished = running.wait()
     assert finished.returncode == 0
     told = "the worker localhost:1 was stopped for longer than the lease of 3 s (--lease)"
-    assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {told}.", AGAIN]
+    assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {told}.", *AGAIN]
 
 
 @pytest.mark.nightly

@@ -83,7 +83,6 @@ JOBS = {
     "find hosts": LONG,
     "keep waiting agents alive": ("--min-np", "1", "--host-discovery-script", "echo localhost:1", *LONG),
     "listen to an agent": LONG,
-    "look for a script that trains alone": LONG,
     "look up a host": SCRIPT,
     "authenticate an agent": STATIC,
     "open the way to an agent": LONG,

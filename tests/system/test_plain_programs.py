@@ -77,23 +77,6 @@ def test_kill_of_an_hvdrun_around_or_inside_another_leaves_nothing(hvdrun: Launc
     running.wait()
 
 
-@pytest.mark.parametrize(
-    ("options", "script", "told"),
-    [
-        (("--min-np", "1"), "", 1),
-        (("--min-np", "1"), "import worker_runtime.torch as hvd\nhvd.init()", 0),
-        ((), "", 0),
-    ],
-)
-def test_an_elastic_job_whose_script_never_joins_is_told_once_that_it_trains_alone(
-    hvdrun: Launcher, options: tuple[str, ...], script: str, told: int
-) -> None:
-    hvdrun.write("train.py", script)
-    finished = hvdrun("-np", "2", *options, "python", "train.py")
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stderr.count("elastic jobs have no RANK: this script would train alone") == told
-
-
 @pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
 @pytest.mark.parametrize("before", ["", "import worker_runtime.torch as hvd; hvd.init(); "])
 def test_a_worker_that_imports_mpi4py_is_told_that_mpi_does_not_know_the_job(

@@ -39,6 +39,7 @@ TASKS: dict[str, tuple[tuple[str, ...], tuple[Order | str, ...]]] = {
     "attend to the workers": (SLEEP, ()),
     "follow the server": (SLEEP, (LAUNCH,)),
     "kill what workers leave": (("true",), (LAUNCH,)),
+    "look for a world of torch.distributed": (SLEEP, ()),
     "look for stopped processes": (SLEEP, ()),
     "obey the launcher": (SLEEP, ()),
     "prepare the workers": (SLEEP, ()),
