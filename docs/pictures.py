@@ -69,6 +69,8 @@ for step in range(first, 61):
         torch.save({{"model": model.state_dict(), "step": step}}, "writing")
         os.rename("writing", "checkpoint")
         print(f"step {{step}}: loss {{loss.item():.4f}}, saved")
+del ddp, optimizer
+dist.barrier()
 dist.destroy_process_group()
 """
 TRACEBACK = re.compile(r"\[\d\] \[rank\d\]")  # of a peer whose connection broke

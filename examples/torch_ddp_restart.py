@@ -78,6 +78,8 @@ def main() -> None:
         print(f"accuracy on the training data: {right:.3f}")
         if arguments.checkpoint is None:
             path.unlink()
+    del model, optimizer  # DDP ends before its process group
+    dist.barrier()  # and no worker closes its connections while another one needs them
     dist.destroy_process_group()
 
 

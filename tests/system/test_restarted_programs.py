@@ -69,6 +69,8 @@ for step in range(first, STEPS):
             os.rename("writing", f"step.{step + 1}")
         dist.barrier()
     step_is_done(step, loss.detach())
+model = ddp = optimizer = None  # torch may crash or hang where a process group ends before its DDP
+dist.barrier()
 dist.destroy_process_group()
 """
 ACCUMULATING = """
@@ -101,6 +103,8 @@ for step in range(first, STEPS):
         torch.save({**{name: part.state_dict() for name, part in parts.items()}, "step": step + 1}, "writing")
         os.rename("writing", "checkpoint")
     step_is_done(step, loss.detach())
+model = ddp = optimizer = None  # torch may crash or hang where a process group ends before its DDP
+dist.barrier()
 dist.destroy_process_group()
 """
 LIGHTNING = """

@@ -50,6 +50,8 @@ while step < 12:
         os.rename("writing", "checkpoint")
 bits = torch.nn.utils.parameters_to_vector(ddp.parameters()).detach().numpy().tobytes()
 print("parameters", hashlib.sha256(bits).hexdigest()[:16], flush=True)
+del ddp, optimizer  # torch may crash or hang where a process group ends before its DDP, or while a peer needs it
+dist.barrier()
 dist.destroy_process_group()
 """
 
