@@ -71,6 +71,7 @@ class AdasumReducer:
         """Run this rank's optimizer step, and combine its updates with those of the other ranks.
 
         The floating-point parameters are equal on all ranks before and after. If this raises, they are unchanged.
+        Frozen ones never change: LBFGS would move them by gradients that it remembers, and each rank has its own.
 
         Args:
             move: the optimizer's own step.
@@ -93,6 +94,8 @@ class AdasumReducer:
                 self._commit_alone()
             return result
         starts = [parameter.detach().clone() for parameter in parameters]
+        frozen = self._tracked.list_frozen()
+        frozen_starts = [parameter.detach().clone() for parameter in frozen]
         self._has_submitted = False
         try:
             if self._superseded is not None:
@@ -101,10 +104,12 @@ class AdasumReducer:
             with torch.no_grad():
                 deltas = [parameter - start for parameter, start in zip(parameters, starts, strict=True)]
                 _copy(starts, parameters)
+                _copy(frozen_starts, frozen)
                 for parameter, combined in zip(parameters, self._combine_with_all(deltas), strict=True):
                     parameter.add_(combined)
         except BaseException as error:
             _copy(starts, parameters)
+            _copy(frozen_starts, frozen)
             if self._communicator is not None:
                 self._fail(self._communicator, error)
             raise

@@ -86,6 +86,10 @@ class TrackedParameters:
                 has_changed = True
         return has_changed
 
+    def list_frozen(self) -> list[torch.Tensor]:
+        """The optimizer's parameters that have no entry, and a shape."""
+        return [each for _, each in self._list_parameters() if each not in self._parameters and not is_lazy(each)]
+
     def detach(self) -> None:
         """Remove the hooks from all parameters."""
         for entry in self.entries:

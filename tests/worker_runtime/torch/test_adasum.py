@@ -103,3 +103,28 @@ def test_what_has_no_meaning_is_refused_or_does_nothing(ranks: RankPool) -> None
         return optimizer.backward_passes_per_step
 
     assert ranks.run(body) == [3] * 2
+
+
+def test_a_frozen_parameter_stays_though_lbfgs_moves_it_by_what_it_remembers(ranks: RankPool) -> None:
+    def body() -> object:
+        parameters = [torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.LBFGS(parameters, lr=0.1, max_iter=3), op=hvd.Adasum)
+        target = torch.arange(3.0, dtype=torch.float64) + hvd.rank()
+
+        def compute() -> torch.Tensor:
+            optimizer.zero_grad()
+            trained = torch.stack([parameter for parameter in parameters if parameter.requires_grad])
+            loss = ((trained - target) ** 2).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(compute)
+        parameters[0].requires_grad = False
+        optimizer.step(compute)  # with the gradient that it had
+        before = parameters[0].tolist()
+        optimizer.step(compute)
+        assert parameters[0].tolist() == before
+        return [parameter.tolist() for parameter in parameters]
+
+    first, second = ranks.run(body)
+    assert first == second
