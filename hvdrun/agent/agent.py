@@ -166,6 +166,7 @@ class Agent:
             outlives_losses=begin.outlives_losses,
             grace_seconds=begin.grace_seconds,
             take_message=partial(take_message, self._socket),
+            finds_world=self._finds_world,
         )
         self._probe_responder = ProbeResponder(self._output.tell)
         watched = (self._watch, self._sequencing, spawner) if begin.outlives_losses else (self._sequencing,)
@@ -283,13 +284,16 @@ class Agent:
         self._output.tell(Reserved(master, launch.round.number))
         return replace(launch, round=replace(launch.round, master=master))
 
+    def _finds_world(self) -> bool:
+        return self._begin.looks_for_world and self._master_ports.has_listener()
+
     async def _look_for_world(self) -> NoReturn:
         """Report once that rank 0 listens at the port of its round; then wait until cancelled."""
         pause_seconds = _FIRST_LOOK_SECONDS
         while self._begin.looks_for_world and not self._watch.has_world:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(_LAST_LOOK_SECONDS, pause_seconds * 1.1)
-            if self._master_ports.has_listener():
+            if self._finds_world():
                 self._watch.note_world()
         await asyncio.Event().wait()
         raise AssertionError("nothing sets it")

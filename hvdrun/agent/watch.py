@@ -51,6 +51,7 @@ class Watch:
     outlives_losses: the job continues without a worker that fails.
     grace_seconds: how long a worker that has reported its failure may take to end.
     take_message: what a worker's program has reported of its failure.
+    finds_world: whether a process of rank 0 listens now at the port of its round; asked when a worker ends.
     failure: raises an unexpected error, which ends the agent.
     is_noticed: a stop notice has come to this host.
     signal: that asks this host to end; 0: none.
@@ -70,6 +71,7 @@ class Watch:
         outlives_losses: bool = False,
         grace_seconds: float = 0.0,
         take_message: Callable[[Worker], str] = lambda _: "",
+        finds_world: Callable[[], bool] = lambda: False,
     ) -> None:
         self._host = host
         self._spawner = spawner
@@ -80,6 +82,7 @@ class Watch:
         self._outlives_losses = outlives_losses
         self._grace_seconds = grace_seconds
         self._take_message = take_message
+        self._finds_world = finds_world
         self._live: dict[int, LiveWorker] = {}
         self._pids: dict[Worker, int] = {}  # of live workers that have not reported their failure
         self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
@@ -355,6 +358,7 @@ class Watch:
         has_left: bool = False,
         was_stopped: bool = False,
     ) -> None:
+        self.has_world = self.has_world or self._finds_world()
         message = self._take_message(worker) if returncode and not cannot_start else ""
         self._ended[worker] = Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message)
         self.changed.set()

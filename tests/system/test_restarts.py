@@ -42,6 +42,8 @@ while step < 12:
     if (rank, step) == (victim, at) and round_number < rounds:
         if how == "exit":
             os._exit(7)
+        if how == "late":
+            time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
     optimizer.step()
     step += 1
@@ -91,7 +93,7 @@ def test_all_are_started_again_and_train_as_if_nothing_had_happened(
 
 
 def test_an_elastic_job_finds_out_that_its_workers_are_one_world(hvdrun: Launcher, undisturbed: set[str]) -> None:
-    finished = hvdrun("-np", "2", "--min-np", "1", "python", "train.py", "1", "1", "7", "kill")
+    finished = hvdrun("-np", "2", "--min-np", "1", "python", "train.py", "1", "1", "7", "late")
     assert finished.returncode == 0, finished.stderr
     assert read_rounds(finished) == [(0, 2, 0), (1, 2, 6)]
     assert read_parameters(finished) == undisturbed

@@ -239,6 +239,15 @@ async def test_what_a_worker_leaves_that_may_save_is_asked_to_end() -> None:
 
 
 @alone
+async def test_when_a_worker_ends_it_is_looked_whether_the_workers_are_a_world() -> None:
+    async with watching("sh", "-c", "exit 3", finds_world=lambda: True) as room:
+        assert not room.watch.has_world
+        room.watch.launch(LAUNCHES[0])
+        await room.ended()
+        assert room.watch.has_world
+
+
+@alone
 async def test_without_grace_a_worker_is_not_asked() -> None:
     async with watching("sh", "-c", IGNORES) as room:
         room.watch.launch(LAUNCHES[0])
