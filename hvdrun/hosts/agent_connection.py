@@ -102,7 +102,8 @@ class AgentConnection:
 
     def withdraw(self, worker: Worker) -> None:
         """Drop the orders for a worker, if the agent has no configuration yet."""
-        self._early = [order for order in self._early or () if order.worker != worker]
+        if self._early is not None:
+            self._early = [order for order in self._early if order.worker != worker]
 
     def hold(self, *, held: bool, patience_seconds: float | None) -> None:
         """Tell the agent that this launcher is suspended, or has resumed.

@@ -94,8 +94,10 @@ async def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
         assert not pool.has_begun("a")
         pool.withdraw(WORKERS["a"])
         pool.begin("a", make_begin("a"))
+        pool.withdraw(WORKERS["a"])  # of which the agent knows nothing: it waited elsewhere
         assert pool.has_begun("a")
-        assert a.orders == [make_begin("a")]
+        pool.order(LAUNCHES["a"])
+        assert a.orders == [make_begin("a"), LAUNCHES["a"]]
 
 
 @in_loop
