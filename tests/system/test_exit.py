@@ -44,6 +44,17 @@ if os.environ["HOROVOD_RANK"] == "1":
 join()
 """
 
+# Rank 1 ends while rank 0 needs it, and Python takes a second longer to end rank 1.
+ENDS_EARLY = """
+import atexit, time, torch
+import worker_runtime.torch as hvd
+hvd.init()
+if hvd.rank() == 1:
+    atexit.register(time.sleep, 1)
+    raise SystemExit({code})
+hvd.allreduce(torch.ones(1))
+"""
+
 
 @pytest.mark.parametrize(
     ("how", "code", "told", "last_line"),
@@ -95,3 +106,15 @@ def test_a_worker_that_does_not_join_in_time_is_named(hvdrun: Launcher) -> None:
     assert "--start-timeout" in said
     (place,) = [line for line in finished.stderr.splitlines() if line.startswith("[1]") and "train.py" in line]
     assert re.fullmatch(r'\[1\]   File ".*/train.py", line \d+ in <module>', place)
+
+
+@pytest.mark.parametrize(("code", "blamed", "reported"), [(3, 1, 3), (0, 0, 1)], ids=["with 3", "with 0"])
+def test_a_rank_that_fails_because_another_has_ended_is_blamed_only_if_that_one_ended_with_0(
+    hvdrun: Launcher, code: int, blamed: int, reported: int
+) -> None:
+    hvdrun.write("train.py", ENDS_EARLY.format(code=code))
+    finished = hvdrun.run("-np", "2", "python", "train.py")
+
+    assert finished.returncode == reported
+    assert f"hvdrun: rank {blamed} on localhost (slot {blamed}) failed first after " in finished.stderr
+    assert "rank 1 ended, and allreduce" in finished.stderr

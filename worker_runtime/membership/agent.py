@@ -10,7 +10,8 @@ notice for the job to all ranks at the same place. A single rank has no sequence
 
 A worker whose program has failed reports that to the agent immediately, since its exit may take seconds. The other
 workers then continue without it, or are stopped. A worker reports nothing if it already knows of another worker's
-failure: that one is the cause, and may be reported later.
+failure: that one is the cause, and may be reported later. A worker that fails because another one has ended with an
+unknown code waits for that code: unless it is 0, the job stops this worker meanwhile, and blames the other one.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,10 +29,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from worker_runtime.errors import TooFewThreadsError
+from worker_runtime.errors import OperationRefusedError, TooFewThreadsError
 from worker_runtime.rendezvous import Bootstrap, RendezvousError, count_startable, name_stop_file
 from worker_runtime.startup.parent_process import read_start, wait_for_end
-from worker_runtime.startup.program_end import ExitCode
+from worker_runtime.startup.program_end import UNKNOWN_END, ExitCode
 
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient
@@ -156,16 +158,23 @@ class FailureNotice:
     Args:
         connect: creates a client of the rendezvous.
         follows_another: returns whether this worker knows of another worker's failure.
+        await_departed: waits, for a limited time, until the agent knows of a worker that has exited with 0.
 
     returncode: the exit code of the failed program; None if it has not failed, or the code is unknown.
     place: where the program called `sys.exit()`, if that has ended it.
     """
 
-    def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"], follows_another: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[Bootstrap], "WorkerClient"],
+        follows_another: Callable[[], bool],
+        await_departed: Callable[[Bootstrap], object],
+    ) -> None:
         self.returncode: int | None = None
         self.place = ""
         self._connect = connect
         self._follows_another = follows_another
+        self._await_departed = await_departed
         self._job: Bootstrap | None = None
         self._exit_code: ExitCode | None = None
 
@@ -187,5 +196,13 @@ class FailureNotice:
             self.returncode, self.place = self._exit_code.find_failure(), self._exit_code.place
         if self._job is None or (self.returncode is not None and self._follows_another()):
             return
+        if self.returncode is not None and _follows_unknown_end():
+            self._await_departed(self._job)
         with closing(self._connect(self._job)) as client, suppress(RendezvousError):  # the agent sees the process exit
             client.fail(self.returncode or 0)
+
+
+def _follows_unknown_end() -> bool:
+    """Whether an uncaught exception has ended the program because another rank had ended, with an unknown exit code."""
+    error = getattr(sys, "last_value", None)
+    return isinstance(error, OperationRefusedError) and f" {UNKNOWN_END}, and " in str(error)

@@ -78,7 +78,9 @@ class Runtime:
         self._late: tuple[Bootstrap, Choice] | None = None  # until this worker joins a job that already trains
         self.uses_checkpoints = False  # the training function looks for them, and saves after a stop notice
         self.is_forked = False  # from the process that has joined: only ranks and sizes are known here
-        self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
+        self._failure_notice = FailureNotice(
+            connect, lambda: self.world is not None and self.world.engine.has_failed, self._name_departed
+        )
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing if it has joined, unless it was forked since.

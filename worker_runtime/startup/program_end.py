@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 _FAILURE = 1
 _LONGEST_CAUSE = 200  # characters of an error's text
 _CODES = 256  # the kernel stores a byte
+UNKNOWN_END = "ended"  # with 0, or by a SystemExit that the program has raised itself
 
 
 class ExitCode:
@@ -85,7 +86,7 @@ def describe_end(returncode: int | None, place: str = "") -> str:
         return f"ended ({f'{type(error).__name__}: {error}'.splitlines()[0].rstrip(': ')[:_LONGEST_CAUSE]})"
     if place:
         return f"ended with {returncode or 0} at {place}"
-    return "ended" if returncode is None else f"ended (exit code {returncode})"
+    return UNKNOWN_END if returncode is None else f"ended (exit code {returncode})"
 
 
 def _is_outermost(frame: FrameType) -> bool:
