@@ -61,7 +61,7 @@ class Generation:
         self.is_unsure = False
         self._groups: TorchGroups | None = None
         self._has_left = False
-        self._neutral: list[Sequence[Work]] = []
+        self._neutral: list[tuple[Operation[object], Sequence[Work]]] = []  # whose kernels may read their tensors
         self._loose: list[Sequence[Work]] = []  # works of failed operations
 
     def connect(
@@ -111,13 +111,15 @@ class Generation:
         """
         if terms.question.signature.payload_dtype:
             return None  # the sequencer has combined the payloads: no rank communicates
-        self._neutral = [works for works in self._neutral if not all(work.is_completed() for work in works)]
+        self._neutral = [
+            (operation, works) for operation, works in self._neutral if not all(work.is_completed() for work in works)
+        ]
         neutral = make_neutral(terms, self.rank, device if terms.question.signature.device != "cpu" else None)
         try:
             works = self.start(neutral, terms)
             if isinstance(works, RuntimeError):
                 return works
-            self._neutral.append(works)
+            self._neutral.append((neutral, works))
         except BaseException:  # from a signal's handler, before the works were stored
             self.is_unsure = True
             raise
@@ -171,11 +173,11 @@ class Generation:
         if groups is None:
             return True
         deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
-        begun = (*running, *self._neutral, *self._loose)
+        begun = (*running, *(works for _, works in self._neutral), *self._loose)
         if self.is_unsure or not _end_all(begun, deadline_seconds):
             groups.abandon()  # destroying them would wait for works that gloo never completes
             return False
-        for works in self._neutral:
+        for _, works in self._neutral:
             await_works(works)  # their errors concern no operation of this rank
         self._neutral.clear()
         self._loose.clear()

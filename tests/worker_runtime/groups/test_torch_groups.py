@@ -1,7 +1,9 @@
 """The torch groups of process sets, and the generation that begins, ends and gives up what runs in them."""
 
+import weakref
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 from unittest.mock import Mock, call, patch
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.generation import Pending
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.engine import generation as generation_module
@@ -169,6 +172,29 @@ def test_a_joined_rank_connects_to_nobody_for_what_travels_as_payload() -> None:
     terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
     assert make_generation(groups, 2).take_part(terms) is None
     assert groups.mock_calls == []
+
+
+def test_what_a_joined_rank_sends_stays_in_memory_until_it_is_sent() -> None:
+    """A kernel may read it later: memory that is freed before belongs to the next tensor of its stream."""
+    made: list[weakref.ref[Operation[object]]] = []
+
+    def make(*arguments: Any) -> Operation[object]:  # noqa: ANN401 - those of make_neutral
+        operation = make_neutral(*arguments)
+        made.append(weakref.ref(operation))
+        return operation
+
+    sending = Pending()
+    groups = Mock(**{"find.return_value.allreduce.return_value": sending})
+    generation = make_generation(groups, 2)
+    signature = Signature(Kind.ALLREDUCE, ("float32",), ((100_000,),), Reduction.SUM)
+    terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
+    with patch.object(generation_module, "make_neutral", make):
+        generation.take_part(terms)
+        generation.take_part(terms)
+        assert [each() is None for each in made] == [False, False]
+        sending.is_done = True
+        generation.take_part(terms)
+    assert [each() is None for each in made] == [True, True, False]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), KeyboardInterrupt()])
