@@ -134,6 +134,12 @@ class NcclGroup:
         """Whether the group was aborted: results of operations that were pending are invalid."""
         return self._abort is not None
 
+    def await_abort(self, limit_seconds: float) -> bool:
+        """Wait for an abort that runs; return whether none runs any more. Meanwhile it holds a lock of torch."""
+        if self._abort is not None:
+            self._abort.join(limit_seconds)
+        return self._abort is None or not self._abort.is_alive()
+
     def shut_down(self) -> bool:
         """Abort pending operations, within a time limit; see `Interruptible`."""
         with self._lock:
@@ -210,23 +216,28 @@ class StreamWork:
         Raises:
             RuntimeError: the work has failed, was aborted, or did not complete in time.
         """
-        self._work.wait()
         if self._holds_host:
             self._hold_host(time.monotonic() + timeout.total_seconds())
+        self._raise_if_aborted()
+        self._work.is_completed()  # looks for an error, which the wait raises; torch's is_success() raises always
+        self._work.wait()
         # torch reports an aborted work as successful, though the content of its tensors is undefined.
-        if self._group.is_aborted or (self._work.is_completed() and not self._work.is_success()):
-            raise RuntimeError("NCCL failed, or its group was aborted since a peer was lost")
+        self._raise_if_aborted()
         return True
 
+    def _raise_if_aborted(self) -> None:
+        if self._group.is_aborted:
+            raise RuntimeError("NCCL's group was aborted since a peer was lost")
+
     def _hold_host(self, deadline_seconds: float) -> None:
-        while not (self._work.is_completed() or self._group.is_aborted):
+        while not (self._group.is_aborted or self._work.is_completed()):  # in this order: see `is_completed`
             if time.monotonic() > deadline_seconds:
                 raise RuntimeError("NCCL did not complete in time")
             time.sleep(_LOOK_SECONDS)
 
     def is_completed(self) -> bool:
-        """Whether it has completed or failed."""
-        return bool(self._work.is_completed())
+        """Whether it has completed or failed. While an abort runs torch would block here, with Python's lock."""
+        return self._group.await_abort(_SLICE.total_seconds()) and bool(self._work.is_completed())
 
 
 @contextmanager

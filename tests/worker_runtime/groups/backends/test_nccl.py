@@ -104,7 +104,7 @@ def test_a_wait_does_not_hold_up_the_host() -> None:
 def test_where_the_job_outlives_its_workers_a_wait_is_for_the_end() -> None:
     """Else a step would be called done whose results a lost peer has spoilt."""
     left = [False, False, False]
-    running = SimpleNamespace(wait=lambda: True, is_completed=lambda: not left or left.pop(), is_success=lambda: True)
+    running = SimpleNamespace(wait=lambda: True, is_completed=lambda: not left or left.pop())
     await_work(StreamWork(running, NcclGroup(StubGroup(), 0), holds_host=True))
     assert left == []
     endless = StreamWork(
@@ -118,7 +118,7 @@ def test_an_abort_ends_a_wait_and_nothing_of_it_counts_as_done() -> None:
     """Of a work that was aborted torch says that it ended well."""
     group = NcclGroup(StubGroup(), 0, holds_host=True)
     is_over = threading.Event()
-    running = SimpleNamespace(wait=lambda: True, is_completed=is_over.is_set, is_success=lambda: True)
+    running = SimpleNamespace(wait=lambda: True, is_completed=is_over.is_set)
     work = StreamWork(running, group, holds_host=True)
     timer = threading.Timer(0.05, lambda: (group.shut_down(), is_over.set()))
     timer.start()
@@ -129,10 +129,38 @@ def test_an_abort_ends_a_wait_and_nothing_of_it_counts_as_done() -> None:
         work.wait()
 
 
-def test_a_work_that_has_failed_raises() -> None:
-    failed = SimpleNamespace(wait=lambda: True, is_completed=lambda: True, is_success=lambda: False)
-    with pytest.raises(RuntimeError, match="NCCL failed, or its group was aborted"):
-        await_work(StreamWork(failed, NcclGroup(StubGroup(), 0)))
+class NcclWork:
+    """A work as torch's of NCCL: its wait raises an error that somebody has looked for; `is_success` raises always."""
+
+    def __init__(self, error: str = "") -> None:
+        self._error = error
+        self._found = ""
+
+    def is_completed(self) -> bool:
+        """Look for an error."""
+        self._found = self._error
+        return True
+
+    def is_success(self) -> bool:
+        """As `WorkNCCL::isSuccess()`."""
+        raise NotImplementedError("WorkNCCL::isSuccess() is deprecated")
+
+    def wait(self) -> bool:
+        """Raise what was found."""
+        if self._found:
+            raise RuntimeError(self._found)
+        return True
+
+
+@pytest.mark.parametrize("holds_host", [False, True])
+def test_a_work_that_has_failed_raises_its_error(*, holds_host: bool) -> None:
+    with pytest.raises(RuntimeError, match="remote process exited"):
+        await_work(StreamWork(NcclWork("remote process exited"), NcclGroup(StubGroup(), 0), holds_host=holds_host))
+
+
+@pytest.mark.parametrize("holds_host", [False, True])
+def test_a_work_that_has_completed_is_done(*, holds_host: bool) -> None:
+    await_work(StreamWork(NcclWork(), NcclGroup(StubGroup(), 0), holds_host=holds_host))
 
 
 def test_two_workers_on_one_gpu_are_told_what_to_do() -> None:
@@ -169,11 +197,13 @@ def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyP
     group = NcclGroup(SimpleNamespace(abort=lambda: release.wait(LIMIT.total_seconds())), 0)
     assert not group.shut_down()
     assert not group.shut_down()
+    assert not StreamWork(SimpleNamespace(), group).is_completed()  # torch is not asked: it would block
     thread = vars(group)["_abort"]
     assert thread.is_alive()
     release.set()
     thread.join(LIMIT.total_seconds())
     assert not thread.is_alive()
+    assert StreamWork(NcclWork(), group).is_completed()
 
 
 def run_operations() -> dict[str, list[float]]:
