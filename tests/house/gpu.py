@@ -1,7 +1,10 @@
 """`make gpu`: runs every test marked gpu, the most valuable first, and measures; one page tells what was found.
 
-The page is written anew after each file, so that a run that is cut off leaves one. It lies beside the results in
+The page is written anew before each test, so that a run that is cut off leaves one. It lies beside the results in
 `gpu-report.json`, with which `--failed` runs again only what has failed. Tests and measurements end within 8 minutes.
+
+The tests run in a process of their own. Where a test ends that process, or hangs in a call that no signal interrupts,
+it counts as failed, and another process runs the rest.
 """
 
 import argparse
@@ -19,6 +22,7 @@ from typing import Any
 import pytest
 
 from tests.house.gpu_figures import NOT_MEASURED, list_programs, measure
+from tests.house.gpu_watch import watch
 
 ROOT = Path(__file__).parent.parent.parent
 REPORT = ROOT / "gpu-report.json"
@@ -26,7 +30,8 @@ PAGE = ROOT / "gpu-report.txt"
 FAILURES = 10  # after which the tests end
 NCCL_BETWEEN = "NCCL between ranks, also of one card"
 TRANSPORT = "transport"  # the property of a test that tells what carries CUDA tensors between ranks
-TEST_SECONDS = 360.0  # after which no test begins
+TEST_SECONDS = 340.0  # after which no test begins
+LAST_SECONDS = 30.0  # which the last test may take longer
 # In the order of their value; a file that is not named comes last.
 FILES = (
     "tests/worker_runtime/test_transport.py",
@@ -37,7 +42,10 @@ FILES = (
     "tests/system/test_recovery_on_gpus.py",
     *("tests/worker_runtime/torch/", "tests/worker_runtime/api/"),
 )
+# A machine without an index has the pytest that it has: pytest 8 lacks an option of pyproject.toml, and may say so.
+ANY_PYTEST = ("--override-ini=addopts=--import-mode=importlib --strict-markers -ra", "-Wignore:Unknown config option")
 _LINES = 12  # of a failure, on the page
+_CHARACTERS = 300  # of a line
 
 
 @dataclass(slots=True)
@@ -51,6 +59,8 @@ class Report:
     skipped: how many tests, by reason.
     measured: figures, by their name.
     is_cut: no time was left for some tests.
+    tried: the tests that have begun.
+    running: the test that runs.
     """
 
     transport: str = ""
@@ -60,6 +70,8 @@ class Report:
     skipped: dict[str, int] = field(default_factory=dict)
     measured: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
+    tried: list[str] = field(default_factory=list)
+    running: str = ""
 
     def make_page(self) -> str:
         """The page."""
@@ -68,19 +80,28 @@ class Report:
         first = {TRANSPORT: self.transport} if self.transport else {}
         rows = {**first, **self.machine, "tests": counts, **self.measured}
         lines = [f"{name:<11} {value}" for name, value in rows.items()]
+        if self.running:
+            lines.append(f"{'runs':<11} {self.running}")
         lines += [f"{count:>5} skipped: {reason}" for reason, count in self.skipped.items()]
         for name, text in self.failed.items():
-            lines += ["", f"FAILED {name}", *text.splitlines()[-_LINES:]]
+            lines += ["", f"FAILED {name}", *(line[:_CHARACTERS] for line in text.splitlines()[-_LINES:])]
         return "\n".join(lines)
 
     def write(self) -> None:
         """Write the results and the page."""
-        REPORT.write_text(json.dumps(asdict(self), indent=1), encoding="utf-8")
-        PAGE.write_text(f"{self.make_page()}\n", encoding="utf-8")
+        for path, text in ((REPORT, json.dumps(asdict(self), indent=1)), (PAGE, f"{self.make_page()}\n")):
+            whole = path.with_suffix(".new")
+            whole.write_text(text, encoding="utf-8")
+            whole.replace(path)  # whoever ends this process finds the one or the other
+
+    def read(self) -> None:
+        """Take over the results that another process has written."""
+        for name, value in json.loads(REPORT.read_text(encoding="utf-8")).items():
+            setattr(self, name, value)
 
 
 class Recorder:
-    """A plugin of pytest: orders the tests, ends them in time, and writes the report after each file.
+    """A plugin of pytest: orders the tests that have not been tried, ends them in time, and keeps the report written.
 
     Args:
         report: where results are noted.
@@ -94,13 +115,14 @@ class Recorder:
         self._report = report
         self._clock = clock
         self._deadline = clock() + limit_seconds
-        self._file = ""
         self._session: pytest.Session | None = None
         self._tests_left = 0
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Put the most valuable tests first."""
+        """Put the most valuable tests first, and leave out those of a former process."""
+        tried = set(self._report.tried)
+        items[:] = [item for item in items if item.nodeid not in tried]
         items.sort(key=lambda item: rank_file(item.nodeid))
         self._session, self._tests_left = session, len(items)
 
@@ -112,14 +134,14 @@ class Recorder:
             self._note_skip(report.longrepr)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Write the report when another file begins."""
-        file = nodeid.partition("::")[0]
-        if file != self._file:
-            self._file = file
-            self._report.write()
+        """Write the report before each test, which may end this process."""
+        self._report.tried.append(nodeid)
+        self._report.running = nodeid
+        self._report.write()
 
     def pytest_runtest_logfinish(self) -> None:
         """Begin no other test when the time is over."""
+        self._report.running = ""
         self._tests_left -= 1
         if self._tests_left and self._session is not None and self._clock() > self._deadline:
             self._report.is_cut = True
@@ -155,14 +177,41 @@ def list_files() -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files if any(mark in file.read_text("utf-8") for mark in marks)]
 
 
-def run_tests(report: Report, chosen: Sequence[str]) -> None:
-    """Run tests, showing what pytest prints; the report has their results."""
-    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", "--timeout=120", f"--maxfail={FAILURES}"]
-    code = pytest.main([*options, f"--rootdir={ROOT}", *chosen], plugins=[Recorder(report)])
+def run_part(report: Report, chosen: Sequence[str], limit_seconds: float) -> None:
+    """Run those tests in this process that have not been tried, showing what pytest prints; write the results."""
+    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--maxfail={FAILURES - len(report.failed)}", *ANY_PYTEST]
+    recorder = Recorder(report, limit_seconds=limit_seconds)
+    code = pytest.main(
+        [*options, f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}", *chosen], plugins=[recorder]
+    )
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR) or not (
         report.passed or report.failed or report.skipped
     ):
         report.failed["pytest"] = f"it ended with {code!s}, and has run no test"
+    report.write()  # after an interruption with the test that ran
+
+
+def run_tests(report: Report, command: Sequence[str], limit_seconds: float = TEST_SECONDS) -> None:
+    """Run tests by processes that write the report, one after the other until one ends by itself.
+
+    Args:
+        report: takes the results.
+        command: of a process, without how many seconds are left, its last argument.
+        limit_seconds: after which no test begins.
+    """
+    deadline = time.monotonic() + limit_seconds
+    report.write()
+    while (left := deadline - time.monotonic()) > 0 and len(report.failed) < FAILURES:
+        end = watch([*command, str(left)], REPORT, deadline + LAST_SECONDS)
+        report.read()
+        if not report.running:
+            if end:
+                report.failed.setdefault("pytest", end)
+            return
+        report.failed[report.running] = end or "it ended the process of the tests"
+        report.running = ""
+        report.write()
+    report.is_cut = True
 
 
 def describe_machine() -> dict[str, str]:
@@ -215,18 +264,25 @@ def main() -> int:
     """1 when a test or a measurement failed."""
     parser = argparse.ArgumentParser(description="Run the tests that need a GPU, and measure.")
     parser.add_argument("--failed", action="store_true", help=f"run only what has failed, as {REPORT.name} tells")
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.part:
+        *chosen, seconds = arguments.words
+        (report := Report()).read()
+        run_part(report, chosen, float(seconds))
+        return 0
     chosen = list_files()
     report = Report(machine=describe_machine())
     if arguments.failed:
         former = json.loads(REPORT.read_text(encoding="utf-8"))
-        chosen = list(former["failed"])
+        chosen = [name for name in former["failed"] if name.startswith("tests/")]
         report.transport, report.measured = former["transport"], former["measured"]
         if not chosen and not any(figure.startswith(NOT_MEASURED) for figure in report.measured.values()):
             sys.stdout.write("nothing has failed in the last run\n")
             return 0
     if chosen:
-        run_tests(report, chosen)
+        run_tests(report, [sys.executable, "-m", "tests.house.gpu", "--part", "--", *chosen])
     if report.machine["GPUs"] != "none":
         measure_rest(report)
     report.write()

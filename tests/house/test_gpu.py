@@ -2,12 +2,15 @@
 
 import json
 import os
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.house import gpu
-from tests.house.gpu import FILES, Recorder, Report, list_files, rank_file
+from tests.house.gpu import FILES, Recorder, Report, list_files, rank_file, run_tests
+from tests.house.gpu_watch import watch
 
 MACHINE = {"GPUs": "none", "torch": "2.13.0+cpu"}
 TESTS = """
@@ -23,6 +26,31 @@ def test_failing():
 @pytest.mark.skip(reason="there is no card")
 def test_skipped():
     pass
+"""
+CRASHING = """
+import os, pytest, signal
+pytestmark = pytest.mark.gpu
+
+@pytest.mark.parametrize("number", range(3))
+def test_passing(number):
+    pass
+
+def test_failing():
+    assert False, "of no use"
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
+def test_ending(name):
+    os.kill(os.getpid(), signal.Signals[name])
+"""
+PART = """
+import sys
+from pathlib import Path
+from tests.house import gpu
+
+report, page, file, seconds = sys.argv[1:]
+gpu.REPORT, gpu.PAGE = Path(report), Path(page)
+(found := gpu.Report()).read()
+gpu.run_part(found, [file], float(seconds))
 """
 
 
@@ -98,3 +126,29 @@ def test_transport_comes_first_and_every_named_file_is_there() -> None:
     files = sorted(list_files(), key=rank_file)
     assert files[0] == FILES[0]
     assert all(any(file.startswith(prefix) for file in files) for prefix in FILES)
+
+
+def test_a_test_that_ends_the_process_fails_and_the_others_run(tmp_path: Path) -> None:
+    file = tmp_path / "test_crashing.py"
+    file.write_text(CRASHING, encoding="utf-8")
+    report = Report(machine=MACHINE)
+    run_tests(report, [sys.executable, "-c", PART, *map(str, (gpu.REPORT, gpu.PAGE, file))])
+    failed = {name.partition("::")[2]: text for name, text in report.failed.items()}
+    assert "of no use" in failed.pop("test_failing")
+    assert failed == {
+        f"test_ending[{name}]": f"it ended the process of the tests with {name}" for name in ("SIGSEGV", "SIGKILL")
+    }
+    assert (report.passed, len(report.tried), report.running) == (3, 6, "")
+    assert "3 passed, 3 failed, 0 skipped" in gpu.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_process_that_hangs_is_ended() -> None:
+    Report(machine=MACHINE).write()
+    assert "it did not end within" in watch(
+        [sys.executable, "-c", "import time; time.sleep(600)"], gpu.REPORT, time.monotonic()
+    )
+
+
+def test_the_page_tells_which_test_runs() -> None:
+    page = Report(machine=MACHINE, running="tests/test_it.py::test_it").make_page()
+    assert "runs        tests/test_it.py::test_it" in page.splitlines()
