@@ -29,7 +29,7 @@ def test_skipped():
 """
 CRASHING = """
 import os, pytest, signal
-pytestmark = pytest.mark.gpu
+pytestmark = getattr(pytest.mark, "gpu")
 
 @pytest.mark.parametrize("number", range(3))
 def test_passing(number):

@@ -94,7 +94,7 @@ def normalize(name: str, compiler: Callable[[torch.nn.Module], torch.nn.Module])
     net = torch.nn.Sequential(torch.nn.Linear(2, 2) if is_autocast else torch.nn.Identity(), hvd.SyncBatchNorm(2))
     run = compiler(net.to(module))
     x = (torch.arange(10.0).view(5, 2).sin() * (1 + hvd.rank())).to(given).requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16, enabled=is_autocast):
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=is_autocast):
         result = run(x)
     gradients = torch.autograd.grad(result.float().square().cos().sum(), [x, *net.parameters()])
     return [each.detach() for each in (result, *gradients, *net.buffers())]
