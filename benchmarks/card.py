@@ -91,10 +91,10 @@ def measure_peaks(shape: Shape, card: Card, names: Iterable[str]) -> dict[str, i
     """The most bytes that each contender takes, alone on the card; 0 where nobody counts them."""
     peaks = {}
     for name in names:
+        gc.collect()  # the models of the last measurement too
         trainers = make_trainers(shape, card, [name])
         peaks[name] = card.measure_peak(trainers.steps[name])
         del trainers
-        gc.collect()
     return peaks
 
 
@@ -149,7 +149,7 @@ def sort_events(
     communication: list[Interval] = []
     computation: list[Interval] = []
     for event in events:
-        is_kernel = event.device_type is torch.autograd.DeviceType.CUDA
+        is_kernel = event.device_type == torch.autograd.DeviceType.CUDA  # an object of its own
         interval = float(event.time_range.start), float(event.time_range.end)
         if is_kernel != (device == "cuda"):
             continue

@@ -179,7 +179,15 @@ def list_files() -> list[str]:
 
 def run_part(report: Report, chosen: Sequence[str], limit_seconds: float) -> None:
     """Run those tests in this process that have not been tried, showing what pytest prints; write the results."""
-    options = ["-m", "gpu", "-q", "-p", "no:cacheprovider", f"--maxfail={FAILURES - len(report.failed)}", *ANY_PYTEST]
+    options = [
+        "-m",
+        "gpu and not nightly",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--maxfail={FAILURES - len(report.failed)}",
+        *ANY_PYTEST,
+    ]
     recorder = Recorder(report, limit_seconds=limit_seconds)
     code = pytest.main(
         [*options, f"--rootdir={ROOT}", f"--config-file={ROOT / 'pyproject.toml'}", *chosen], plugins=[recorder]
@@ -263,7 +271,7 @@ def measure_rest(report: Report) -> None:
 def main() -> int:
     """1 when a test or a measurement failed."""
     parser = argparse.ArgumentParser(description="Run the tests that need a GPU, and measure.")
-    parser.add_argument("--failed", action="store_true", help=f"run only what has failed, as {REPORT.name} tells")
+    parser.add_argument("--failed", action="store_true", help=f"run what has failed, or was not tried: {REPORT.name}")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -276,7 +284,10 @@ def main() -> int:
     report = Report(machine=describe_machine())
     if arguments.failed:
         former = json.loads(REPORT.read_text(encoding="utf-8"))
-        chosen = [name for name in former["failed"] if name.startswith("tests/")]
+        if former["is_cut"]:
+            report.tried = [name for name in former["tried"] if name not in former["failed"]]
+        else:
+            chosen = [name for name in former["failed"] if name.startswith("tests/")]
         report.transport, report.measured = former["transport"], former["measured"]
         if not chosen and not any(figure.startswith(NOT_MEASURED) for figure in report.measured.values()):
             sys.stdout.write("nothing has failed in the last run\n")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map
 
@@ -65,6 +65,21 @@ class OnDevice(TorchFunctionMode):
             func(filled, *rest, **given)
             tensor.copy_(filled)
         return tensor  # type: ignore[no-any-return]  # torch leaves it untyped
+
+
+class Place:
+    """Where this thread creates its tensors; another thread can `take` it, since torch keeps both for each thread."""
+
+    def __init__(self) -> None:
+        self._modes = _get_current_function_mode_stack()
+        self._index = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+    def take(self) -> None:
+        """Create the tensors of the calling thread there, until the thread ends."""
+        if self._index is not None:
+            torch.cuda.set_device(self._index)
+        for mode in self._modes:
+            mode.__enter__()
 
 
 def describe_rank(device: str, rank: int, count: int, cards: int | None = None) -> dict[str, str]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
+from tests.worker_runtime.devices import Place
 from tests.worker_runtime.random_collectives import results
 from tests.worker_runtime.random_collectives.calls import (
     ALLREDUCES,
@@ -113,7 +114,7 @@ class Player:
         self.counts["threads"] += len(sets)
         if not sets:
             return
-        with ThreadPoolExecutor(len(sets)) as threads:
+        with ThreadPoolExecutor(len(sets), initializer=Place().take) as threads:
             runs = []
             for where in sets:
                 some = [call for call in calls if call.where == where]

@@ -216,11 +216,11 @@ def run_operations() -> dict[str, list[float]]:
         reduced = hvd.allreduce(y, op=hvd.Sum) + 1
         gathered = hvd.allgather(y[:2].reshape(1, 2)) + 1
         copied = hvd.broadcast(y, root_rank=hvd.size() - 1) + 1
-    return {
-        "allreduce": reduced.unique().tolist(),
-        "allgather": gathered.flatten().tolist(),
-        "broadcast": copied.unique().tolist(),
-    }
+        return {
+            "allreduce": reduced.unique().tolist(),
+            "allgather": gathered.flatten().tolist(),
+            "broadcast": copied.unique().tolist(),
+        }
 
 
 RESULTS = {
