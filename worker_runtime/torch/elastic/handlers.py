@@ -8,6 +8,7 @@ second copy.
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -134,6 +135,10 @@ class OptimizerStateHandler(StatefulHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
         self.save()
 
+    def reset(self) -> None:
+        """Clear the gradients: those of an interrupted step would be added to the next one's."""
+        self.value.zero_grad()
+
     def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
         """Load into the plain optimizer: loading into a distributed one is a collective, and only rank 0 loads."""
         load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
@@ -150,6 +155,15 @@ class OptimizerStateHandler(StatefulHandler):
         reducer = find_reducer(self.value)
         if reducer is not None:
             reducer.resume(course)
+
+
+class ScalerStateHandler(StatefulHandler):
+    """Saves a gradient scaler: its scale."""
+
+    def reset(self) -> None:
+        """Begin a step: a scaler takes each optimizer's gradients for unscaled until its next `update()`."""
+        with suppress(AssertionError):  # it has scaled nothing yet
+            self.value.update(self.value.get_scale())
 
 
 class ElasticSampler(sampler.ElasticSampler, Sampler[int]):
@@ -200,6 +214,7 @@ class _Handlers:
             (torch.nn.Module, ModelStateHandler),
             (torch.optim.Optimizer, OptimizerStateHandler),
             (ElasticSampler, SamplerStateHandler),
+            (torch.amp.GradScaler, ScalerStateHandler),
             (Stateful, StatefulHandler),
         ]
 

@@ -249,6 +249,66 @@ def test_samples_are_dealt_out_anew_also_where_the_sync_is_skipped(ranks: RankPo
     assert ranks.run(body) == [(dealt, ["sync"]) for dealt in expected]
 
 
+@pytest.mark.parametrize("op", [None, hvd.Average, hvd.Adasum])
+def test_gradients_of_an_interrupted_step_are_not_added_to_the_next_one(ranks: RankPool, op: int | None) -> None:
+    """A program may clear gradients at the end of its loop, and a function begins again before that."""
+
+    def body() -> object:
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        if op is not None:
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), op=op)
+        state = hvd.elastic.TorchState(model, optimizer, step=0)
+        interrupts = [HostsUpdatedInterrupt(), hvd.HorovodInternalError("a loss")]
+
+        @hvd.elastic.run
+        def train(state: hvd.elastic.TorchState) -> None:
+            while state.step < 4:
+                model(torch.ones(1, 1)).sum().backward()
+                if state.step == 2 and interrupts:
+                    raise interrupts.pop()
+                optimizer.step()
+                optimizer.zero_grad()
+                state.step += 1
+                state.commit()
+
+        train(state)
+        return model.weight.item()
+
+    assert ranks.run(body) == [-4.0] * 2
+
+
+def test_a_scaler_begins_a_step_anew_after_an_interrupted_one(ranks: RankPool) -> None:
+    """It would refuse to unscale gradients again, or step with gradients that are not unscaled."""
+
+    def body() -> object:
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters())
+        scaler = torch.amp.GradScaler(model.weight.device.type, init_scale=8.0)
+        state = hvd.elastic.TorchState(model, optimizer, scaler=scaler, step=0)
+        interrupts = [HostsUpdatedInterrupt(), hvd.HorovodInternalError("a loss")]
+
+        @hvd.elastic.run
+        def train(state: hvd.elastic.TorchState) -> None:
+            while state.step < 4:
+                optimizer.zero_grad()
+                scaler.scale(model(torch.ones(1, 1)).sum()).backward()
+                scaler.unscale_(optimizer)
+                if state.step == 2 and interrupts:
+                    raise interrupts.pop()
+                scaler.step(optimizer)
+                scaler.update()
+                state.step += 1
+                state.commit()
+
+        train(state)
+        return model.weight.item(), scaler.get_scale()
+
+    assert ranks.run(body) == [(-4.0, 8.0)] * 2
+
+
 def test_a_sync_is_skipped_only_where_all_ranks_know_the_same(ranks: RankPool) -> None:
     def body() -> object:
         model, _ = make_training(0, 0.1)
