@@ -194,6 +194,9 @@ def prepare(
         raise WrongArgumentError(
             "prepare: the loader follows the state's epoch, which it lacks; give state=hvd.elastic.TorchState(epoch=0)"
         )
+    for known in (getattr(state, "model", None), getattr(state, "optimizer", None)):
+        if isinstance(known, torch.nn.Module | torch.optim.Optimizer):
+            _check_same(known, model)
     init()
     prepared = run_steps(
         model,
@@ -208,6 +211,18 @@ def prepare(
     if state is not None:
         _register(state, prepared if isinstance(prepared, tuple) else (prepared,), scale_lr=scale_lr)
     return prepared
+
+
+def _check_same(known: torch.nn.Module | torch.optim.Optimizer, model: torch.nn.Module) -> None:
+    """Raise WrongArgumentError if what the state has trains nothing of the model, which would take its place."""
+    groups = [{"params": known.parameters()}] if isinstance(known, torch.nn.Module) else known.param_groups
+    theirs = {parameter for group in groups for parameter in group["params"]}
+    if theirs and theirs.isdisjoint(model.parameters()):
+        raise WrongArgumentError(
+            f"prepare: the state has the {'model' if isinstance(known, torch.nn.Module) else 'optimizer'} of another "
+            "prepare() already; leave state out here, and give it these by other names, as in "
+            "state.register(judge=model, judge_optimizer=optimizer, judge_sampler=loader.sampler)"
+        )
 
 
 def _pin(_: torch.nn.Module) -> None:

@@ -225,6 +225,23 @@ def test_the_elastic_state_has_what_was_prepared_and_scales_with_the_job(ranks: 
     assert ranks.run(body) == [pytest.approx(0.8)] * 2
 
 
+def test_a_second_model_does_not_take_the_place_of_the_first_in_the_state(ranks: RankPool) -> None:
+    def body() -> object:
+        model, judge, state = make_model(), make_model(), hvd.elastic.TorchState(epoch=0)
+        model, optimizer = hvd.prepare(model, make_optimizer(model), state=state)
+        hvd.prepare(torch.nn.Sequential(model), optimizer, state=state)  # of the same parameters
+        with pytest.raises(ValueError, match="the state has the model of another prepare"):
+            hvd.prepare(judge, make_optimizer(judge), state=state)
+        other = hvd.elastic.TorchState(optimizer=optimizer, epoch=0)
+        with pytest.raises(ValueError, match="the state has the optimizer of another prepare"):
+            hvd.prepare(judge, state=other)
+        judge, judging = hvd.prepare(judge, make_optimizer(judge))
+        state.register(judge=judge, judge_optimizer=judging)
+        return list(state._handlers), state.optimizer is optimizer
+
+    assert ranks.run(body) == [(["model", "optimizer", "judge", "judge_optimizer"], True)] * 2
+
+
 def test_a_batch_counts_when_the_state_looks_for_changes_of_the_job(ranks: RankPool) -> None:
     def body() -> object:
         model, state = make_model(), hvd.elastic.TorchState(epoch=0)
