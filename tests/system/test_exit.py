@@ -46,11 +46,12 @@ join()
 
 # Rank 1 ends while rank 0 needs it, and Python takes a second longer to end rank 1.
 ENDS_EARLY = """
-import atexit, time, torch
+import atexit, os, time, torch
 import worker_runtime.torch as hvd
+if os.environ["HOROVOD_RANK"] == "1":
+    atexit.register(time.sleep, 1)  # after the exit hook of hvd
 hvd.init()
 if hvd.rank() == 1:
-    atexit.register(time.sleep, 1)
     raise SystemExit({code})
 hvd.allreduce(torch.ones(1))
 """
@@ -113,7 +114,7 @@ def test_a_rank_that_fails_because_another_has_ended_is_blamed_only_if_that_one_
     hvdrun: Launcher, code: int, blamed: int, reported: int
 ) -> None:
     hvdrun.write("train.py", ENDS_EARLY.format(code=code))
-    finished = hvdrun.run("-np", "2", "python", "train.py")
+    finished = hvdrun.start("-np", "2", "python", "train.py").wait()
 
     assert finished.returncode == reported
     assert f"hvdrun: rank {blamed} on localhost (slot {blamed}) failed first after " in finished.stderr
