@@ -9,6 +9,7 @@ import pytest
 from tests.deploy.samples import check_sample
 from tests.deploy.systemd.test_unit import UNIT, start_line
 from tests.system.launcher import Launcher, Running
+from tests.system.scripts import WORLD
 
 PLACE = ("--bind", "127.0.0.1", "--token-file", "job.token")
 LINE = r"on each host run: hvdrun (agent --join \S+ --token-file \S+)$"
@@ -204,3 +205,30 @@ def test_an_elastic_job_loses_an_agent_and_takes_it_in_again(hvdrun: Launcher) -
     )
     assert [agent.wait().returncode for agent in (stays, again, more)] == [0, 0, 0]
     assert goes.wait().returncode == -signal.SIGKILL
+
+
+@pytest.mark.nightly
+def test_all_workers_are_started_again_when_an_agent_is_lost_and_when_one_is_told_to_leave(hvdrun: Launcher) -> None:
+    """SIGTERM to an agent is a stop notice: the round that follows is planned, and costs no restart."""
+    hvdrun.write("world.py", WORLD)
+    options = ("-np", "2", "--max-restarts", "1", "--blacklist-cooldown-range", "1", "1", "--wait-for-agents")
+    running = hvdrun.start(*options, *PLACE, "python", "world.py")
+    line = running.stderr.wait_for(LINE, 60)[1]
+    lost, stays = start_agent(hvdrun, line, "a"), start_agent(hvdrun, line, "b")
+    running.stdout.wait_for("round 0 rank . of 2 on a", 60)
+    running.stdout.wait_for("round 0 rank . of 2 on b", 60)
+    lost.send(signal.SIGKILL)
+    running.stderr.wait_for("host a was lost: .*; the job waits for slots: 1 of 2", 60)
+    leaves = start_agent(hvdrun, line, "a")
+    running.stdout.wait_for("round 1 rank . of 2 on a", 60)
+    running.stdout.wait_for("round 1 rank . of 2 on b", 60)
+    leaves.send(signal.SIGTERM)
+    running.stderr.wait_for("host a got a stop notice; the job waits for slots: 1 of 2", 60)
+    comes = start_agent(hvdrun, line, "c")
+    running.stdout.wait_for("round 2 rank . of 2 on c", 60)
+    running.stdout.wait_for("round 2 rank . of 2 on b", 60)
+    hvdrun.write("end", "")
+    finished = running.wait()
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stderr.count(" (0 of 1 restarts left)") == 1
+    assert [agent.wait().returncode for agent in (lost, leaves, stays, comes)] == [-signal.SIGKILL, 75, 0, 0]

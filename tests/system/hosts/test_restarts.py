@@ -7,38 +7,8 @@ import pytest
 
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_agents, kill
+from tests.system.scripts import WORLD
 
-# Each worker meets the others of its round through the port of rank 0, as torch.distributed does.
-WORLD = """
-import os, socket, sys, time
-number, rank, size = (int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE"))
-master = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-others = []
-if rank == 0:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("", master[1]))
-    listener.listen()
-    others = [listener.accept()[0] for _ in range(size - 1)]
-else:
-    while not others:
-        try:
-            others.append(socket.create_connection(master, timeout=5))
-        except OSError:
-            time.sleep(0.05)
-for other in others:
-    other.setblocking(False)
-print(f"round {number} rank {rank} of {size} on {os.environ['HOROVOD_HOSTNAME']}", flush=True)
-while not os.path.exists("end"):
-    time.sleep(0.05)
-    for other in others:
-        try:
-            if not other.recv(1):
-                sys.exit("a peer is gone")
-        except BlockingIOError:
-            pass
-time.sleep(0.5)
-"""
 OPTIONS = ("--lease", "2s", "--blacklist-cooldown-range", "1", "1")
 
 

@@ -15,6 +15,7 @@ from tests.house.sources import ROOT
 from tests.lab.fixtures import BuildLab
 from tests.lab.process import end
 from tests.lab.slurm import Slurm, require_slurm, wait_slowly
+from tests.system.scripts import WORLD
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
@@ -140,6 +141,23 @@ def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm, *, rewrite: bool) 
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
     check_sample("elastic.sbatch", shown, rewrite=rewrite)
+
+
+@pytest.mark.parametrize(("size", "first"), [("--min-np 2", 6), ("-np 4", 4)], ids=["fewer are enough", "one is spare"])
+def test_a_world_of_torch_distributed_begins_again_on_the_nodes_that_are_left(
+    slurm: Slurm, size: str, first: int
+) -> None:
+    (slurm.folder / "world.py").write_text(WORLD, encoding="utf-8")
+    command = f"hvdrun {size} --max-restarts 3 python world.py"
+    job = slurm.submit("--nodes=3", "--ntasks-per-node=2", "--no-kill", write_batch(slurm, command))
+    slurm.wait_for(job, f"round 0 rank 3 of {first} on host2$")
+    slurm.control("update", "nodename=host2", "state=down", "reason=test")
+    slurm.wait_for(job, "round 1 rank 3 of 4 on host3$")
+    assert "hvdrun: host host2 was lost: its agent's srun ended" in slurm.output(job)
+    slurm.lab["host2"].destroy()  # as above
+    (slurm.folder / "end").touch()
+    assert slurm.wait(job) == "COMPLETED", slurm.output(job)
+    assert "all 4 workers are started again (2 of 3 restarts left)" in slurm.output(job)
 
 
 @pytest.mark.sample
