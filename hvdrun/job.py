@@ -42,7 +42,6 @@ from rendezvous.core.messages import (
     Notify,
     Stopped,
     Terminate,
-    describe,
 )
 from rendezvous.core.model import Restarts, Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
@@ -224,8 +223,7 @@ class Job:
         return await stack.enter_async_context(server), authority
 
     def _carry_out(self, effect: Effect) -> None:
-        if (log := describe(effect)) is not None:
-            self._reporter.log(log)
+        self._reporter.tell(effect)
         match effect:
             case Launch(worker):
                 self._ranks.note_launch(effect)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from hvdrun.console.console import Console
 from hvdrun.console.page import Page, describe_seconds
-from rendezvous.core.messages import Explanation, Finish, Launch, Level, Log
-from rendezvous.core.model import Worker
+from rendezvous.core.messages import Effect, Explanation, Finish, Launch, Level, Log, Terminate, describe
+from rendezvous.core.model import Slot, Worker
 
 PRINTED_LOSSES = 5  # losses of one kind that are printed one by one in this time:
 COUNT_SECONDS = 60.0  # after it, one sentence counts the further losses
+REPEATED_SECONDS = 1.0  # an order that the core gives again within this time was on its way
 _SUM_UP_SECONDS = 1.0  # between two looks whether there is something to sum up
 
 
@@ -88,6 +89,7 @@ class JobReporter:
         self._decided: float | None = None  # when the outcome was decided
         self._counter = LossCounter(clock)
         self._restart: _Restart | None = None
+        self._orders: dict[tuple[type[Effect], Slot], tuple[Worker, str, float]] = {}  # the last ones that were printed
 
     async def run(self) -> None:
         """Sum up counted losses, until cancelled."""
@@ -99,6 +101,22 @@ class JobReporter:
         """Print the sums of losses that are due, or all (`is_last`)."""
         for sentence in self._counter.sum_up(is_last=is_last):
             self._console.notice(f"{sentence}.")
+
+    def tell(self, effect: Effect) -> None:
+        """Print what the core logs or orders; an order that only crosses a report of its host is printed once."""
+        if (log := describe(effect)) is not None and not self._is_repeated(effect):
+            self.log(log)
+
+    def _is_repeated(self, effect: Effect) -> bool:
+        if not isinstance(effect, Launch | Terminate):
+            return False
+        # A repeated launch has another reason.
+        key, reason = (type(effect), effect.worker.slot), effect.reason if isinstance(effect, Terminate) else ""
+        now, last = self._clock(), self._orders.get(key)
+        if last is not None and last[:2] == (effect.worker, reason) and now - last[2] < REPEATED_SECONDS:
+            return True
+        self._orders[key] = effect.worker, reason, now
+        return False
 
     def log(self, log: Log) -> None:
         """Print what the core logs; of many losses that differ only in the host, and what follows, only the first."""

@@ -265,3 +265,21 @@ def test_a_restart_ends_with_how_long_it_took_until_all_workers_ran() -> None:
     now[0] = 0.5
     reporter.note_started(workers[1])
     assert paper.notices == ["all 2 workers run again after 0.5 s."]
+
+
+def test_an_order_that_crosses_a_report_is_printed_once_and_one_that_was_lost_again() -> None:
+    now, paper = [0.0], Paper()
+    reporter = JobReporter(cast("Console", paper), lambda: now[0])
+    numbers = Assignment(0, 1, 0, 1, 0, 1)
+    reporter.tell(Terminate(WORKER, 2.0, "it is stopped"))
+    reporter.tell(Launch(WORKER, numbers, "placed"))
+    now[0] = 0.1
+    reporter.tell(Terminate(WORKER, 1.9, "it is stopped"))
+    reporter.tell(Launch(WORKER, numbers, "the agent does not have it"))
+    reporter.tell(Terminate(WORKER, 0.0, "the job ends"))
+    now[0] = 2.0
+    reporter.tell(Launch(WORKER, numbers, "the agent does not have it"))
+    assert paper.details == [
+        f"terminate {WORKER}: it is stopped", f"launch {WORKER}: placed", f"terminate {WORKER}: the job ends",
+        f"launch {WORKER}: the agent does not have it",
+    ]  # fmt: skip
