@@ -147,7 +147,12 @@ def _note_report(state: State, event: Reported) -> State:
     is_heard = event.host in state.unreported and any(
         (known := state.workers.get(each.slot)) is not None and known.worker == each for each in event.running
     )
-    return replace(state, unreported=state.unreported - {event.host}) if is_heard else state
+    return _hear(state, event.host) if is_heard else state
+
+
+def _hear(state: State, host: str) -> State:
+    """A host has reported a worker of this round."""
+    return replace(state, unreported=state.unreported - {host}, unanswered=state.unanswered - {host})
 
 
 def _announce(state: State, event: SequencerOpened) -> Effects:
@@ -208,7 +213,7 @@ def _exit(state: State, event: Exited) -> tuple[State, Effects]:
         is_done=not is_leaving and state.ends_well(event.returncode),
     )
     state = state.with_records([ended])
-    state = replace(state, unreported=state.unreported - {former.worker.slot.host})
+    state = _hear(state, former.worker.slot.host)
     if is_leaving:
         return _judge_stopped(state, former, event), ()
     if ended.is_done and not state.is_member(former):

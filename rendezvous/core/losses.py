@@ -96,6 +96,8 @@ def lose_host(state: State, loss: Lost, *, may_explain: bool = True) -> tuple[St
         state = record_loss(replace(state, failures=state.failures + 1), former, outcome)
         if state.outcome is not None:
             return state.with_host_ended(host), ()
+    if host in state.unreported:
+        state = replace(state, unanswered=state.unanswered | {host})
     if is_offered and (state.refusal is None or state.restart is not None):
         recovery, why = state.policy.recovery, "it cannot be used" if loss.is_refused else "it was lost"
         blacklist = state.blacklist.close_host(host, state.clock, recovery, why)

@@ -54,7 +54,8 @@ def _count_larger(state: State) -> int:
         return 0
     alive = state.alive()
     staying = sum(state.offers(each.worker.slot) for each in alive)
-    larger = min(state.policy.max_size, staying + len(list_open_slots(state)))
+    answering = sum(slot.host not in state.unanswered for slot in list_open_slots(state))
+    larger = min(state.policy.max_size, staying + answering)
     return larger if larger > len(alive) else 0
 
 

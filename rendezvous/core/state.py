@@ -107,6 +107,7 @@ class State:
     unreported: those of them that have reported no worker of it yet.
     quick_rounds: how many rounds in a row, the last ones, have ended within seconds. failed_rounds: how many by an exit
         code within half a minute.
+    unanswered: hosts that were lost before they had reported a worker of their round: no round is planned for them.
     growing_since: since when there are slots for a larger round, on the job's clock.
     settled_until: when the rules have to be applied again though nothing has happened, on the job's clock.
     logged_blacklist: the blacklist whose closed slots and hosts were logged.
@@ -156,6 +157,7 @@ class State:
     unreported: frozenset[str] = frozenset()
     quick_rounds: int = 0
     failed_rounds: int = 0
+    unanswered: frozenset[str] = frozenset()
     growing_since: float | None = None
     settled_until: float = 0.0
     logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
@@ -312,7 +314,7 @@ class State:
     def with_offer(self, hosts: tuple[Host, ...]) -> Self:
         """The state in which these hosts are listed; those that are not drained are offered."""
         names = {host.name for host in hosts}
-        return replace(self, listed=hosts).with_drained(
+        return replace(self, listed=hosts, unanswered=self.unanswered & names).with_drained(
             {host: when for host, when in self.drained.items() if host in names or host in self.hosts}
         )
 
