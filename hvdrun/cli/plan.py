@@ -66,12 +66,14 @@ class HostPlan:
 class Plan:
     """A job by host.
 
-    limits: the limits of an elastic job, each a name and a value; empty for a static one.
+    limits: the limits of an elastic job, or of one that restarts, each a name and a value; empty for a static one.
+    is_elastic: it continues without a lost worker.
     """
 
     directory: Path
     hosts: tuple[HostPlan, ...]
     limits: tuple[tuple[str, str], ...] = ()
+    is_elastic: bool = False
 
 
 def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
@@ -93,6 +95,7 @@ def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
             for host in hosts
         ),
         _explain_limits(spec),
+        spec.continues_in_place,
     )
 
 
@@ -193,7 +196,7 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
 
 
 def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
-    """The limits of an elastic job."""
+    """The limits of an elastic job, or of one that restarts."""
     elasticity = spec.limits.elasticity
     if elasticity is None:
         return ()
@@ -201,10 +204,11 @@ def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
     recovery = elasticity.recovery
     resets = "without a limit" if recovery.reset_limit is None else f"at most {recovery.reset_limit} times"
     least_seconds, most_seconds = recovery.cooldown_seconds
+    workers = f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"
     return (
-        ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.workers.size}"),
+        ("workers", workers if spec.continues_in_place else f"always {spec.workers.size}"),
         ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it prints them now"),
-        ("resets", resets),
+        *((("resets", resets),) if spec.continues_in_place else ()),
         ("restarts", _describe_restarts(elasticity.restarts)),
         ("lease", f"{spec.limits.lease_seconds:g} s"),
         ("timeout", f"{recovery.elastic_timeout_seconds:g} s without enough slots"),
@@ -248,7 +252,8 @@ def _compose_plan(plan: Plan) -> Iterator[str]:
     )
     if plan.limits:
         yield ""
-        yield "The job is elastic; these are its first workers, and their first ranks:"
+        what = "The job is elastic" if plan.is_elastic else "After a loss all workers are started again"
+        yield f"{what}; these are its first workers, and their first ranks:"
         yield from (f"  {name:<9}  {value}" for name, value in plan.limits)
     for host in plan.hosts:
         yield ""

@@ -15,7 +15,7 @@ from hvdrun.shim.path import FOLDER
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
-from rendezvous.core.model import Host, Recovery
+from rendezvous.core.model import Host, Recovery, Restarts
 from tests.hvdrun.specs import build_spec, with_fields
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
@@ -200,6 +200,17 @@ def test_an_elastic_job_shows_its_limits_and_the_world_of_its_first_round(spec: 
     text = render_plan(plan)
     assert all(f"  {name:<9}  {value}\n" in text for name, value in plan.limits)
     assert make_plan(spec, PATH).limits == ()
+
+
+def test_a_job_that_only_restarts_is_not_called_elastic(spec: JobSpec) -> None:
+    restarts = Elasticity(2, 2, restarts=Restarts(3), continues_in_place=False)
+    plan = make_plan(with_fields(spec, size=2, elasticity=restarts, lease_seconds=10.0), PATH)
+    limits = dict(plan.limits)
+    assert (limits["workers"], limits["restarts"]) == ("always 2", "of all workers, at most 3")
+    assert "resets" not in limits
+    text = render_plan(plan)
+    assert "After a loss all workers are started again; these are its first workers, and their first ranks:\n" in text
+    assert "elastic" not in text.replace("HOROVOD_ELASTIC", "")
 
 
 def test_a_script_that_names_too_few_slots_is_an_error(spec: JobSpec) -> None:
