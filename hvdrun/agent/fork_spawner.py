@@ -51,6 +51,7 @@ class ForkSpawner:
         self._remark = remark
         self._alert = alert
         self._is_told = False
+        self._is_file_told = False
         self._exec = ExecSpawner(begin, environment)
         self._forkserver: Forkserver | None = None
         self._executable = ""
@@ -65,6 +66,7 @@ class ForkSpawner:
 
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker; see `Spawner`."""
+        self._tell_file_store(launch)
         objection = self._objection
         for _ in range(_FORKSERVERS):
             forkserver = self._forkserver
@@ -183,6 +185,21 @@ class ForkSpawner:
             self._alert(
                 "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with "
                 f"mpirun -np {size}, or do not import mpi4py"
+            )
+
+    def _tell_file_store(self, launch: Launch) -> None:
+        """Say that the workers of a later round meet those of the last one in their file, once."""
+        command = python_command.parse(self._begin.command)
+        if self._is_file_told or command is None or launch.assignment.rank or launch.round is None:
+            return
+        if not launch.round.number:
+            return
+        self._is_file_told = True
+        source = _read_source(self._begin.directory, command)
+        if source is not None and python_command.names_file_store(source):
+            self._alert(
+                "the script names init_method='file:...', whose file still has the addresses of the last workers, so "
+                "that those started again may not find each other: leave init_method out"
             )
 
     def _describe_binding(self, launch: Launch) -> str:

@@ -14,6 +14,7 @@ _THREADS_SUFFIX = "_NUM_THREADS"
 
 _NAMES_HVD = re.compile(rb"\b(worker_runtime|horovod)\b")
 _IMPORTS_MPI = re.compile(rb"^[ \t]*(from[ \t]+mpi4py\b|import[ \t][^#\n]*\bmpi4py\b)", re.MULTILINE)
+_NAMES_FILE_STORE = re.compile(rb"""\binit_method[ \t]*=[ \t]*[rf]?["']file:""")
 _WANTS_TORCH = re.compile(rb"\b(torch|worker_runtime|horovod|lightning|transformers|accelerate)\b")
 
 
@@ -70,6 +71,11 @@ def names_hvd(source: bytes) -> bool:
 def imports_mpi(source: bytes) -> bool:
     """Whether the script imports mpi4py."""
     return _IMPORTS_MPI.search(source) is not None
+
+
+def names_file_store(source: bytes) -> bool:
+    """Whether the script lets torch.distributed meet in a file."""
+    return _NAMES_FILE_STORE.search(source) is not None
 
 
 def find_thread_variable(environment: Mapping[str, str]) -> str | None:

@@ -16,6 +16,7 @@ from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.spawn import Spawned, WorkerEnvironment
 from hvdrun.errors import CommandNotFoundError
 from rendezvous.core.messages import Launch
+from rendezvous.core.model import Round
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_begin, make_launches
 
@@ -107,6 +108,24 @@ async def test_an_executed_script_of_mpi4py_is_told_once_that_mpi_does_not_know_
             await room.run(launch)
         known = "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with mpirun -np 4"
         assert sum(remark.startswith(known) for remark in room.remarks) == told
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [("def f(init): init(init_method='file:///tmp/x')", 1), ("def f(init): init(init_method='env://')", 0)],
+    ids=["a file", "the variables"],
+)
+@alone
+async def test_a_script_that_meets_in_a_file_is_told_in_its_second_round_that_the_file_is_old(
+    script: str, told: int
+) -> None:
+    async with spawning(prefork=False, script=script) as room:
+        first, *_ = LAUNCHES
+        await room.run(replace(first, round=Round(0, 0, 1)))
+        assert not any("init_method" in remark for remark in room.remarks)
+        for number in (1, 2):
+            await room.run(replace(first, round=Round(number, 0, 1)))
+        assert sum(remark.startswith("the script names init_method='file:...'") for remark in room.remarks) == told
 
 
 async def fork_a_module(room: Room) -> str | None:
