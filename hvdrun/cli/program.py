@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.hosts.preparation import add_hosts, prepare
 from hvdrun.options.flags import find_option, parse
-from hvdrun.options.request import complete, make_job, refuse_missing_size
+from hvdrun.options.request import complete, make_job, refuse_missing_size, starts_torchrun
 from hvdrun.options.table import BY_FLAG, COMPLETION_VARIABLE
 from hvdrun.options.words import read_words
 from hvdrun.spec.command import LookupContext
@@ -160,6 +160,11 @@ def refuse_incomplete(words: Sequence[str], values: Mapping[str, Any]) -> NoRetu
     for nearest in get_close_matches(words[0], PROGRAMS, 1, _MIN_LIKENESS) if words else ():
         if shutil.which(words[0]) is None:
             raise UsageError(f"there is no program {words[0]!r}: did you mean hvdrun {nearest}?")
+    if starts_torchrun(parse(words)[1]):
+        raise UsageError(
+            "torchrun has to be the first word, as in hvdrun torchrun --nproc-per-node 2 train.py; with --dry-run it "
+            "prints the command of hvdrun, which takes more options."
+        )
     refuse_missing_size(complete(words, values))
 
 

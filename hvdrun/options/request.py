@@ -162,7 +162,11 @@ def _make_spec(
             allocation=allocation,
             joining=joining,
         ),
-        fill(Display, values, remarks=(*explain_mca(values["mca"]), *described, *remarks)),
+        fill(
+            Display,
+            values,
+            remarks=(*explain_mca(values["mca"]), *described, *remarks, *_explain_torchrun(command, values["size"])),
+        ),
     )
 
 
@@ -181,6 +185,20 @@ def _make_workers(
         forwarded.setdefault(b"PWD", os.fsencode(values["directory"]))
     directory = values["directory"] or find_directory()
     return fill(Workers, values, command=command, hosts=hosts, directory=directory, forwarded=forwarded)
+
+
+def starts_torchrun(command: tuple[str, ...]) -> bool:
+    """Whether the command starts torchrun."""
+    name = command[0].rpartition("/")[2] if command else ""
+    return name == "torchrun" or command[1:3] in {("-m", f"torch.distributed.{word}") for word in ("run", "launch")}
+
+
+def _explain_torchrun(command: tuple[str, ...], size: int) -> tuple[str, ...]:
+    """Say that several torchruns are several worlds, unless they are told of each other."""
+    if size == 1 or not starts_torchrun(command) or any(word.startswith("--nnodes") for word in command):
+        return ()
+    remark = f"each of the {size} workers starts a torchrun, which knows nothing of the others: they train alone"
+    return (f"{remark}; hvdrun torchrun starts one world, and needs no -np",)
 
 
 def refuse_missing_size(example: str) -> NoReturn:

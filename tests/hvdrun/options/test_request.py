@@ -105,6 +105,28 @@ def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
         read_spec([word, "--join", "x"])
 
 
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (["torchrun", "train.py"], True),
+        (["/opt/bin/torchrun", "--nproc-per-node", "1", "train.py"], True),
+        (["python", "-m", "torch.distributed.run", "train.py"], True),
+        (["torchrun", "--nnodes=2", "train.py"], False),
+        (["python", "train.py", "torchrun"], False),
+    ],
+)
+def test_workers_that_are_torchruns_are_told_to_train_alone(words: list[str], *, is_told: bool) -> None:
+    def tell(size: str) -> bool:
+        return any("they train alone" in remark for remark in read_spec(["-np", size, *words]).display.remarks)
+
+    assert (tell("2"), tell("1")) == (is_told, False)
+
+
+def test_torchrun_after_an_option_of_hvdrun_has_to_come_first() -> None:
+    with pytest.raises(UsageError, match=r"^torchrun has to be the first word, as in hvdrun torchrun "):
+        read_spec(["-v", "torchrun", "--nproc-per-node", "2", "train.py"])
+
+
 def test_a_script_with_the_name_of_a_program_of_hvdrun_lacks_the_number_of_workers() -> None:
     with pytest.raises(UsageError, match="the number of workers is missing"):
         read_spec(["agent.py"])
