@@ -73,3 +73,48 @@ def test_autocast_to_bfloat16_trains_replicas_that_stay_equal(ranks: RankPool) -
     replicas = ranks.run(lambda: train("SGD", hvd.rank(), hvd.size(), prepare=prepare, enter=enter))
     assert {parameter.dtype for replica in replicas for parameter in replica} == {torch.float32}
     check_replicas(replicas, train("SGD", prepare=prepare, enter=enter), tolerance=2e-2)
+
+
+def train_embedding(rank: int = 0, size: int = 1) -> list[torch.Tensor]:
+    """An embedding with sparse gradients, and a dense layer behind it; the indices of all ranks, or of one."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 4, sparse=True), torch.nn.Linear(4, 1)).double()
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if size > 1:
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    for step in range(4):
+        optimizer.zero_grad()
+        model((torch.arange(8)[rank::size] + step) % 10).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def test_an_embedding_with_sparse_gradients_trains_as_on_one_process(ranks: RankPool) -> None:
+    check_replicas(ranks.run(lambda: train_embedding(hvd.rank(), hvd.size())), train_embedding())
+
+
+def train_in_turns(rank: int = 0, size: int = 1) -> list[torch.Tensor]:
+    """Two models that are trained against each other, each by an optimizer of its own."""
+    torch.manual_seed(0)
+    generator, judge = torch.nn.Linear(3, 2).double(), torch.nn.Linear(2, 1).double()
+    optimizers: list[torch.optim.Optimizer] = []
+    for name, model in (("generator", generator), ("judge", judge)):
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if size > 1:
+            named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
+            optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named)
+        optimizers.append(optimizer)
+    for step in range(4):
+        noise = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(8, 3)[rank::size] * (step + 1)
+        optimizers[1].zero_grad()
+        (judge(generator(noise).detach()).square().mean() - judge(noise[:, :2]).mean()).backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        (-judge(generator(noise)).mean()).backward()
+        optimizers[0].step()
+        judge.zero_grad()  # what the generator's loss has left there
+    return [parameter.detach() for model in (generator, judge) for parameter in model.parameters()]
+
+
+def test_two_models_train_against_each_other_as_on_one_process(ranks: RankPool) -> None:
+    check_replicas(ranks.run(lambda: train_in_turns(hvd.rank(), hvd.size())), train_in_turns())
