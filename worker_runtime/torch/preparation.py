@@ -1,13 +1,14 @@
 """`hvd.prepare`: distribute a training script with one call; and two of its steps, for use alone."""
 
 import os
+import warnings
 from functools import partial
 from typing import Any, TypeVar, overload
 
 import torch
 from torch.utils.data import DataLoader
 
-from worker_runtime.api.basics import cross_size, init, local_rank, size
+from worker_runtime.api.basics import cross_size, init, local_rank, rank, size
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.backends.choice import Features, choose
 from worker_runtime.preparation import SchedulerExistsError, choose_device, run_steps
@@ -17,6 +18,7 @@ from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_
 from worker_runtime.torch.loaders import split_data as split
 from worker_runtime.torch.optimizer import DistributedOptimizer
 from worker_runtime.torch.proxies import OptimizerProxy, check_optimizer
+from worker_runtime.torch.schedulers import INITIAL, find_schedulers, multiply
 
 __all__ = ["describe_device", "pin_device", "prepare", "scale_learning_rate"]
 
@@ -24,8 +26,11 @@ ModelT = TypeVar("ModelT", bound=torch.nn.Module)
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
 
-_INITIAL = "initial_lr"  # which schedulers leave in a parameter group
 _SCALED_FOR = "learning_rate_scaled_for"  # in the elastic state: for how many workers
+_UNKNOWN_SCHEDULER = (
+    "the learning rate follows the number of workers, but the optimizer's scheduler may set it back: it is not in the "
+    "state; write state.register(scheduler=scheduler)"
+)
 
 
 def pin_device() -> torch.device:
@@ -79,17 +84,11 @@ def scale_learning_rate(optimizer: torch.optim.Optimizer) -> None:
         ValueError: `optimizer` is not an optimizer, or has a scheduler, or Horovod has not been initialized.
     """
     check_optimizer("scale_learning_rate", optimizer)
-    if any(_INITIAL in group for group in optimizer.param_groups):
+    if any(INITIAL in group for group in optimizer.param_groups):
         raise SchedulerExistsError(
             "create the scheduler afterwards, or multiply lr by hvd.size() where you create the optimizer"
         )
-    _multiply(optimizer, size())
-
-
-def _multiply(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    for group in optimizer.param_groups:
-        for name in {"lr", _INITIAL} & group.keys():
-            group[name] = group[name] * factor
+    multiply(optimizer, [], size())
 
 
 @overload
@@ -169,7 +168,8 @@ def prepare(
         optimizer: an optimizer of the model's parameters. Without one, no gradients are averaged.
         loader: a DataLoader; `batch_size` is the batch size of one worker.
         scale_lr: multiply the learning rate by the number of workers. With `state`, it follows that number when the job
-            changes. Create a learning rate scheduler after this call.
+            changes. Create a learning rate scheduler after this call, and put it into the state: then all that it
+            calculates follows, too.
         seed: the seed of the shuffled order.
         state: `hvd.elastic.TorchState(epoch=0)`, for elastic training. `prepare` registers the model, the optimizer and
             the loader's sampler in it. Its `epoch` is the epoch of each pass through the loader.
@@ -261,7 +261,18 @@ def _register(state: TorchState, prepared: tuple[Any, ...], *, scale_lr: bool) -
         state.register(**{_SCALED_FOR: size()})
 
         def rescale() -> None:
-            _multiply(state.optimizer, size() / getattr(state, _SCALED_FOR))
+            _rescale(state, size() / getattr(state, _SCALED_FOR))
             setattr(state, _SCALED_FOR, size())
 
         state.register_reset_callbacks([rescale])
+
+
+def _rescale(state: TorchState, factor: float) -> None:
+    """Multiply the learning rates of the state's optimizer and schedulers, by another factor than 1."""
+    if factor == 1:
+        return
+    optimizer = state.optimizer
+    schedulers = find_schedulers(optimizer, (handler.value for handler in state._handlers.values()))  # noqa: SLF001 - of the state that `prepare` fills
+    multiply(optimizer, schedulers, factor)
+    if rank() == 0 and not schedulers and any(INITIAL in group for group in optimizer.param_groups):
+        warnings.warn(_UNKNOWN_SCHEDULER, stacklevel=2)
