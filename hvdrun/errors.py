@@ -49,14 +49,36 @@ class OutputLostError(HvdrunError):
 
 
 class LimitTooLowError(LaunchError):
-    """A limit of this machine leaves a launcher or an agent too few threads, or too little memory.
+    """A limit of this machine leaves a launcher or an agent too few threads or open files, or too little memory.
 
-    Cause: `ulimit -u`, `ulimit -v` or pids.max of the control group is low, or other processes use it up.
+    Cause: `ulimit -u`, `ulimit -v`, `ulimit -n` or pids.max of the control group is low, or other processes use it up.
     Remedy: Raise the limit, or end the other processes. For a limit of the workers, set it in their command.
     """
 
     def __init__(self, program: str, needed: str, limit: str, remedy: str) -> None:
         super().__init__(f"{program} needs {needed}, but {limit}; {remedy}.")
+
+
+class ProcHiddenError(LaunchError):
+    """A launcher or an agent cannot read /proc, which shows it the processes of its workers.
+
+    Cause: procfs is not mounted in this container or mount namespace, or something else is mounted over it.
+    Remedy: Mount it: `mount -t proc proc /proc`.
+    """
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"{program} cannot read /proc ({reason}): mount procfs there (mount -t proc proc /proc).")
+
+
+class LoopbackDownError(LaunchError):
+    """A launcher or an agent cannot reach its own host.
+
+    Cause: The loopback interface is down, as in a new network namespace.
+    Remedy: Bring it up: `ip link set lo up`.
+    """
+
+    def __init__(self, program: str, reason: str) -> None:
+        super().__init__(f"{program} cannot reach 127.0.0.1 ({reason}): bring up the loopback (ip link set lo up).")
 
 
 class BackendRefusedError(LaunchError):

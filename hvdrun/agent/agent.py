@@ -346,7 +346,7 @@ async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
     """Serve the launcher at the other end of these descriptors.
 
     Raises:
-        LimitTooLowError: this host has too few threads or too little memory.
+        LimitTooLowError, ProcHiddenError, LoopbackDownError: this host lacks what the agent needs.
     """
     refuse_scarcity("the agent")
     kind = os.fstat(orders_descriptor).st_mode

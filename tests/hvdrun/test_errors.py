@@ -31,6 +31,8 @@ EXAMPLES = [
     (errors.NotEnoughSlotsError([Host("a", 1)], 2), 2),
     (errors.TooFewSlotsNowError(1, 2), 125),
     (errors.LimitTooLowError("the launcher", "16 threads", "can start only 3", "raise it"), 125),
+    (errors.ProcHiddenError("the agent", "No such file or directory"), 125),
+    (errors.LoopbackDownError("the agent", "Network is unreachable"), 125),
     (errors.CommandNotFoundError("x\n", ["/bin"]), 127),
     (errors.CommandNotFoundError("x", [], "./x"), 127),
     (errors.CommandNotExecutableError("/x\n", "why"), 126),

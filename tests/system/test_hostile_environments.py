@@ -103,6 +103,18 @@ def allow_few_processes(around: Surroundings) -> None:
     around.outer = (*user, *limited) if os.geteuid() == 0 else limited
 
 
+def unshare(*words: str) -> Callable[[Surroundings], None]:
+    """A namespace of its own; the words are what `unshare` takes."""
+
+    def make(around: Surroundings) -> None:
+        command = ["unshare", *(() if os.geteuid() == 0 else ("--map-root-user",)), *words]
+        if subprocess.run([*command, "true"], check=False, capture_output=True).returncode:
+            pytest.skip("no namespace can be made here")
+        around.outer = tuple(command)
+
+    return make
+
+
 def keep_only(*programs: str) -> Callable[[Surroundings], None]:
     """PATH has these programs alone."""
 
@@ -202,6 +214,9 @@ CONDITIONS: dict[str, Callable[[Surroundings], None]] = {
     "no memfd_create and pidfd_open": play("absent"),
     "memfd_create and pidfd_open refused": play("refused"),
     "few open files": limit("-n 64"),
+    "hardly any open files": limit("-n 20"),
+    "a loopback that is down": unshare("--net"),
+    "a hidden /proc": unshare("--mount", "/bin/sh", "-c", 'mount -t tmpfs tmpfs /proc && exec "$@"', "sh"),
     "little memory": limit("-v 300000"),
     "almost enough memory": limit("-v 1000000"),
     "enough memory": limit("-v 1200000"),
@@ -235,11 +250,26 @@ _START = r"can start only \d+; raise `ulimit -u`, `ulimit -v`, or pids.max of th
 _AGENT = f"the agent needs 16 threads, but {_START}"
 _PAIR = f"a launcher with an agent needs 32 threads, but {_START}"
 _FILES = "1 worker needs 66 open files, but `ulimit -Hn` is 64; raise it"
+_FEW_FILES = "needs 64 open files, but `ulimit -Hn` is 20; raise it"
+_LOOPBACK = r"cannot reach 127.0.0.1 \(Network is unreachable\): bring up the loopback \(ip link set lo up\)"
+_PROC = r"cannot read /proc \(No such file or directory\): mount procfs there \(mount -t proc proc /proc\)"
 _GROUP = "1 worker needs 17 processes and threads, .* but pids.max of the control group leaves 16; raise it"
 
 # What a program says where it does not do its work. It does it in all other environments.
 REFUSALS = {
     "few open files": {"worker": _FILES, "agent of a job": _FILES},
+    **{
+        condition: {
+            "worker": f"a launcher with an agent {sentence}",
+            "agent": f"the agent {sentence}",
+            "agent of a job": f"the agent {sentence}",
+        }
+        for condition, sentence in (
+            ("hardly any open files", _FEW_FILES),
+            ("a loopback that is down", _LOOPBACK),
+            ("a hidden /proc", _PROC),
+        )
+    },
     "little memory": {
         "worker": f"a launcher with an agent {_ADDRESSES}",
         "agent": f"the agent {_ADDRESSES}",

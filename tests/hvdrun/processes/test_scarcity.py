@@ -1,11 +1,14 @@
-"""A process that may not have enough threads or memory names the limit."""
+"""A process that may not have what it needs of its machine names that."""
 
+import errno
+import os
 import resource
+import socket
 import threading
 
 import pytest
 
-from hvdrun.errors import LimitTooLowError
+from hvdrun.errors import LimitTooLowError, LoopbackDownError, ProcHiddenError
 from hvdrun.processes.scarcity import refuse_scarcity
 
 GIBIBYTE = 1 << 30
@@ -38,3 +41,29 @@ def test_a_low_limit_of_threads_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         refuse_scarcity("the agent")
     with pytest.raises(LimitTooLowError, match="both needs 32 threads, but can start only 19"):
         refuse_scarcity("both", 32)
+
+
+def test_a_low_limit_of_open_files_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = {resource.RLIMIT_NOFILE: 63}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (most.get(which, resource.RLIM_INFINITY),) * 2)
+    with pytest.raises(LimitTooLowError, match=r"^the agent needs 64 open files, but `ulimit -Hn` is 63; raise it"):
+        refuse_scarcity("the agent")
+
+
+def test_a_hidden_proc_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(path: str) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    monkeypatch.setattr(os, "stat", find)
+    with pytest.raises(ProcHiddenError, match=r"^the agent cannot read /proc \(No such file or directory\): mount "):
+        refuse_scarcity("the agent")
+
+
+@pytest.mark.parametrize("number", [errno.ENETUNREACH, errno.ENETDOWN])
+def test_a_loopback_that_is_down_is_named(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def connect(_: object, place: tuple[str, int]) -> None:
+        raise OSError(number, "", place)
+
+    monkeypatch.setattr(socket, "socket", type("Probe", (socket.socket,), {"connect": connect}))
+    with pytest.raises(LoopbackDownError, match=r"^the agent cannot reach 127.0.0.1 \(Network is .*ip link set lo up"):
+        refuse_scarcity("the agent")
