@@ -7,6 +7,9 @@ again and again. The result is the time from each kill to the end of the first a
 slowest worker. Rows differ in how the other workers meet that: blocked in a collective, which is what gloo's peers are;
 with a handler of SIGTERM that calls a collective, as Lightning's does; with DataLoader children; with SIGTERM ignored.
 
+The row `hosts` is one job on two hosts over SSH (see `restart_hosts.py`), killed thirty times by default. It also tells
+what the launcher, the agents and the forkservers have in use after the third kill and after the last, and what is left.
+
 torchrun restarts one job per kill, as it is, and with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which a life reads
 the addresses of the last one. It counts as not back after a minute.
 """
@@ -21,10 +24,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import restart_hosts
+from restart_notes import SIZE, read_restarts
 from tables import describe_machine
 
 SCRIPT = Path(__file__).with_name("restart_worker.py")
-SIZE = 3
 SETTLED_SECONDS = 7.0  # of a life: the forkserver has then imported what torch imports late
 LIMIT_SECONDS = 60.0
 KINDS = {
@@ -33,8 +37,10 @@ KINDS = {
     "children": "they have two DataLoader children each",
     "ignores": "they ignore SIGTERM",
 }
+HOSTS = "hosts"
 GRACE_SECONDS = {"handler": 2.0, "ignores": 2.0}  # until SIGKILL
 TARGET_SECONDS = 0.6
+Row = Mapping[str, object]
 PEERS: Mapping[str, Mapping[str, str]] = {
     "torchrun": {},
     "torchrun, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
@@ -54,25 +60,6 @@ def run(command: Sequence[str], kills: int, limit_seconds: float, extra: Mapping
             process.terminate()
             process.wait()
         return list(read_restarts(Path(folder), kills))
-
-
-def read_restarts(folder: Path, kills: int) -> Sequence[float]:
-    """The seconds from each kill to the first all_reduce that all have completed after it."""
-    notes = [json.loads(line) for path in folder.glob("*.notes") for line in path.read_text().splitlines()]
-    restarts = []
-    for number in range(kills):
-        killed = [note["at"] for note in notes if note["what"] == "killed" and note["round"] == number]
-        if not killed:
-            continue
-        lives = {note["round"] for note in notes if note["round"] > number}
-        complete = [
-            [note["at"] for note in notes if note["what"] == "complete" and note["round"] == life]
-            for life in sorted(lives)
-        ]
-        back = next((max(ends) for ends in complete if len(ends) == SIZE), None)
-        if back is not None:
-            restarts.append(back - killed[0])
-    return restarts
 
 
 def run_ours(kind: str, kills: int, seconds: float) -> list[float]:
@@ -105,29 +92,57 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20, help="of each row (default: %(default)s)")
     parser.add_argument("--peers", type=int, default=2, help="jobs of torchrun, of each kind (default: %(default)s)")
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=[*KINDS, HOSTS], default=[*KINDS, HOSTS])
+    parser.add_argument("--host-kills", type=int, default=30, help="of the row 'hosts' (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=SETTLED_SECONDS, help="of a life (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the figures there, and keep the others of that file"
+    )
     arguments = parser.parse_args()
-    figures: dict[str, list[float]] = {}
-    print(describe_machine(), "gloo, three workers", sep=", ")
+    machine = describe_machine()
+    rows: dict[str, Row] = {}
+    print(machine, "gloo, three workers", sep=", ")
     print("| | back | median | slowest tenth |\n|---|---|---|---|")
     missed = []
-    for kind in arguments.kinds:
-        figures[kind] = run_ours(kind, arguments.kills, arguments.seconds)
-        print(describe(f"hvdrun, {KINDS[kind]}", figures[kind], arguments.kills), flush=True)
+    for kind in (each for each in arguments.kinds if each in KINDS):
+        seconds = run_ours(kind, arguments.kills, arguments.seconds)
+        rows[kind] = {"kills": arguments.kills, "seconds": seconds}
+        print(describe(f"hvdrun, {KINDS[kind]}", seconds, arguments.kills), flush=True)
         limit_seconds = TARGET_SECONDS + GRACE_SECONDS.get(kind, 0.0)
-        is_met = len(figures[kind]) == arguments.kills and statistics.median(figures[kind]) <= limit_seconds
+        is_met = len(seconds) == arguments.kills and statistics.median(seconds) <= limit_seconds
         missed += [] if is_met else [f"{kind}: all back, in {limit_seconds:g} s (median)"]
-    for title, extra in PEERS.items():
-        figures[title] = [each for _ in range(arguments.peers) for each in run_torchrun(extra, arguments.seconds)]
-        if arguments.peers:
-            print(describe(title, figures[title], arguments.peers), flush=True)
+    for title, extra in PEERS.items() if arguments.peers else ():
+        seconds = [each for _ in range(arguments.peers) for each in run_torchrun(extra, arguments.seconds)]
+        rows[title] = {"kills": arguments.peers, "seconds": seconds}
+        print(describe(title, seconds, arguments.peers), flush=True)
+    if HOSTS in arguments.kinds:
+        row, misses = measure_hosts(arguments.host_kills, arguments.seconds)
+        rows |= row
+        missed += misses
     for target in missed:
         print(f"missed: {target}")
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps({"machine": describe_machine(), "seconds": figures}, indent=1) + "\n")
+        write_rows(arguments.json, machine, rows)
     return 0
+
+
+def measure_hosts(kills: int, seconds: float) -> tuple[dict[str, Row], list[str]]:
+    """Print the row of two hosts and what belongs to it; return it with the targets that it missed."""
+    obstacle = restart_hosts.find_obstacle()
+    if obstacle is not None:
+        print(f"not measured on two hosts: {obstacle}")
+        return {}, []
+    job = restart_hosts.run_hosts(SCRIPT, kills, seconds)
+    print(describe(f"hvdrun, {restart_hosts.TITLE}", job.seconds, kills), flush=True)
+    print("", *job.describe(kills), sep="\n")
+    return {HOSTS: {"kills": kills, **job.to_json()}}, job.list_missed(kills)
+
+
+def write_rows(path: Path, machine: str, rows: Mapping[str, Row]) -> None:
+    """Write rows, each with the machine; rows of the file that were not measured now stay."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    measured = {title: {"machine": machine, **row} for title, row in rows.items()}
+    path.write_text(json.dumps(known | measured, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

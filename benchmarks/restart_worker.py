@@ -43,14 +43,14 @@ def main() -> None:
     dist.all_reduce(torch.ones(1))
     note("complete", number)
     began = time.monotonic()
-    while number < kills or time.monotonic() - began < 1.0:
+    while True:
         if batches is not None:
             next(batches)
         time.sleep(0.02)
         if number < kills and dist.get_rank() == VICTIM and time.monotonic() - began > seconds:
             note("killed", number)
             os.kill(os.getpid(), signal.SIGKILL)
-        # The last life ends together.
+        # The last life ends together: all see the same sum.
         left = torch.tensor([float(time.monotonic() - began < 1.0)])
         dist.all_reduce(left)
         if number >= kills and not left.item():

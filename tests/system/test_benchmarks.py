@@ -14,6 +14,7 @@ import pytest
 from tests.frameworks import needs_mxnet
 from tests.house.gpu_figures import NOT_MEASURED, list_programs, measure
 from tests.house.sources import ROOT
+from tests.lab.requirements import require_lab
 from tests.system.launcher import Launcher
 
 STEP_TIME = ROOT / "benchmarks" / "step_time.py"
@@ -144,12 +145,32 @@ def test_the_bandwidth_between_workers_is_measured(hvdrun: Launcher) -> None:
 
 
 def test_restart_measures_each_kill_until_all_train_again(hvdrun: Launcher) -> None:
+    (hvdrun.directory / "restart.json").write_text('{"torchrun": {"seconds": []}}', encoding="utf-8")
     small = ("--kills", "1", "--peers", "0", "--kinds", "blocked", "--seconds", "0.2")
     run = run_alone(hvdrun, RESTART, *small, "--json", "restart.json")
     assert run.stderr == ""
-    (seconds,) = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))["seconds"]["blocked"]
+    rows = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))
+    (seconds,) = rows["blocked"]["seconds"]
     assert seconds > 0
+    assert list(rows) == ["torchrun", "blocked"]
     assert "| hvdrun, the others are in a collective | 1 of 1 |" in run.stdout
+
+
+def test_restart_on_two_hosts_tells_what_is_in_use_and_what_is_left(hvdrun: Launcher) -> None:
+    require_lab()
+    small = ("--host-kills", "2", "--peers", "0", "--kinds", "hosts", "--seconds", "0.2")
+    run = run_alone(hvdrun, RESTART, *small, "--json", "restart.json")
+    assert run.stderr == ""
+    row = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))["hosts"]
+    assert len(row["seconds"]) == 2
+    assert (row["returncode"], row["left"]) == (0, [])
+    processes = [f"{part} on {host}" for host in ("host1", "host2") for part in ("agent", "forkserver")]
+    for look in (row["early"], row["late"]):
+        assert list(look["sizes"]) == ["launcher", *processes]
+        assert min(size["resident_bytes"] for size in look["sizes"].values()) > 0
+        assert look["traces"] > 0
+    assert "| hvdrun, on two hosts over SSH | 2 of 2 |" in run.stdout
+    assert "left behind on the hosts after 2 kills: nothing" in run.stdout
 
 
 def test_what_is_measured_on_a_card_runs_on_the_cpu(hvdrun: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
