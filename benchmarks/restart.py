@@ -106,14 +106,14 @@ def main() -> int:
     missed = []
     for kind in (each for each in arguments.kinds if each in KINDS):
         seconds = run_ours(kind, arguments.kills, arguments.seconds)
-        rows[kind] = {"kills": arguments.kills, "seconds": seconds}
+        rows[name_row(kind, arguments.kills)] = {"kills": arguments.kills, "seconds": seconds}
         print(describe(f"hvdrun, {KINDS[kind]}", seconds, arguments.kills), flush=True)
         limit_seconds = TARGET_SECONDS + GRACE_SECONDS.get(kind, 0.0)
         is_met = len(seconds) == arguments.kills and statistics.median(seconds) <= limit_seconds
         missed += [] if is_met else [f"{kind}: all back, in {limit_seconds:g} s (median)"]
     for title, extra in PEERS.items() if arguments.peers else ():
         seconds = [each for _ in range(arguments.peers) for each in run_torchrun(extra, arguments.seconds)]
-        rows[title] = {"kills": arguments.peers, "seconds": seconds}
+        rows[name_row(title, arguments.peers)] = {"kills": arguments.peers, "seconds": seconds}
         print(describe(title, seconds, arguments.peers), flush=True)
     if HOSTS in arguments.kinds:
         row, misses = measure_hosts(arguments.host_kills, arguments.seconds)
@@ -135,7 +135,12 @@ def measure_hosts(kills: int, seconds: float) -> tuple[dict[str, Row], list[str]
     job = restart_hosts.run_hosts(SCRIPT, kills, seconds)
     print(describe(f"hvdrun, {restart_hosts.TITLE}", job.seconds, kills), flush=True)
     print("", *job.describe(kills), sep="\n")
-    return {HOSTS: {"kills": kills, **job.to_json()}}, job.list_missed(kills)
+    return {name_row(HOSTS, kills): {"kills": kills, **job.to_json()}}, job.list_missed(kills)
+
+
+def name_row(kind: str, kills: int) -> str:
+    """The name of a row among the figures: a run with other kills is another row."""
+    return f"{kind}, {kills} kills"
 
 
 def write_rows(path: Path, machine: str, rows: Mapping[str, Row]) -> None:

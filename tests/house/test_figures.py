@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,20 @@ def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_sca
     ]
     table = PERFORMANCE.read_text(encoding="utf-8").partition("## Scale\n")[2]
     assert re.findall(r"\b[\d.]+ m?s\b", table) == measured
+
+
+def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_restarts() -> None:
+    rows, figures = list(read_rows(PERFORMANCE).values()), read_figures("restart")
+    for row in figures.values():
+        seconds = sorted(row["seconds"])
+        times = [statistics.median(seconds), seconds[min(len(seconds) - 1, int(0.9 * len(seconds)))]] if seconds else []
+        cells = [f"{each:.2f} s" for each in times] or ["", ""]
+        assert [f"{len(seconds)} of {row['kills']}", *cells] in rows
+    hosts = figures["hosts, 30 kills"]
+    assert (hosts["left"], hosts["returncode"]) == ([], 0)
+    for name, early in hosts["early"]["sizes"].items():
+        sizes = [round(size["resident_bytes"] / 1e6, 1) for size in (early, hosts["late"]["sizes"][name])]
+        assert [f"{sizes[0]:.1f} MB", f"{sizes[1]:.1f} MB", f"{sizes[1] - sizes[0]:+.1f} MB"] in rows
 
 
 def read_figures(benchmark: str) -> Any:  # noqa: ANN401 - each benchmark has a form of its own

@@ -145,14 +145,14 @@ def test_the_bandwidth_between_workers_is_measured(hvdrun: Launcher) -> None:
 
 
 def test_restart_measures_each_kill_until_all_train_again(hvdrun: Launcher) -> None:
-    (hvdrun.directory / "restart.json").write_text('{"torchrun": {"seconds": []}}', encoding="utf-8")
+    (hvdrun.directory / "restart.json").write_text('{"torchrun, 2 kills": {"seconds": []}}', encoding="utf-8")
     small = ("--kills", "1", "--peers", "0", "--kinds", "blocked", "--seconds", "0.2")
     run = run_alone(hvdrun, RESTART, *small, "--json", "restart.json")
     assert run.stderr == ""
     rows = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))
-    (seconds,) = rows["blocked"]["seconds"]
+    (seconds,) = rows["blocked, 1 kills"]["seconds"]
     assert seconds > 0
-    assert list(rows) == ["torchrun", "blocked"]
+    assert list(rows) == ["torchrun, 2 kills", "blocked, 1 kills"]
     assert "| hvdrun, the others are in a collective | 1 of 1 |" in run.stdout
 
 
@@ -161,7 +161,7 @@ def test_restart_on_two_hosts_tells_what_is_in_use_and_what_is_left(hvdrun: Laun
     small = ("--host-kills", "2", "--peers", "0", "--kinds", "hosts", "--seconds", "0.2")
     run = run_alone(hvdrun, RESTART, *small, "--json", "restart.json")
     assert run.stderr == ""
-    row = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))["hosts"]
+    row = json.loads((hvdrun.directory / "restart.json").read_text(encoding="utf-8"))["hosts, 2 kills"]
     assert len(row["seconds"]) == 2
     assert (row["returncode"], row["left"]) == (0, [])
     processes = [f"{part} on {host}" for host in ("host1", "host2") for part in ("agent", "forkserver")]
