@@ -52,7 +52,7 @@ from rendezvous.core.outcome import (
     stop_by_signal,
 )
 from rendezvous.core.reports import JoinReason
-from rendezvous.core.scheduling import find_newcomers, reconcile, refuse, retire, stop_workers
+from rendezvous.core.scheduling import explain_removal, find_newcomers, reconcile, refuse, retire, stop_workers
 from rendezvous.core.state import Offer, Restart, State
 
 _LEAVING = frozenset({WorkerState.LEAVING, WorkerState.ENDED})
@@ -129,15 +129,17 @@ def _change_hosts(state: State, event: HostsChanged) -> tuple[State, Effects]:
 
 
 def _follow_offer(state: State) -> State:
-    """Leave hosts that are no longer listed, where the others have enough slots for all workers."""
-    gone = [each.worker.slot.host for each in state.alive() if each.worker.slot.host not in state.slots]
+    """Leave slots that are no longer offered, where the others are enough for all workers."""
+    gone = [each.worker.slot for each in state.alive() if not state.offers(each.worker.slot)]
     if not gone or state.stops_at is not None or state.slots_offered < state.policy.min_size:
         return state
-    return _plan_restart(state, gone[0], f"host {gone[0]} is no longer listed")
+    slot = min(gone, key=lambda each: each.host in state.slots)  # one of a host that has none, if there is such a host
+    host = None if slot.host in state.slots else slot.host
+    return _plan_restart(state, host, explain_removal(state, slot))
 
 
-def _plan_restart(state: State, host: str, reason: str) -> State:
-    """All workers are started again without this host, unless they are stopped already."""
+def _plan_restart(state: State, host: str | None, reason: str) -> State:
+    """All workers are started again, unless they are stopped already; host: the one that they leave as a whole."""
     cause = Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason, host=host)
     return replace(state, restart=state.restart or Restart(cause, is_planned=True, since=state.clock))
 

@@ -87,7 +87,8 @@ class RoundChance(ElasticChance):
             self.world.pass_time(self.witness.policy.lease_seconds / 4)
 
     def list_hosts(self) -> list[Host]:
-        """Mostly enough of them."""
+        """Mostly enough of them, some with fewer slots than before."""
         if self.random.random() < 0.3:
             return super().list_hosts()
-        return [*self.hosts, Host("h9", self.witness.policy.slots_to_start)]
+        hosts = [replace(each, slots=self.random.randint(1, each.slots)) for each in self.hosts]
+        return [*hosts, Host("h9", self.witness.policy.slots_to_start)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from rendezvous.core.lifecycle import Phase, WorkerState
-from rendezvous.core.messages import Effect, Event, Exited, Joined, Launch
+from rendezvous.core.messages import Effect, Event, Exited, HostsChanged, Joined, Launch
 from rendezvous.core.model import Worker
 from rendezvous.core.rounds import MOST_PAUSE_SECONDS, QUICK_SECONDS
 from rendezvous.core.state import State
@@ -37,6 +37,8 @@ class Rounds:
         if isinstance(event, Joined) and event.worker.slot in before.workers:
             now = replace(now, is_joined=True)
         now._check_blame(before, event, after)
+        if isinstance(event, HostsChanged) and now.is_world(before):
+            _check_offer(before, after)
         if now.is_world(before):
             assert all(each.round is not None for each in launches), "one is started alone"
         if after.rounds == before.rounds and (self.workers or not launches):
@@ -105,6 +107,14 @@ def _check_round(state: State, launches: Sequence[Launch]) -> None:
     assert sorted(alive) == sorted(each.worker for each in launches), "one of another round is alive"
     assert state.phase in {Phase.FORMING, Phase.RUNNING}
     assert not state.count(WorkerState.LEAVING)
+
+
+def _check_offer(before: State, after: State) -> None:
+    """Other slots are offered: no round goes on in one that is not, if there are enough others."""
+    gone = [each.worker for each in before.alive() if not after.offers(each.worker.slot)]
+    if gone and before.stops_at is None and after.slots_offered >= after.policy.min_size:
+        is_left = after.restart is not None or after.outcome is not None or after.rounds > before.rounds
+        assert is_left, f"{gone} train on in slots that are no longer offered"
 
 
 def check_restart(before: State, after: State) -> None:
