@@ -103,7 +103,7 @@ def _fill(values: Mapping[str, Any], **bounds: object) -> Elasticity:
     if least > most:
         raise UsageError(f"--blacklist-cooldown-range {least:g} {most:g} is impossible: the shorter time comes first.")
     limit = values["max_restarts"]  # without it all are started again where they are a world of torch.distributed
-    restarts = Restarts(limit=limit, needs_world=limit is None, grow_after_seconds=values["grow_after_seconds"])
+    restarts = Restarts(limit=limit, needs_world=not limit, grow_after_seconds=values["grow_after_seconds"])
     if "grace_seconds" in values["typed"]:
         grace_seconds = values["grace_seconds"]
         restarts = replace(restarts, grace_seconds=grace_seconds, planned_grace_seconds=grace_seconds)

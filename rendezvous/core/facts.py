@@ -131,7 +131,8 @@ def _change_hosts(state: State, event: HostsChanged) -> tuple[State, Effects]:
 def _follow_offer(state: State) -> State:
     """Leave slots that are no longer offered, where the others are enough for all workers."""
     gone = [each.worker.slot for each in state.alive() if not state.offers(each.worker.slot)]
-    if not gone or state.stops_at is not None or state.slots_offered < state.policy.min_size:
+    is_planned = state.may_restart and state.stops_at is None
+    if not gone or not is_planned or state.slots_offered < state.policy.min_size:
         return state
     slot = min(gone, key=lambda each: each.host in state.slots)  # one of a host that has none, if there is such a host
     host = None if slot.host in state.slots else slot.host
@@ -301,7 +302,7 @@ def _notice(state: State, host: str | None) -> tuple[State, Effects]:
         return state, ()
     if host is None:
         return _stop(state, "a stop notice came (SIGUSR2)")
-    if not state.policy.outlives_losses:
+    if not state.policy.outlives_losses or (state.is_one_world and not state.may_restart):
         return _stop(state, f"a stop notice came to host {host}")
     if state.is_one_world:
         others = _drain_host(state, host)
@@ -344,11 +345,13 @@ def _signal(state: State, event: Signalled) -> tuple[State, Effects]:
     if host not in state.hosts:
         return state, ()
     reason = f"the agent on host {host} received {SIGNALS[event.signal]}"
-    if state.is_one_world and state.stops_at is None:
+    is_world = state.is_one_world
+    if is_world and state.may_restart and state.stops_at is None:
         others = _drain_host(state, host)
         if others.slots:
             return (state, ()) if host in state.drained else _leave_round(others, host, reason)
-    drained = _drain(state, host) if state.policy.is_elastic and state.stops_at is None else None
+    may_drain = state.policy.is_elastic and state.stops_at is None and (state.may_restart or not is_world)
+    drained = _drain(state, host) if may_drain else None
     if drained is None:
         return replace(state, outcome=stop_by_signal(event.signal, host, reason)), ()
     staying = [each for each in drained.on(host) if each.state not in _LEAVING]
@@ -363,12 +366,13 @@ def _record_notice_of(state: State, host: str) -> tuple[State, Effects]:
 
     If the job does not train yet, and cannot start without that worker, there is nothing to save: it ends.
     """
-    if state.is_one_world and state.stops_at is None:
+    is_world = state.is_one_world
+    if is_world and state.may_restart and state.stops_at is None:
         left = _drain_host(state, host)
         if left.slots:
             return _leave_round(left, host, f"host {host} got a stop notice", is_broken=True)
     others = any(other != host for other in state.slots)
-    may_begin = state.policy.is_elastic and others and state.stops_at is None and not state.refusal
+    may_begin = state.policy.is_elastic and others and not is_world and state.stops_at is None and not state.refusal
     if state.number or may_begin:
         return _notice(state, host)
     return replace(state, outcome=end_as_noticed()), ()

@@ -143,6 +143,7 @@ class Restarts:
     grow_after_seconds: how long there must be slots for more workers until a planned round uses them; None: no round is
         planned for them, and the next one uses them.
     needs_world: only where the workers are known to be a world of torch.distributed, which cannot continue without one.
+        With a limit of 0 the first loss then ends the job.
     has_checkpoint: workers that call `init()` begin with the newest checkpoint of the job, not from the beginning.
     """
 

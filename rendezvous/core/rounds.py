@@ -50,7 +50,9 @@ def plan_growth(state: State) -> tuple[State, Effects]:
 
 def _count_larger(state: State) -> int:
     """How many workers a larger round would have; 0 if none can be planned."""
-    if not state.is_one_world or not state.workers or state.stops_at is not None or state.refusal is not None:
+    if not (state.is_one_world and state.may_restart and state.workers):
+        return 0
+    if state.stops_at is not None or state.refusal is not None:
         return 0
     alive = state.alive()
     staying = sum(state.offers(each.worker.slot) for each in alive)

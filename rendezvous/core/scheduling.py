@@ -271,8 +271,8 @@ def _launch(state: State) -> tuple[State, Effects]:
         effects += make_launches(state, [record], _explain_launch(former[slot], is_first=is_first))
         if former[slot] is not None:
             effects.append(Log(f"a new worker is started in slot {slot}", host=slot.host))
-    is_unknown = state.policy.restarts.needs_world and not (is_first or state.number or state.waiting)
-    if is_unknown and not state.logged_alone:
+    may_be_world = state.policy.restarts.needs_world and not (is_first or state.number or state.waiting)
+    if may_be_world and state.policy.may_restart and not state.logged_alone:
         state = replace(state, logged_alone=True)
         effects.append(Log(_ALONE))
     return state, tuple(effects)

@@ -185,10 +185,11 @@ class State:
         """The workers are one world of a fixed size, none of which is replaced alone: all are started again.
 
         That holds for programs that never call `init()`, until one does, and for static jobs; and for every job while
-        all its workers are stopped.
+        all its workers are stopped. Where no restart is allowed, the first loss ends the job.
         """
         recovers = self.policy.is_elastic and (self.published or self.waiting)
-        return self.restart is not None or (self.may_restart and not recovers)
+        is_world = self.has_world if self.policy.restarts.needs_world else self.policy.may_restart
+        return self.restart is not None or (is_world and not recovers)
 
     @property
     def may_restart(self) -> bool:

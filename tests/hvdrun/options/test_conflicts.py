@@ -47,7 +47,9 @@ def test_restarts_of_an_elastic_job_are_limited_or_not_wanted() -> None:
     limited = read_spec([*words, "--max-restarts", "3", "--grow-after", "5m", "true"])
     assert limited.policy().restarts == Restarts(3, grow_after_seconds=300.0, has_checkpoint=True)
     assert limited.continues_in_place
-    assert not read_spec([*words, "--max-restarts", "0", "true"]).policy().may_restart
+    unwanted = read_spec([*words, "--max-restarts", "0", "true"]).policy()
+    assert unwanted.restarts == Restarts(0, needs_world=True, has_checkpoint=True)  # a world ends with its first loss
+    assert not unwanted.may_restart
     assert not read_spec(["-np", "2", "--max-restarts", "0", "true"]).is_elastic
 
 

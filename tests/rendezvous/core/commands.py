@@ -18,6 +18,7 @@ from rendezvous.core.messages import (
     Signalled,
     Stopped,
     Ticked,
+    WorldOpened,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report
@@ -53,6 +54,7 @@ def parse_restarts(given: dict[str, str]) -> Restarts:
     return Restarts(
         limit=None if limit == "any" else int(limit),
         grow_after_seconds=None if grow is None else float(grow),
+        needs_world=given.pop("world", "known") == "sought",
         has_checkpoint=given.pop("checkpoint", "no") == "yes",
     )
 
@@ -130,6 +132,8 @@ def parse_pending(text: str, size: int) -> PendingOperation:
 def parse_event(words: list[str], size: int = 0) -> Event:
     """Read a command that tells of an event; size: of the newest generation."""
     match words:
+        case ["world", host]:
+            return WorldOpened(host)
         case ["begin" | "report" | "lost" | "refuse" | "hosts" | "notice" | "signal", *_] if words != ["notice", "job"]:
             return parse_event_of_hosts(words)
         case ["join", worker, after, *report] if after.startswith("after="):

@@ -42,7 +42,8 @@ class RoundChance(ElasticChance):
         if chance.random() < 0.5:
             policy = replace(policy, failures_allowed=0)
         elif chance.random() < 0.5:
-            policy = replace(policy, restarts=replace(restarts, needs_world=True))
+            limit = chance.choice([restarts.limit, 0])
+            policy = replace(policy, restarts=replace(restarts, needs_world=True, limit=limit))
         if chance.random() < 0.4:
             size = policy.slots_to_start
             policy = replace(policy, min_size=size, max_size=size, start_size=size)

@@ -37,7 +37,9 @@ class Rounds:
         if isinstance(event, Joined) and event.worker.slot in before.workers:
             now = replace(now, is_joined=True)
         now._check_blame(before, event, after)
-        if isinstance(event, HostsChanged) and now.is_world(before):
+        if limit == 0:
+            assert after.restart is None, "no restart is allowed"
+        elif isinstance(event, HostsChanged) and now.is_world(before):
             _check_offer(before, after)
         if now.is_world(before):
             assert all(each.round is not None for each in launches), "one is started alone"
@@ -51,8 +53,8 @@ class Rounds:
 
     def is_world(self, state: State) -> bool:
         """All workers are started together, and none of them alone."""
-        is_known = state.has_world or not state.policy.restarts.needs_world
-        return state.policy.may_restart and is_known and not (state.policy.is_elastic and self.is_joined)
+        is_world = state.has_world if state.policy.restarts.needs_world else state.policy.may_restart
+        return is_world and not (state.policy.is_elastic and self.is_joined)
 
     def _judge(self, before: State, event: Event, after: State) -> Self:
         """All have ended and are to be started again: a loss is counted, and a pause follows from quick rounds."""
