@@ -171,8 +171,7 @@ def read_may_restart(environment: Mapping[str, str]) -> bool:
 def torch_environment(assignment: Assignment, round_: Round, master: Endpoint, job: str) -> dict[str, str]:
     """The variables that torchrun sets for each of its workers; rank 0 of this round will listen at `master`.
 
-    TORCHELASTIC_USE_AGENT_STORE is False because no agent listens there. torchrun also sets
-    TORCH_NCCL_ASYNC_ERROR_HANDLING to torch's default; our own groups have another default.
+    torchrun also sets TORCH_NCCL_ASYNC_ERROR_HANDLING to torch's default; our own groups have another default.
     """
     return {
         "RANK": str(assignment.rank),
@@ -181,13 +180,23 @@ def torch_environment(assignment: Assignment, round_: Round, master: Endpoint, j
         "LOCAL_WORLD_SIZE": str(assignment.local_size),
         "GROUP_RANK": str(round_.group_rank),
         "GROUP_WORLD_SIZE": str(round_.group_size),
-        "ROLE_NAME": "default",
         "ROLE_RANK": str(assignment.rank),
         "ROLE_WORLD_SIZE": str(assignment.size),
         "MASTER_ADDR": master.address,
         "MASTER_PORT": str(master.port),
+        **torch_worker_environment(round_.number, job),
+    }
+
+
+def torch_worker_environment(restarts: int, job: str) -> dict[str, str]:
+    """Those of them that hold for a worker without a world, too: one that is started alone, in place of another.
+
+    restarts: how often it was started again. TORCHELASTIC_USE_AGENT_STORE is False because no agent opens a store.
+    """
+    return {
+        "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": job.rpartition("/")[2].partition("~")[0],  # programs make it part of the names of files
-        "TORCHELASTIC_RESTART_COUNT": str(round_.number),
+        "TORCHELASTIC_RESTART_COUNT": str(restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 

@@ -25,6 +25,7 @@ from rendezvous.bootstrap import (
     horovod_environment,
     name_error_file,
     torch_environment,
+    torch_worker_environment,
 )
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
@@ -157,7 +158,9 @@ class WorkerEnvironment:
         added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
         if launch.round is not None and launch.round.master is not None:
             added |= torch_environment(launch.assignment, launch.round, launch.round.master, begin.job)
-            added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
+        else:
+            added |= torch_worker_environment(launch.worker.incarnation - 1, begin.job)
+        added[ERROR_FILE] = str(name_error_file(self._socket, launch.worker))
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
 

@@ -261,17 +261,20 @@ def _launch(state: State) -> tuple[State, Effects]:
         for slot, known in former.items()
     ]
     numbers = estimate_assignments(state, (*newcomers, *new))
-    records = [replace(record, assignment=numbers[record.worker.slot], starts_alone=not is_first) for record in new]
+    is_round = is_first or _begins_again(state, len(slots))
+    records = [replace(record, assignment=numbers[record.worker.slot], starts_alone=not is_round) for record in new]
     effects: list[Effect] = []
     state = state.with_slots(records)
     if is_first:
-        state = begin_round(replace(state, short_since=None), slots)
+        state = replace(state, short_since=None)
+    if is_round:
+        state = begin_round(replace(state, rounds=state.rounds + (not is_first)), slots)
     for record in records:
         slot = record.worker.slot
         effects += make_launches(state, [record], _explain_launch(former[slot], is_first=is_first))
         if former[slot] is not None:
             effects.append(Log(f"a new worker is started in slot {slot}", host=slot.host))
-    may_be_world = state.policy.restarts.needs_world and not (is_first or state.number or state.waiting)
+    may_be_world = state.policy.restarts.needs_world and not (is_round or state.number or state.waiting)
     if may_be_world and state.policy.may_restart and not state.logged_alone:
         state = replace(state, logged_alone=True)
         effects.append(Log(_ALONE))
@@ -282,6 +285,17 @@ _ALONE = (
     "it starts alone, since no worker has called hvd.init() or opened the port of torch.distributed: with "
     "--max-restarts all workers are started again together"
 )
+
+
+def _begins_again(state: State, slots: int) -> bool:
+    """No worker is left, as where the job has one, and none has joined: those that are started now are a round.
+
+    They are no newcomers, and may be a world of torch.distributed that has not been seen yet: each has its variables.
+    """
+    is_sought = state.policy.restarts.needs_world and not state.has_world
+    if not is_sought or state.number or slots < state.policy.min_size:
+        return False
+    return state.ended == len(state.workers) and not any(each.is_done for each in state.workers.values())
 
 
 def begin_round(state: State, slots: Iterable[Slot]) -> State:

@@ -96,9 +96,13 @@ def test_a_worker_has_the_world_of_its_round(tmp_path: Path) -> None:
     assert (environment[b"TORCHELASTIC_RESTART_COUNT"], environment[b"GROUP_WORLD_SIZE"]) == (b"3", b"1")
 
 
-def test_a_worker_that_is_started_alone_has_no_world(tmp_path: Path) -> None:
+def test_a_worker_that_is_started_alone_has_no_world_but_knows_that_it_is_started_again(tmp_path: Path) -> None:
     begin = describe(tmp_path, "true", HOROVOD_ELASTIC="1")
-    environment = surround(begin).of(LAUNCH)
+    environment = surround(begin).of(replace(LAUNCH, worker=replace(LAUNCH.worker, incarnation=3)))
+    assert environment[b"TORCHELASTIC_RESTART_COUNT"] == b"2"
+    assert environment[b"TORCHELASTIC_RUN_ID"] == JOB.rpartition("/")[2].encode()
+    assert (environment[b"ROLE_NAME"], environment[b"TORCHELASTIC_USE_AGENT_STORE"]) == (b"default", b"False")
+    assert b"TORCHELASTIC_ERROR_FILE" in environment
     assert (environment[b"HOROVOD_ELASTIC"], environment[b"HOROVOD_RANK"]) == (b"1", b"1")
     assert environment.keys().isdisjoint({b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT"})
 

@@ -129,12 +129,13 @@ def parse_pending(text: str, size: int) -> PendingOperation:
     )
 
 
+_OF_HOSTS = frozenset({"begin", "report", "lost", "refuse", "hosts", "notice", "signal", "world"})
+
+
 def parse_event(words: list[str], size: int = 0) -> Event:
     """Read a command that tells of an event; size: of the newest generation."""
     match words:
-        case ["world", host]:
-            return WorldOpened(host)
-        case ["begin" | "report" | "lost" | "refuse" | "hosts" | "notice" | "signal", *_] if words != ["notice", "job"]:
+        case [kind, *_] if kind in _OF_HOSTS and words != ["notice", "job"]:
             return parse_event_of_hosts(words)
         case ["join", worker, after, *report] if after.startswith("after="):
             return Joined(parse_worker(worker), int(after.removeprefix("after=")), parse_report(report, size))
@@ -190,6 +191,8 @@ def parse_event_of_hosts(words: list[str]) -> Event:
             return Noticed(host)
         case ["signal", host, number]:
             return Signalled(host, int(number))
+        case ["world", host]:
+            return WorldOpened(host)
         case ["lost", host, reason]:
             return Lost(host, reason)
         case ["refuse", host, reason]:

@@ -63,6 +63,9 @@ class Rounds:
         if was_judged or not (begins or (after.restart is not None and after.restart.at is not None)):
             assert after.restarts == before.restarts
             return self
+        if after.policy.restarts.needs_world and not before.has_world:
+            assert after.restarts == before.restarts, "none was decided: nobody was left, and others are started"
+            return self
         restart = after.restart or before.restart  # None where all has happened at once
         is_notice = isinstance(event, Exited) and before.is_killed_by_notice(event.worker, event.returncode)
         is_planned = is_notice if restart is None else restart.is_planned
