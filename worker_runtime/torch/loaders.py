@@ -7,7 +7,7 @@ the attributes of a subclass, are kept. In an elastic job the loader also record
 import copy
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from torch.utils.data import (
     BatchSampler,
@@ -23,7 +23,9 @@ from torch.utils.data import (
 )
 
 from worker_runtime.api.basics import rank, size
+from worker_runtime.elastic import recording
 from worker_runtime.elastic import sampler as elastic_sampler
+from worker_runtime.elastic.recording import Epochs, go_through
 from worker_runtime.preparation import DataNotSplitError, RankOrder, count_share, share_stream
 from worker_runtime.rendezvous import read_is_elastic
 from worker_runtime.torch.elastic import ElasticSampler
@@ -32,12 +34,6 @@ LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
 
 _OWN = (RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)  # torch's, which ignore ranks
 _BY_HAND = "give each rank its part by hand, and pass split_data=False to hvd.prepare()"
-
-
-class Epochs(Protocol):
-    """A state that counts epochs, as `hvd.elastic.TorchState(epoch=0)` does."""
-
-    epoch: int
 
 
 class PassSampler(DistributedSampler[Any]):
@@ -74,73 +70,8 @@ class RankStream(IterableDataset[Any]):
         return count_share(len(self.dataset), self._size)  # type: ignore[arg-type]  # a TypeError where it has none
 
 
-class RecordedSampler(ElasticSampler):
-    """An ElasticSampler whose loader calls `record_batch`, so that the program need not.
-
-    The loader records a batch when the program asks for the next one, commits the state or calls
-    `check_host_updates()`: then the batch's step is done. A batch that the program also records counts once.
-    """
-
-    _in_use = 0  # samples of the batch that the program has, and that is not recorded yet
-    _is_begun = False  # a pass through the samples of the last reset()
-
-    def hand_out(self, count: int) -> None:
-        """Note that the program gets a batch of this many samples."""
-        self._in_use = count
-
-    def settle(self) -> None:
-        """Record the batch that was in use."""
-        if self._in_use:
-            self.record_batch(0, self._in_use)
-
-    def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """See `ElasticSampler.record_batch`; no batch is in use afterwards."""
-        self._in_use = 0
-        super().record_batch(batch_idx, batch_size)
-
-    def begin_pass(self, epoch: int | None) -> None:
-        """Go to the epoch of the next pass. The first pass of an epoch distributes its samples among the present ranks.
-
-        Args:
-            epoch: the epoch; None for the next one, or for the present one if no pass of it has begun.
-        """
-        self.settle()
-        if epoch is None:
-            epoch = self.epoch + self._is_begun
-        if epoch != self.epoch:
-            self.set_epoch(epoch)
-        elif not self._is_begun:
-            self.reset()
-        self._is_begun = True
-
-    def continue_pass(self) -> bool:
-        """Distribute the samples that lost workers left of the epoch; return whether there were any."""
-        if not self.is_outdated:
-            return False
-        self.reset()
-        self._is_begun = True
-        return True
-
-    def set_epoch(self, epoch: int) -> None:
-        """See `ElasticSampler.set_epoch`."""
-        self.settle()
-        super().set_epoch(epoch)
-
-    def reset(self) -> None:
-        """Distribute the remaining samples. A batch in use that was not settled before is dropped."""
-        self._in_use, self._is_begun = 0, False
-        super().reset()
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `ElasticSampler.state_dict`; the batch in use counts as processed."""
-        self.settle()
-        return super().state_dict()
-
-    @property
-    def is_outdated(self) -> bool:
-        """See `ElasticSampler.is_outdated`, which `check_host_updates()` reads."""
-        self.settle()
-        return super().is_outdated
+class RecordedSampler(recording.RecordedSampler, ElasticSampler):
+    """An ElasticSampler whose loader calls `record_batch`; see `worker_runtime.elastic.recording.RecordedSampler`."""
 
 
 class _RecordedLoader(DataLoader[Any]):
@@ -152,14 +83,8 @@ class _RecordedLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch declares a class of its own
         """Give the remaining batches of the epoch, then those that lost workers left."""
-        self.sampler.begin_pass(None if self._find_epoch is None else self._find_epoch())
-        is_left = True
-        while is_left:
-            for batch in super().__iter__():
-                self.sampler.hand_out(self._rows)
-                yield batch
-                self.sampler.settle()
-            is_left = self.sampler.continue_pass()
+        epoch = None if self._find_epoch is None else self._find_epoch()
+        yield from go_through(self.sampler, super().__iter__, self._rows, epoch)
 
 
 def make_recorded(loader: LoaderT, batch_size: int, find_epoch: Callable[[], int] | None) -> LoaderT:

@@ -1,4 +1,4 @@
-"""Handlers, which save, restore and synchronize the objects of a TorchState, and put them into checkpoints.
+"""The handlers of PyTorch's objects, which save, restore and synchronize them, and put them into checkpoints.
 
 Copies are in the host's memory. A copy overwrites the earlier one where it fits: that takes a sixth of the time of a
 copy into new memory, which the kernel must allocate and clear (100 MB: 9 ms instead of 57), and needs no memory for a
@@ -6,16 +6,15 @@ second copy.
 """
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, TypeGuard
 
 import torch
 from torch.utils.data import Sampler
 
-from worker_runtime.api.functions import broadcast_object
-from worker_runtime.elastic import sampler
+from worker_runtime.elastic import handlers, sampler
+from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful
 from worker_runtime.torch.functions import (
     broadcast_model,
     broadcast_optimizer_state,
@@ -25,97 +24,13 @@ from worker_runtime.torch.optimizer import find_reducer
 from worker_runtime.torch.proxies import unwrap
 
 
-class StateHandler(ABC):
-    """Saves, restores and synchronizes one object of the state.
+class StatefulHandler(handlers.StatefulHandler):
+    """Saves an object by its state_dict, with the tensors in the host's memory."""
 
-    Args:
-        value: the object.
-    """
-
-    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the registered class
-        self.value = value
-        self.save()
-
-    @abstractmethod
-    def save(self) -> None:
-        """Copy the object's state to this process's memory."""
-
-    @abstractmethod
-    def restore(self) -> None:
-        """Restore what `save()` saved last."""
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Broadcast the object's state from rank 0 to all ranks, and save it."""
-
-    def reset(self) -> None:  # noqa: B027 - most objects need not adapt
-        """Adapt to a changed size or rank."""
-
-    def needs_sync(self) -> bool:
-        """Whether the ranks' objects may differ, although all run the same program. The same result on all ranks."""
-        return False
-
-    def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and the object depends on the number of ranks."""
-        return False
-
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """Return what `save()` saved last, for a checkpoint."""
-        return self.value
-
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Load the object from a checkpoint, and return it or its replacement. A `sync()` follows."""
-        return kept
-
-    def describe_course(self) -> Any:  # noqa: ANN401, B027 - as above; most objects have none
-        """Return what else a job of the same size needs to continue bit for bit; None for nothing."""
-
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401, B027 - as above
-        """Continue from the return value of `describe_course()`; see `State.resume_course`."""
-
-    def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
-        """Handle another object in place of the present one."""
-        self.value = value
-        self.save()
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """An object with a state_dict: learning rate schedulers, gradient scalers, averaged models."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return its own state, without that of the objects that it refers to."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load its own state, and keep its references."""
-
-
-class StatefulHandler(StateHandler):
-    """Saves an object by its state_dict. Objects that it refers to are not saved with it."""
-
-    _saved: Any = None
-
-    def save(self) -> None:
-        """Copy the state_dict to the host's memory, over the earlier copy where it fits."""
-        self._saved = copy_to_host(self.value.state_dict(), self._saved)
-
-    def restore(self) -> None:
-        """Load a copy of the saved state_dict: some objects, such as optimizers, keep the tensors that they load."""
-        self.value.load_state_dict(copy_to_host(self._saved))
-
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """Return the saved state_dict."""
-        return self._saved
-
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Load a state_dict."""
-        self.value.load_state_dict(kept)
-        return self.value
-
-    def sync(self) -> None:
-        """Broadcast the state_dict of rank 0, load it, and save it."""
-        self.value.load_state_dict(broadcast_object(copy_to_host(self.value.state_dict()), name="elastic.object"))
-        self.save()
+    @staticmethod
+    def copy(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what a state_dict holds
+        """See `copy_to_host`."""
+        return copy_to_host(value, earlier)
 
 
 class ModelStateHandler(StatefulHandler):
@@ -176,65 +91,16 @@ class ElasticSampler(sampler.ElasticSampler, Sampler[int]):
     """
 
 
-class SamplerStateHandler(StatefulHandler):
-    """Saves a sampler: the epoch, and which of its samples are processed."""
-
-    def describe_course(self) -> Any:  # noqa: ANN401 - a truth value
-        """Return True if the program is in a pass through the sampler; else None."""
-        return self.value.is_in_pass or None
-
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
-        """Restore the random generators after the loader has drawn its number for the continued pass."""
-        del course
-        self.value.continue_pass_with(restore_random)
-
-    def reset(self) -> None:
-        """Distribute the unprocessed samples among the present workers."""
-        self.value.reset()
-
-    def needs_sync(self) -> bool:
-        """Whether ranks may differ in which samples count as processed; see `ElasticSampler.may_differ`."""
-        sampler: ElasticSampler = self.value
-        return sampler.may_differ
-
-    def waits_for_reset(self) -> bool:
-        """Whether lost ranks have unprocessed samples; see `ElasticSampler.is_outdated`."""
-        sampler: ElasticSampler = self.value
-        return sampler.is_outdated
-
-
-Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
-
-
-class _Handlers:
-    """The handler class of each object class; the first match is used."""
-
-    def __init__(self) -> None:
-        self.registry: Registry = [
-            (torch.nn.Module, ModelStateHandler),
-            (torch.optim.Optimizer, OptimizerStateHandler),
-            (ElasticSampler, SamplerStateHandler),
-            (torch.amp.GradScaler, ScalerStateHandler),
-            (Stateful, StatefulHandler),
-        ]
-
-
-_HANDLERS = _Handlers()
-
-
-def get_handler_registry() -> Registry:
-    """The object classes and their handlers, in the order in which they are tried."""
-    return _HANDLERS.registry
-
-
-def set_handler_registry(registry: Registry) -> None:
-    """Replace the registry, for states that are created later."""
-    _HANDLERS.registry = registry
-
-
-def find_handler(value: object) -> StateHandler | None:
-    """A new handler for an object; None where no class matches."""
-    return next((make(value) for kind, make in _HANDLERS.registry if isinstance(value, kind)), None)
+REGISTRY = Registry(
+    [
+        (torch.nn.Module, ModelStateHandler),
+        (torch.optim.Optimizer, OptimizerStateHandler),
+        (sampler.ElasticSampler, SamplerStateHandler),
+        (torch.amp.GradScaler, ScalerStateHandler),
+        (Stateful, StatefulHandler),
+    ]
+)
+get_handler_registry, set_handler_registry = REGISTRY.get_handler_registry, REGISTRY.set_handler_registry
 
 
 def copy_to_host(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what a state_dict holds

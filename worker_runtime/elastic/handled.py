@@ -1,0 +1,113 @@
+"""A state of objects that have handlers, and of plain objects: the base of each framework's state."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from worker_runtime.elastic.handlers import Registry, StateHandler
+from worker_runtime.elastic.states import BroadcastObject, ObjectState, check_names
+from worker_runtime.errors import CheckpointError
+
+
+class HandledState(ObjectState):
+    """A state that saves each object by its handler. Objects without one are plain: they must be picklable.
+
+    Each object becomes an attribute. If you assign another object to an attribute, the state saves that one from then
+    on.
+
+    Args:
+        bcast_object: broadcasts an object from rank 0, and returns it on all ranks.
+        get_rank: returns this worker's rank.
+        registry: finds the handlers.
+    """
+
+    def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int], registry: Registry) -> None:
+        self._handlers: dict[str, StateHandler] = {}
+        self._registry = registry
+        super().__init__(bcast_object, get_rank)
+
+    def register(self, **kwargs: object) -> None:
+        """Add objects to the state, or replace objects of the same names.
+
+        Args:
+            **kwargs: the attributes and their values; the same names in the same order on all ranks.
+        """
+        for name, value in kwargs.items():
+            self._handlers.pop(name, None)
+            self._saved_state.pop(name, None)
+            handler = self._registry.find_handler(name, value)
+            if handler is None:
+                self._saved_state[name] = value
+            else:
+                self._handlers[name] = handler
+            object.__setattr__(self, name, value)
+        ObjectState.save(self)
+
+    def save(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Copy all objects to the host's memory, and with a directory also to a checkpoint: see `ObjectState.save`."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save(directory)
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """Return the saved objects of the handlers, and the plain attributes."""
+        handled = {name: handler.to_checkpoint() for name, handler in self._handlers.items()}
+        return {"handled": handled, "plain": super().to_checkpoint()}
+
+    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
+        """Load all objects and attributes from a checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint has attributes of other names, or an object cannot load its part.
+        """
+        check_names([*kept["handled"], *kept["plain"]], [*self._handlers, *self._saved_state])
+        for name, handler in self._handlers.items():
+            try:
+                value = handler.from_checkpoint(kept["handled"][name])
+            except Exception as error:
+                raise CheckpointError(f"{name}: {error}") from error
+            if value is not handler.value:
+                setattr(self, name, value)
+        super().from_checkpoint(kept["plain"])
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - as above
+        """Return the courses of the objects that have one, by attribute."""
+        courses = ((name, handler.describe_course()) for name, handler in self._handlers.items())
+        return {name: course for name, course in courses if course is not None}
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """See `State.resume_course`."""
+        for name, own in course.items():
+            self._handlers[name].resume_course(own, restore_random)
+
+    def restore(self) -> None:
+        """Restore what `save()` saved last."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Broadcast the state of rank 0 to all ranks, and save it."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        """Reset all objects for the present size and rank; samplers distribute their samples again."""
+        for handler in self._handlers.values():
+            handler.reset()
+
+    def needs_sync(self) -> bool:
+        """Whether the ranks' states may differ, although all run the same program. The same result on all ranks."""
+        return any(handler.needs_sync() for handler in self._handlers.values())
+
+    def waits_for_reset(self) -> bool:
+        """Whether ranks were lost without an interruption, and an object depends on the number of ranks."""
+        # Ask every handler, without a shortcut: a sampler records its batch in this call.
+        found = [handler.waits_for_reset() for handler in self._handlers.values()]
+        return any(found) or super().waits_for_reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
+        if name != "_handlers" and name in self._handlers:
+            self._handlers[name].set_value(value)
+        object.__setattr__(self, name, value)
