@@ -135,6 +135,23 @@ def run_steps(
     return prepared if len(prepared) > 1 else model
 
 
+def follow_size(state: Any, name: str, multiply: Callable[[float], None]) -> None:  # noqa: ANN401 - an elastic state
+    """Make a scaled learning rate follow the number of workers.
+
+    Args:
+        state: the elastic state.
+        name: its attribute that says for how many workers the rate is scaled.
+        multiply: multiplies the learning rate.
+    """
+    state.register(**{name: RUNTIME.assignment.size})
+
+    def rescale() -> None:
+        multiply(RUNTIME.assignment.size / getattr(state, name))
+        setattr(state, name, RUNTIME.assignment.size)
+
+    state.register_reset_callbacks([rescale])
+
+
 def choose_device(count: int, local_rank: int) -> int:
     """The index of a worker's device: its local rank, or 0 if it sees one device only, as some batch systems arrange.
 

@@ -8,7 +8,7 @@ from worker_runtime.mxnet import errors  # noqa: F401 - first: it reports what i
 # isort: split
 from worker_runtime.api import names
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
-from worker_runtime.mxnet import ops
+from worker_runtime.mxnet import elastic, ops
 from worker_runtime.mxnet.compression import Compression
 from worker_runtime.mxnet.functions import broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.mxnet.ops import *  # noqa: F403 - Horovod's functions; `ops` has the list
@@ -16,7 +16,8 @@ from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
 
 if TYPE_CHECKING:
-    from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate, split_data
+    from worker_runtime.mxnet.loaders import split_data
+    from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate
 else:
 
     def __getattr__(name: str) -> object:
@@ -30,7 +31,7 @@ _LATE = {
     "pin_device": "worker_runtime.mxnet.preparation",
     "prepare": "worker_runtime.mxnet.preparation",
     "scale_learning_rate": "worker_runtime.mxnet.preparation",
-    "split_data": "worker_runtime.mxnet.preparation",
+    "split_data": "worker_runtime.mxnet.loaders",
 }
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "DistributedTrainer",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "elastic",
     "pin_device",
     "prepare",
     "scale_learning_rate",

@@ -94,6 +94,12 @@ def complete_deferred(parameter: mx.gluon.Parameter) -> None:
         hook.conclude()
 
 
+def withdraw_deferred(parameter: mx.gluon.Parameter) -> None:
+    """Forget the deferred broadcasts of a parameter that gets other values on all ranks."""
+    for name in _HOOKS:
+        vars(parameter).pop(name, None)
+
+
 class _Pending(NamedTuple):
     handle: Handle[list[torch.Tensor]]
     is_root: bool

@@ -1,5 +1,7 @@
 """Broadcasts that make replicas equal before training: parameters and optimizer states from one rank."""
 
+import copy
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.mxnet.arrays import check_array, to_host, view_for_reading, view_for_writing
 from worker_runtime.mxnet.deferred import DeferredBroadcast, complete_deferred, copy_to_all, defer_all, list_arrays
 from worker_runtime.mxnet.errors import raises_mxnet_errors
+from worker_runtime.mxnet.optimizer import adopt_settings
 
 _TITLE = "broadcast_parameters"
 
@@ -95,20 +98,36 @@ def broadcast_optimizer_state(
     title = "broadcast_optimizer_state"
     call = begin_call("broadcast_object", title, process_set)
     with call.preparing():
-        if isinstance(trainer, mx.mod.BucketingModule):
-            trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
-        updaters = _list_updaters(title, trainer)
+        updaters = list_updaters(title, trainer)
         is_root = call.among.rank == read_root(title, root_rank, call.among.ranks)
         states = updaters[0].get_states(dump_optimizer=True) if is_root else None
     states = broadcast_object(states, root_rank, title, process_set)
-    if is_root:
-        return
+    if not is_root:
+        load_states(trainer, updaters, *pickle.loads(states))  # noqa: S301 - of the root, which has proved itself
+
+
+def load_states(
+    trainer: mx.gluon.Trainer | mx.mod.BaseModule,
+    updaters: Sequence[mx.optimizer.Updater],
+    states: Mapping[object, Any],
+    loaded: mx.optimizer.Optimizer,
+) -> None:
+    """Continue with other states, and with the settings of a loaded optimizer.
+
+    The trainer keeps its optimizer and its learning rate scheduler, to which the program may refer.
+
+    Args:
+        trainer: a trainer or a module.
+        updaters: those of `list_updaters`.
+        states: the states by index; they are copied.
+        loaded: an unpickled optimizer.
+    """
+    optimizer = adopt_settings(updaters[0].optimizer, loaded)
     for updater in updaters:
-        updater.set_states(states)
-        updater.optimizer = updaters[0].optimizer
-    trainer._optimizer = updaters[0].optimizer  # noqa: SLF001 - as its own load_states does
-    if isinstance(trainer, mx.gluon.Trainer):
-        trainer.optimizer.param_dict = dict(enumerate(trainer._params))  # noqa: SLF001 - the same
+        updater.states = copy.deepcopy(states)
+        updater.states_synced = dict.fromkeys(states, False)  # the next update moves them to its context
+        updater.optimizer = optimizer
+    trainer._optimizer = optimizer  # noqa: SLF001 - as its own load_states does
 
 
 def _broadcast_immediately(call: Call, values: Sequence[Value], root_rank: int) -> None:
@@ -146,8 +165,14 @@ class _Row(NamedTuple):
     dtype: str | None
 
 
-def _list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]:
-    """The updaters, which hold the states: one for each context of a trainer, or one for a module."""
+def list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]:
+    """The updaters, which hold the states: one for each context of a trainer, or one for a module.
+
+    Raises:
+        ValueError: the argument is something else, or its states are in a key-value store.
+    """
+    if isinstance(trainer, mx.mod.BucketingModule):
+        trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
     if isinstance(trainer, mx.gluon.Trainer) and not trainer._update_on_kvstore:  # noqa: SLF001 - nothing else tells
         updaters: list[mx.optimizer.Updater] = trainer._updaters  # noqa: SLF001 - the same
         return updaters

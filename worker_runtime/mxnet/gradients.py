@@ -33,6 +33,7 @@ from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.reducer import Course
 from worker_runtime.reduction.settings import Compressor
 
 
@@ -93,6 +94,7 @@ class ArrayReducer:
         self._stand_ins: dict[str, _StandIn] = {}
         self._named: list[tuple[str, torch.Tensor]] = []
         self._groups: dict[torch.Tensor, int] = {}
+        self._resumed: Course | None = None
         self._reducer = GradientReducer(
             lambda: self._named,
             lambda: RUNTIME.engine,
@@ -127,8 +129,20 @@ class ArrayReducer:
         """A context in which gradients are computed for `reduce`: its error makes the other ranks' step fail too."""
         return self._reducer.preparing()
 
+    @property
+    def course(self) -> Course:
+        """See `GradientReducer.course`."""
+        return self._reducer.course if self._resumed is None else self._resumed
+
+    def resume(self, course: Course) -> None:
+        """See `GradientReducer.resume`; in the next step, which is the first one to know the gradients."""
+        self._resumed = course
+
     @torch.no_grad()
     def _reduce(self, stand_ins: Sequence[_StandIn]) -> None:
+        if self._resumed is not None:
+            course, self._resumed = self._resumed, None
+            self._reducer.resume(course)
         entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}
         views: list[tuple[torch.Tensor, torch.Tensor]] = []
         ready: list[mx.nd.NDArray] = []  # arrays that enqueued operations may still read

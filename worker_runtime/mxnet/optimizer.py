@@ -206,6 +206,34 @@ def unwrap(optimizer: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
     return vars_of(optimizer)["_optimizer"] if isinstance(optimizer, DistributedOptimizer) else optimizer
 
 
+def adopt_settings(optimizer: mx.optimizer.Optimizer, loaded: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
+    """Give an optimizer the settings and counts of a loaded one, and return it; it keeps its parameters.
+
+    It keeps its learning rate scheduler too, which gets the values of the loaded one. If the loaded optimizer is of
+    another class, it takes the place of the other, inside a distributed one.
+    """
+    own = unwrap(optimizer)
+    if type(own) is not type(loaded):
+        loaded.param_dict = own.param_dict
+        if own is optimizer:
+            return loaded
+        vars_of(optimizer)["_optimizer"] = loaded
+        return optimizer
+    settings = {name: value for name, value in vars(loaded).items() if name != "param_dict"}  # which is not pickled
+    scheduler, theirs = own.lr_scheduler, loaded.lr_scheduler
+    if scheduler is not None and type(scheduler) is type(theirs):
+        vars(scheduler).update(vars(theirs))
+        settings["lr_scheduler"] = scheduler
+    vars(own).update(settings)
+    return optimizer
+
+
+def find_reducer(optimizer: mx.optimizer.Optimizer, key: str) -> ArrayReducer:
+    """The reducer of a distributed optimizer for the weights that begin with this one."""
+    reducer: ArrayReducer = optimizer._find_reducer(key)  # noqa: SLF001 - of this module
+    return reducer
+
+
 @cache
 def keep_wrappers() -> None:
     """Replace two methods of MXNet's Updater, so that proxies keep their places and are never saved."""

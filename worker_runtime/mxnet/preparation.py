@@ -1,33 +1,28 @@
 """`hvd.prepare` for Gluon: distribute a training script with one call; and three of its steps, for use alone."""
 
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import mxnet as mx
-from mxnet.gluon.data import BatchSampler, DataLoader, FilterSampler, RandomSampler, Sampler, SequentialSampler
 
 from worker_runtime.api.basics import init, local_rank, size
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.errors import WrongArgumentError
+from worker_runtime.mxnet.elastic import GluonState
 from worker_runtime.mxnet.functions import broadcast_optimizer_state, broadcast_parameters
+from worker_runtime.mxnet.loaders import RecordedLoader
+from worker_runtime.mxnet.loaders import split_data as split
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
-from worker_runtime.preparation import (
-    DataNotSplitError,
-    RankOrder,
-    SchedulerExistsError,
-    choose_device,
-    run_steps,
-)
+from worker_runtime.preparation import SchedulerExistsError, choose_device, follow_size, run_steps
 
-__all__ = ["pin_device", "prepare", "scale_learning_rate", "split_data"]
+__all__ = ["pin_device", "prepare", "scale_learning_rate"]
 
 NetT = TypeVar("NetT")
 TrainerT = TypeVar("TrainerT")
 DataT = TypeVar("DataT")
 
-_OWN = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which ignore ranks
-
-_KEPT = ("batchify_fn", "num_workers", "pin_memory", "pin_device_id", "prefetch", "thread_pool", "timeout")
+_SCALED_FOR = "learning_rate_scaled_for"  # in the elastic state: for how many workers
 
 
 def pin_device() -> mx.Context:
@@ -61,70 +56,22 @@ def scale_learning_rate(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> N
     optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
     if optimizer.lr_scheduler is not None:
         raise SchedulerExistsError("multiply the scheduler's base_lr by hvd.size(), and leave scale_lr out")
-    optimizer.set_learning_rate(optimizer.lr * size())
+    _multiply(optimizer, size())
 
 
-class RankSampler(RankOrder, Sampler):  # type: ignore[misc]  # mxnet has no types
-    """A sampler that gives each rank its share of another sampler's order; see `preparation.RankOrder`."""
-
-
-def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
-    """Give each rank its share of a Gluon DataLoader's data: every size-th sample, equally many on all ranks.
-
-    The given loader is not changed; the new one has the same settings, and worker processes for itself. Rank 0's
-    sampler draws the order of each pass, so `np.random.seed()` on rank 0 makes it reproducible. All ranks must start
-    each pass together. `batch_size` is the batch size of one worker.
-
-    Args:
-        data: a `gluon.data.DataLoader`; or a sampler of your own that ignores ranks, for a DataLoader that you create.
-
-    Returns:
-        A new DataLoader; a sampler if you give a sampler.
-
-    Raises:
-        ValueError: `data` is neither, or has a batch sampler or a sampler of your own. The message says what to write
-            by hand.
-    """
-    if isinstance(data, Sampler):
-        return RankSampler(data)
-    if type(data) is not DataLoader:
-        raise DataNotSplitError(
-            f"it is a {type(data).__name__}, not a gluon.data.DataLoader",
-            "give each rank its part by hand (rows [hvd.rank()::hvd.size()] of arrays, or num_parts=hvd.size() and "
-            "part_index=hvd.rank() of an mx.io iterator), and pass split_data=False to hvd.prepare()",
-        )
-    own = vars(data)
-    batches = own["_batch_sampler"]
-    if type(batches) is not BatchSampler:
-        raise DataNotSplitError(
-            f"its batch sampler is a {type(batches).__name__}",
-            "make it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
-        )
-    sampler, batch_size, last_batch = (vars(batches)[name] for name in ("_sampler", "_batch_size", "_last_batch"))
-    if isinstance(sampler, RankSampler):
-        return data
-    if type(sampler) not in _OWN:
-        raise DataNotSplitError(
-            f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
-            "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler), where "
-            "sampler is a gluon.data.Sampler",
-        )
-    kept = {name: own[f"_{name}"] for name in _KEPT}
-    shared = BatchSampler(RankSampler(sampler), batch_size, last_batch)
-    return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
-
-
-_split = split_data  # prepare has an argument of that name
+def _multiply(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer, factor: float) -> None:
+    trainer.set_learning_rate(trainer.learning_rate * factor)
 
 
 @overload
-def prepare(net: NetT, *, pin_device: bool = ..., broadcast: bool = ...) -> NetT: ...
+def prepare(net: NetT, *, state: GluonState | None = ..., pin_device: bool = ..., broadcast: bool = ...) -> NetT: ...
 @overload
 def prepare(
     net: NetT,
     trainer: TrainerT,
     *,
     scale_lr: bool = ...,
+    state: GluonState | None = ...,
     pin_device: bool = ...,
     wrap_optimizer: bool = ...,
     broadcast: bool = ...,
@@ -136,6 +83,8 @@ def prepare(
     data: DataT,
     *,
     scale_lr: bool = ...,
+    seed: int = ...,
+    state: GluonState | None = ...,
     pin_device: bool = ...,
     wrap_optimizer: bool = ...,
     broadcast: bool = ...,
@@ -143,7 +92,14 @@ def prepare(
 ) -> tuple[NetT, TrainerT, DataT]: ...
 @overload
 def prepare(
-    net: NetT, *, data: DataT, pin_device: bool = ..., broadcast: bool = ..., split_data: bool = ...
+    net: NetT,
+    *,
+    data: DataT,
+    seed: int = ...,
+    state: GluonState | None = ...,
+    pin_device: bool = ...,
+    broadcast: bool = ...,
+    split_data: bool = ...,
 ) -> tuple[NetT, DataT]: ...
 def prepare(
     net: Any,
@@ -151,6 +107,8 @@ def prepare(
     data: Any = None,
     *,
     scale_lr: bool = False,
+    seed: int = 0,
+    state: GluonState | None = None,
     pin_device: bool = True,
     wrap_optimizer: bool = True,
     broadcast: bool = True,
@@ -174,7 +132,11 @@ def prepare(
             states. Or an optimizer: `prepare` returns an `hvd.DistributedOptimizer`, for a Trainer with
             `kvstore=None`.
         data: a `gluon.data.DataLoader`; `batch_size` is the batch size of one worker.
-        scale_lr: multiply the learning rate by the number of workers.
+        scale_lr: multiply the learning rate by the number of workers. With `state`, it follows that number when the job
+            changes.
+        seed: the seed of the shuffled order in an elastic job.
+        state: `hvd.elastic.GluonState(epoch=0)`, for elastic training. `prepare` registers the net, the trainer and the
+            loader's sampler in it. Its `epoch` is the epoch of each pass through the loader.
         pin_device: False skips step 3.
         wrap_optimizer: False skips step 4.
         broadcast: False skips step 5.
@@ -194,17 +156,29 @@ def prepare(
         raise WrongArgumentError(
             f"prepare: a gluon.Trainer or an optimizer was expected second, not {type(trainer).__name__}"
         )
+    if state is not None and data is not None and split_data and not hasattr(state, "epoch"):
+        raise WrongArgumentError(
+            "prepare: the loader follows the state's epoch, which it lacks; give state=hvd.elastic.GluonState(epoch=0)"
+        )
+    if state is not None and isinstance(trainer, mx.optimizer.Optimizer):
+        raise WrongArgumentError(
+            "prepare: the state saves the trainer, which has the optimizer's states; give a gluon.Trainer with the "
+            "optimizer"
+        )
     init()
-    return run_steps(
+    prepared = run_steps(
         net,
         trainer,
         data,
-        split=_split if split_data else None,
+        split=partial(split, seed=seed, state=state) if split_data else None,
         pin=_pin if pin_device else None,
         scale=scale_learning_rate if scale_lr else None,
         wrap=_wrap if wrap_optimizer else None,
         broadcast=_broadcast if broadcast else None,
     )
+    if state is not None:
+        _register(state, prepared if isinstance(prepared, tuple) else (prepared,), scale_lr=scale_lr)
+    return prepared
 
 
 def _pin(net: mx.gluon.Block) -> None:
@@ -254,3 +228,16 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
     distributed.__dict__.update({name: own[name] for name in ("_updaters", "_scale")})  # with the states that it has
     distributed.expect_scale()
     return distributed
+
+
+def _register(state: GluonState, prepared: tuple[Any, ...], *, scale_lr: bool) -> None:
+    """Register the prepared objects in the state."""
+    for each in prepared:
+        if isinstance(each, mx.gluon.Block):
+            state.register(net=each)
+        elif isinstance(each, mx.gluon.Trainer):
+            state.register(trainer=each)
+        elif isinstance(each, RecordedLoader):
+            state.register(sampler=each.sampler)
+    if scale_lr and "trainer" in vars(state):
+        follow_size(state, _SCALED_FOR, lambda factor: _multiply(state.trainer, factor))

@@ -158,6 +158,11 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         finally:
             self._shares_freshness = False
 
+    @property
+    def reducer(self) -> ArrayReducer:
+        """What averages the gradients."""
+        return self._reducer
+
     def expect_scale(self) -> None:
         """Take the present `_scale` for the one that the program has not multiplied."""
         self._plain_scale: float | None = self._scale

@@ -155,6 +155,8 @@ class GradientReducer:
         """Continue with the course of another job, so that sums have the same order. Call it on all ranks."""
         self.discard()
         with self._lock:
+            if not self._tracked.entries:
+                self._tracked.update()  # MXNet's gradients are not known before the first step
             steps, order = course
             is_fitting = order is not None and len(order) == len(self._tracked.entries)
             self._begin_warm_up(steps)

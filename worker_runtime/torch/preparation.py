@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from worker_runtime.api.basics import cross_size, init, local_rank, rank, size
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.backends.choice import Features, choose
-from worker_runtime.preparation import SchedulerExistsError, choose_device, run_steps
+from worker_runtime.preparation import SchedulerExistsError, choose_device, follow_size, run_steps
 from worker_runtime.rendezvous import Backend, read_backend
 from worker_runtime.torch.elastic import ElasticSampler, TorchState
 from worker_runtime.torch.functions import broadcast_model, broadcast_optimizer_state
@@ -258,13 +258,7 @@ def _register(state: TorchState, prepared: tuple[Any, ...], *, scale_lr: bool) -
         elif isinstance(each.sampler, ElasticSampler):
             state.register(sampler=each.sampler)
     if scale_lr and "optimizer" in vars(state):
-        state.register(**{_SCALED_FOR: size()})
-
-        def rescale() -> None:
-            _rescale(state, size() / getattr(state, _SCALED_FOR))
-            setattr(state, _SCALED_FOR, size())
-
-        state.register_reset_callbacks([rescale])
+        follow_size(state, _SCALED_FOR, lambda factor: _rescale(state, factor))
 
 
 def _rescale(state: TorchState, factor: float) -> None:

@@ -11,7 +11,7 @@ from mxnet.gluon.data import BatchSampler, DataLoader, FilterSampler, Sampler, S
 
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.preparation import RankSampler, split_data
+from worker_runtime.mxnet.loaders import RankSampler, split_data
 
 DATA = list(range(10))
 

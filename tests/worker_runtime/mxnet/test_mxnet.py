@@ -19,7 +19,7 @@ NAMES = [
 ]
 BEYOND = [
     "HorovodInternalError", "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier",
-    "broadcast_async", "broadcast_async_", "broadcast_optimizer_state", "grouped_allgather_async",
+    "broadcast_async", "broadcast_async_", "broadcast_optimizer_state", "elastic", "grouped_allgather_async",
     "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter_async", "join", "poll",
     "pin_device", "prepare", "reducescatter_async", "scale_learning_rate", "split_data", "stopping", "synchronize",
 ]

@@ -15,7 +15,8 @@ import worker_runtime.mxnet as hvd
 from tests.house.sources import ROOT
 from tests.worker_runtime.mxnet.training import make_net, read
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.preparation import RankSampler, pin_device
+from worker_runtime.mxnet.loaders import RankSampler
+from worker_runtime.mxnet.preparation import pin_device
 
 EXAMPLE = ROOT / "examples" / "mxnet_gluon_one_line.py"
 SETTINGS = {"learning_rate": 0.1, "momentum": 0.9}

@@ -108,6 +108,9 @@ MODULES: "dict[str, dict[str, Sequence[str]]]" = {
         ),
     },
     "horovod.mxnet.compression": {"worker_runtime.mxnet.compression": _COMPRESSION},
+    "horovod.mxnet.elastic": {
+        "worker_runtime.mxnet.elastic": ("ElasticSampler", "GluonState", "ModuleState", "ObjectState", "State", "run"),
+    },
     "horovod.mxnet.functions": {"worker_runtime.mxnet": _MXNET_FUNCTIONS},
     "horovod.mxnet.mpi_ops": {"worker_runtime.mxnet": _MXNET, **_INTERNALS},
 }

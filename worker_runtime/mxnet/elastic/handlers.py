@@ -1,0 +1,338 @@
+"""The handlers of MXNet's objects, which save, restore and synchronize them, and put them into checkpoints.
+
+Copies are in the host's memory, and a copy overwrites the earlier one where it fits. MXNet's engine makes them in the
+background, in the order of all other operations: `save()` enqueues them, and does not wait.
+"""
+
+import pickle
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import mxnet as mx
+
+from worker_runtime.elastic import handlers, sampler
+from worker_runtime.elastic.copies import copy_nested
+from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful, StateHandler
+from worker_runtime.elastic.states import broadcast_object, check_names
+from worker_runtime.errors import CheckpointError
+from worker_runtime.mxnet.deferred import copy_to_all, list_arrays, withdraw_deferred
+from worker_runtime.mxnet.functions import (
+    broadcast_optimizer_state,
+    broadcast_parameters,
+    list_updaters,
+    load_states,
+)
+from worker_runtime.mxnet.gradients import ArrayReducer
+from worker_runtime.mxnet.optimizer import DistributedOptimizer, find_reducer, unwrap, vars_of
+from worker_runtime.mxnet.trainer import DistributedTrainer
+
+_TITLE = "the elastic state"
+_HOST = mx.cpu(0)
+
+Arrays = Mapping[str, Sequence[mx.nd.NDArray]]  # by name, one for each context
+
+
+class ElasticSampler(sampler.ElasticSampler, mx.gluon.data.Sampler):  # type: ignore[misc]  # mxnet has no types
+    """The elastic sampler for a Gluon DataLoader; see `worker_runtime.elastic.sampler.ElasticSampler`.
+
+    Args:
+        dataset: the data set; only its length is used.
+        shuffle: use a random order, a new one in each epoch, the same on all ranks.
+        seed: the seed of the random order.
+    """
+
+
+class ArraysHandler(StateHandler):
+    """Saves arrays that have names."""
+
+    _saved: dict[str, mx.nd.NDArray] | None = None
+
+    @abstractmethod
+    def list_all(self) -> Arrays:
+        """The object's arrays that exist, with all values that the job has sent."""
+
+    def save(self) -> None:
+        """Copy the arrays of the first context to the host's memory; enqueued."""
+        self._saved = copy_arrays({name: arrays[0] for name, arrays in self.list_all().items()}, self._saved)
+
+    def restore(self) -> None:
+        """Copy the saved arrays to all contexts, after all operations that MXNet has enqueued."""
+        await_engine()
+        for name, arrays in self.list_all().items():
+            if name in self.saved:
+                copy_to_all(self.saved[name], arrays)
+
+    @property
+    def saved(self) -> dict[str, mx.nd.NDArray]:
+        """The saved arrays."""
+        return self._saved or {}
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """Return the saved arrays, as those of NumPy."""
+        return {name: array.asnumpy() for name, array in self.saved.items()}
+
+
+class NetHandler(ArraysHandler):
+    """Saves a Gluon block, or a ParameterDict: its parameters, and the running means of BatchNorm.
+
+    A parameter that is not initialized is saved as such. If it is initialized when the state is restored, it is
+    initialized once more: what it has learned since is gone.
+    """
+
+    def save(self) -> None:
+        """Copy the parameters, and note which of them are not initialized."""
+        super().save()
+        self._late = {
+            name: parameter._deferred_init  # noqa: SLF001 - nothing else tells
+            for name, parameter in self._parameters.items()
+            if name not in self.saved
+        }
+
+    def restore(self) -> None:
+        """Restore the parameters. Gradients that accumulate are set to zero."""
+        for parameter in self._parameters.values():
+            withdraw_deferred(parameter)
+        super().restore()
+        for name, parameter in self._parameters.items():
+            if name in self._late:
+                if list_arrays(parameter):
+                    _initialize_again(parameter, self._late[name])
+            elif not list_arrays(parameter):
+                parameter._load_init(self.saved[name], None)  # noqa: SLF001 - as `load_parameters` does
+            elif parameter.grad_req == "add":
+                parameter.zero_grad()
+
+    def sync(self) -> None:
+        """Broadcast the parameters of rank 0, and save them. Ranks initialize parameters that only rank 0 knows."""
+        own = {name: parameter.shape for name, parameter in self._parameters.items() if list_arrays(parameter)}
+        shapes = broadcast_object(own, "elastic.shapes")
+        for name, parameter in self._parameters.items():
+            if name in shapes and name not in own and parameter._deferred_init:  # noqa: SLF001 - nothing else tells
+                parameter.shape = shapes[name]
+                parameter._finish_deferred_init()  # noqa: SLF001 - as the first forward does
+        broadcast_parameters(self._parameters, root_rank=0, prefix=f"elastic.{self.name}.")
+        self.save()
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """Return the saved parameters, and the names of those that are not initialized."""
+        return {"arrays": super().to_checkpoint(), "late": sorted(self._late)}
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Load the parameters, and initialize those that have no shape yet."""
+        check_names([*kept["arrays"], *kept["late"]], self._parameters)
+        for name, values in kept["arrays"].items():
+            array = mx.nd.array(values, dtype=values.dtype)
+            parameter = self._parameters[name]
+            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - as above
+        return self.value
+
+    def list_all(self) -> Arrays:
+        """See `ArraysHandler`; deferred broadcasts are received before."""
+        found = self._parameters.items()
+        return {name: each._check_and_get(each._data, list) for name, each in found if list_arrays(each)}  # noqa: SLF001 - list_data() refuses sparse ones
+
+    @property
+    def _parameters(self) -> dict[str, mx.gluon.Parameter]:
+        value = self.value
+        return dict((value.collect_params() if isinstance(value, mx.gluon.Block) else value).items())
+
+
+def _initialize_again(parameter: mx.gluon.Parameter, how: tuple[Any, ...]) -> None:
+    """Initialize a parameter that has a shape by now.
+
+    Args:
+        parameter: the parameter.
+        how: what its deferred initialization was; empty if the program had not initialized it.
+    """
+    parameter._data = parameter._grad = None  # noqa: SLF001 - there is no other way
+    parameter._deferred_init = how  # noqa: SLF001 - the same
+    parameter._finish_deferred_init()  # noqa: SLF001 - as the first forward does
+
+
+class OptimizerHandler(StateHandler):
+    """Saves the optimizer of a trainer or a module: states, update counts, settings and the loss scaler of amp."""
+
+    _states: Any = None
+
+    def save(self) -> None:
+        """Copy the states of the first context, and the settings."""
+        updater = self._updaters[0]
+        self._states = copy_arrays(updater.states, self._states)
+        self._settings = pickle.dumps(unwrap(updater.optimizer))
+        self._scaler = self._read_scaler()
+
+    def restore(self) -> None:
+        """Restore what `save()` saved last."""
+        await_engine()
+        self._load(self._states, pickle.loads(self._settings), self._scaler)  # noqa: S301 - of this process
+
+    def sync(self) -> None:
+        """Broadcast the states and the settings of rank 0 without running a step, and save them."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self._load_scaler(broadcast_object(self._read_scaler(), "elastic.scaler"))
+        self.save()
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """Return the saved states, settings and scaler."""
+        return pickle.dumps((self._states, pickle.loads(self._settings), self._scaler))  # noqa: S301 - the same
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Load them."""
+        self._load(*pickle.loads(kept))  # noqa: S301 - trusted like the program itself
+        return self.value
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
+        """Return the plans of gradient buckets of what is distributed, by the key of each reducer."""
+        return {key: reducer.course for key, reducer in self._reducers.items()} or None
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """Use these plans of gradient buckets."""
+        del restore_random
+        optimizer = self._updaters[0].optimizer
+        for key, own in course.items():
+            is_wrapped = isinstance(optimizer, DistributedOptimizer)
+            reducer = find_reducer(optimizer, key) if is_wrapped else self._reducers.get(key)
+            if reducer is not None:
+                reducer.resume(own)
+
+    @property
+    def _updaters(self) -> Sequence[mx.optimizer.Updater]:
+        return list_updaters(_TITLE, self.value)
+
+    @property
+    def _reducers(self) -> dict[str, ArrayReducer]:
+        if isinstance(self.value, DistributedTrainer):
+            return {"": self.value.reducer}
+        optimizer = self._updaters[0].optimizer
+        return vars_of(optimizer)["_reducers"] if isinstance(optimizer, DistributedOptimizer) else {}
+
+    def _load(self, states: Any, optimizer: mx.optimizer.Optimizer, scaler: dict[str, Any] | None) -> None:  # noqa: ANN401 - of MXNet
+        load_states(self.value, self._updaters, states, optimizer)
+        self._load_scaler(scaler)
+
+    def _read_scaler(self) -> dict[str, Any] | None:
+        """The values of the scaler that `amp.init_trainer` has made, if it was called."""
+        scaler = getattr(self.value, "_amp_loss_scaler", None)
+        return None if scaler is None else dict(vars(scaler))
+
+    def _load_scaler(self, values: dict[str, Any] | None) -> None:
+        scaler = getattr(self.value, "_amp_loss_scaler", None)
+        if scaler is not None and values is not None:
+            vars(scaler).update(values)
+
+
+class ModuleHandler(ArraysHandler):
+    """Saves a Module or a BucketingModule: parameters, auxiliary values and the optimizer."""
+
+    def __init__(self, value: mx.mod.BaseModule) -> None:
+        self._optimizer = OptimizerHandler(value)
+        super().__init__(value)
+
+    def save(self) -> None:
+        """Copy the arrays, and what the optimizer has."""
+        super().save()
+        self._optimizer.save()
+
+    def restore(self) -> None:
+        """Restore what `save()` saved last."""
+        super().restore()
+        self._note_change()
+        self._optimizer.restore()
+
+    def sync(self) -> None:
+        """Broadcast the state of rank 0, and save it."""
+        all_arrays = self.list_all()
+        firsts = {name: arrays[0] for name, arrays in all_arrays.items()}
+        broadcast_parameters(firsts, root_rank=0, prefix=f"elastic.{self.name}.")
+        for name, arrays in all_arrays.items():
+            copy_to_all(firsts[name], arrays)
+        self._note_change()
+        self._optimizer.sync()
+        super().save()
+
+    def set_value(self, value: Any) -> None:  # noqa: ANN401 - a module
+        """Handle another module."""
+        self._optimizer.value = value
+        super().set_value(value)
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """Return the saved arrays, and what the optimizer has."""
+        return {"arrays": super().to_checkpoint(), "optimizer": self._optimizer.to_checkpoint()}
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Load them."""
+        all_arrays = self.list_all()
+        check_names(kept["arrays"], all_arrays)
+        for name, values in kept["arrays"].items():
+            if values.shape != all_arrays[name][0].shape:
+                raise CheckpointError(f"it has {name} of shape {values.shape}, not {all_arrays[name][0].shape}")
+            copy_to_all(mx.nd.array(values, dtype=values.dtype), all_arrays[name])
+        self._note_change()
+        self._optimizer.from_checkpoint(kept["optimizer"])
+        return self.value
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
+        """See `OptimizerHandler`."""
+        return self._optimizer.describe_course()
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """See `OptimizerHandler`."""
+        self._optimizer.resume_course(course, restore_random)
+
+    def list_all(self) -> Arrays:
+        """The arrays with which the module computes."""
+        group = self._module._exec_group  # noqa: SLF001 - get_params() makes copies
+        return {
+            **dict(zip(group.param_names, group.param_arrays, strict=True)),
+            **dict(zip(group.aux_names, group.aux_arrays, strict=True)),
+        }
+
+    def _note_change(self) -> None:
+        """Make `get_params()` copy the arrays."""
+        self.value._params_dirty = self._module._params_dirty = True  # noqa: SLF001 - as `update()` does
+
+    @property
+    def _module(self) -> mx.mod.Module:
+        """The module; of a BucketingModule the one with all parameters."""
+        value = self.value
+        is_bucketing = isinstance(value, mx.mod.BucketingModule)
+        return value._buckets[value._default_bucket_key] if is_bucketing else value  # noqa: SLF001 - nothing else has it
+
+
+REGISTRY = Registry(
+    [
+        (mx.gluon.Block, NetHandler),
+        (mx.gluon.ParameterDict, NetHandler),
+        (mx.gluon.Trainer, OptimizerHandler),
+        (mx.mod.BaseModule, ModuleHandler),
+        (sampler.ElasticSampler, SamplerStateHandler),
+        (Stateful, handlers.StatefulHandler),
+    ]
+)
+
+
+def copy_arrays(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what an updater holds
+    """A copy whose arrays are in the host's memory; enqueued. The arrays of an earlier copy are used again."""
+    with mx.autograd.pause():
+        return copy_nested(value, earlier, mx.nd.NDArray, _copy_array)
+
+
+def _copy_array(array: mx.nd.NDArray, earlier: object) -> mx.nd.NDArray:
+    return array.copyto(earlier if _fits(earlier, array) else _HOST)
+
+
+def _fits(earlier: Any, array: mx.nd.NDArray) -> bool:  # noqa: ANN401 - any object
+    """Whether copying the array into the earlier one gives the same as a new copy."""
+    return bool(
+        type(earlier) is type(array)
+        and earlier.stype == array.stype == "default"
+        and (earlier.dtype, earlier.shape) == (array.dtype, array.shape)
+    )
+
+
+def await_engine() -> None:
+    """Wait for all that MXNet has enqueued. Its errors belong to the steps that are taken back."""
+    with suppress(mx.MXNetError):
+        mx.nd.waitall()
