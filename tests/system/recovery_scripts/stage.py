@@ -30,9 +30,10 @@ from worker_runtime.membership import formation
 # "clipped": it may step. "end": it has; of several optimizers, the first one is at its end first. "stepped": all have.
 # "forming": at any of them, while the group is formed anew. "started": at any of them, before its part of a collective
 # that all have agreed on; the first one in step 0 connects a group of NCCL.
+# "saving": it commits its state; "syncing": it gets that of rank 0.
 PLACES = (
     *("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end"),
-    *("stepped", "synchronized", "clipped", "started"),
+    *("stepped", "synchronized", "clipped", "started", "saving", "syncing"),
 )
 _FORMING = 1  # the second byte
 

@@ -115,7 +115,7 @@ def test_prepare_puts_net_trainer_and_sampler_into_the_state(ranks: RankPool) ->
 def test_what_cannot_be_prepared_with_a_state_is_refused(ranks: RankPool) -> None:
     def body() -> None:
         net = make_network(0, INPUT[1])
-        with pytest.raises(ValueError, match=r"which it lacks; give state=hvd\\.elastic.GluonState"):
+        with pytest.raises(ValueError, match=r"which it lacks; give state=hvd.elastic.GluonState"):
             hvd.prepare(net, data=DataLoader(DATA, 2), state=hvd.elastic.GluonState())
         with pytest.raises(ValueError, match=r"give a gluon.Trainer with the optimizer"):
             hvd.prepare(net, mx.optimizer.create("sgd"), state=hvd.elastic.GluonState(epoch=0))
