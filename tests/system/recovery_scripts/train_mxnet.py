@@ -58,6 +58,7 @@ class Doom(Stage):
         for who, step, where in self._deaths:
             is_meant = self._is_new if who == "new" else int(who) == self.first
             if is_meant and where == place and self.step >= int(step) and self._is_first(f"{who}-{step}-{where}"):
+                self.note("dying", place=place)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
