@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from worker_runtime.elastic import states
+from worker_runtime.elastic.exchange import broadcast_object
 from worker_runtime.elastic.sampler import ElasticSampler
 
 
@@ -111,7 +111,7 @@ class StatefulHandler(StateHandler):
 
     def sync(self) -> None:
         """Broadcast the state_dict of rank 0, load it, and save it."""
-        self.value.load_state_dict(states.broadcast_object(self.copy(self.value.state_dict()), "elastic.object"))
+        self.value.load_state_dict(broadcast_object(self.copy(self.value.state_dict()), "elastic.object"))
         self.save()
 
 

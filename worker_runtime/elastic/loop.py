@@ -10,7 +10,7 @@ from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from worker_runtime.checkpoints.folder import CheckpointFolder
-from worker_runtime.elastic import states
+from worker_runtime.elastic import exchange
 from worker_runtime.elastic.states import RanksLostInterrupt, State
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.runtime import RUNTIME
@@ -160,7 +160,7 @@ def _begin(state: State, *, must_reset: bool, must_sync: bool) -> None:
         _synchronize(state)
         if RUNTIME.recovery is not None:
             RUNTIME.recovery.note_synced()
-    state._size = states.count_ranks()  # noqa: SLF001 - of this room
+    state._size = exchange.count_ranks()  # noqa: SLF001 - of this room
 
 
 def _synchronize(state: State) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker_runtime.checkpoints import all_ranks
-from worker_runtime.engine import objects
+from worker_runtime.elastic import exchange
+from worker_runtime.elastic.exchange import gather_objects
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
@@ -181,7 +182,7 @@ class State:
 
     def waits_for_reset(self) -> bool:
         """Whether ranks were lost without an interruption, and the state depends on the number of ranks."""
-        return bool(self._reset_callbacks) and self._size != count_ranks()
+        return bool(self._reset_callbacks) and self._size != exchange.count_ranks()
 
 
 class RanksLostInterrupt(HostsUpdatedInterrupt):
@@ -259,21 +260,6 @@ def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
     theirs, ours = (", ".join(sorted(names)) or "nothing" for names in (kept, own))
     if theirs != ours:
         raise CheckpointError(f"it has {theirs}, and the state has {ours}")
-
-
-def gather_objects(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
-    """The objects of all ranks, by an operation of this name; before `init()` this process's object alone."""
-    return objects.allgather_object(RUNTIME.engine, value, name) if RUNTIME.is_initialized else [value]
-
-
-def broadcast_object(value: Any, name: str) -> Any:  # noqa: ANN401 - any object
-    """The object of rank 0 on all ranks, by an operation of this name."""
-    return objects.broadcast_object(RUNTIME.engine, value, 0, name)
-
-
-def count_ranks() -> int:
-    """The present size of the job; 1 before `init()`."""
-    return RUNTIME.engine.size if RUNTIME.is_initialized else 1
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - any object

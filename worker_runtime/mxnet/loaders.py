@@ -93,33 +93,44 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
         return RankSampler(data)
     if isinstance(data, RecordedLoader):
         return data
+    batches = _find_batches(data)
+    sampler = vars(batches)["_sampler"]
+    if isinstance(sampler, _SPLIT):
+        return data
+    own = vars(data)
+    kept = {name: own[f"_{name}"] for name in _KEPT}
+    if state is not None or read_is_elastic(os.environ):
+        return _split_elastically(own["_dataset"], batches, seed, state, kept)
+    shared = _share_batches(batches, RankSampler(sampler))
+    return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
+
+
+def _find_batches(data: Any) -> BatchSampler:  # noqa: ANN401 - mxnet has no types
+    """The loader's batch sampler.
+
+    Raises:
+        DataNotSplitError: it is no loader, or has a batch sampler or a sampler of the program's own.
+    """
     if type(data) is not DataLoader:
         raise DataNotSplitError(
             f"it is a {type(data).__name__}, not a gluon.data.DataLoader",
             "give each rank its part by hand (rows [hvd.rank()::hvd.size()] of arrays, or num_parts=hvd.size() and "
             "part_index=hvd.rank() of an mx.io iterator), and pass split_data=False to hvd.prepare()",
         )
-    own = vars(data)
-    batches = own["_batch_sampler"]
+    batches = vars(data)["_batch_sampler"]
     if type(batches) is not BatchSampler:
         raise DataNotSplitError(
             f"its batch sampler is a {type(batches).__name__}",
             "make it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
         )
     sampler = vars(batches)["_sampler"]
-    if isinstance(sampler, _SPLIT):
-        return data
-    if type(sampler) not in _OWN:
+    if type(sampler) not in _OWN and not isinstance(sampler, _SPLIT):
         raise DataNotSplitError(
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
             "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler), where "
             "sampler is a gluon.data.Sampler",
         )
-    kept = {name: own[f"_{name}"] for name in _KEPT}
-    if state is not None or read_is_elastic(os.environ):
-        return _split_elastically(own["_dataset"], batches, seed, state, kept)
-    shared = _share_batches(batches, RankSampler(sampler))
-    return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
+    return batches
 
 
 def _split_elastically(

@@ -17,6 +17,7 @@ import torch  # noqa: F401 - first: it brings the libgomp that MXNet needs
 import mxnet as mx  # isort: skip
 import numpy as np
 from mxnet.gluon import nn
+from numpy.typing import NDArray
 
 import worker_runtime.mxnet as hvd
 from tests.system.recovery_scripts.stage import Stage
@@ -62,12 +63,12 @@ class Doom(Stage):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def make_words(samples: list[int]) -> np.ndarray:
+def make_words(samples: list[int]) -> NDArray[np.float32]:
     """Three words of each sample."""
     return np.array([[(7 * sample + 3 * place) % WORDS for place in range(3)] for sample in samples], dtype="float32")
 
 
-def make_targets(samples: list[int]) -> np.ndarray:
+def make_targets(samples: list[int]) -> NDArray[np.float32]:
     """A number of each sample."""
     return np.array([[sample / SAMPLES] for sample in samples], dtype="float32")
 

@@ -15,7 +15,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.elastic import ObjectState, State, notification_manager, run, run_fn, run_through, states
+from worker_runtime.elastic import ObjectState, State, exchange, notification_manager, run, run_fn, run_through
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
@@ -353,7 +353,7 @@ def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something
 ) -> None:
     """Nobody joins anew for it, and nothing is restored or synchronised."""
     sizes = iter((3, 3, 2, 2, 2, 2))  # when the function begins, and at each look
-    monkeypatch.setattr(states, "count_ranks", lambda: next(sizes))
+    monkeypatch.setattr(exchange, "count_ranks", lambda: next(sizes))
     state = Journal()
     engine = SimpleNamespace(begin_again=lambda: state.lines.append("begin again"))
     monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(engine=engine))
@@ -372,7 +372,7 @@ def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something
 def test_a_loss_interrupts_no_state_that_nothing_depends_on_nor_one_that_no_function_runs_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(states, "count_ranks", iter((3, 2, 2)).__next__)
+    monkeypatch.setattr(exchange, "count_ranks", iter((3, 2, 2)).__next__)
     state = Journal()
     run_fn(lambda state: state.check_host_updates(), lambda: None)(state)
     state.register_reset_callbacks([lambda: None])

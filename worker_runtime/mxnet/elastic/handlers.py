@@ -7,17 +7,15 @@ background, in the order of all other operations: `save()` enqueues them, and do
 import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import mxnet as mx
 
-from worker_runtime.elastic import handlers, sampler
-from worker_runtime.elastic.copies import copy_nested
-from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful, StateHandler
-from worker_runtime.elastic.states import broadcast_object, check_names
-from worker_runtime.errors import CheckpointError
+from worker_runtime.elastic.exchange import broadcast_object
+from worker_runtime.elastic.handlers import StateHandler
+from worker_runtime.elastic.states import check_names
 from worker_runtime.mxnet.deferred import copy_to_all, list_arrays, withdraw_deferred
+from worker_runtime.mxnet.elastic.copies import await_engine, copy_arrays
 from worker_runtime.mxnet.functions import (
     broadcast_optimizer_state,
     broadcast_parameters,
@@ -29,19 +27,8 @@ from worker_runtime.mxnet.optimizer import DistributedOptimizer, find_reducer, u
 from worker_runtime.mxnet.trainer import DistributedTrainer
 
 _TITLE = "the elastic state"
-_HOST = mx.cpu(0)
 
 Arrays = Mapping[str, Sequence[mx.nd.NDArray]]  # by name, one for each context
-
-
-class ElasticSampler(sampler.ElasticSampler, mx.gluon.data.Sampler):  # type: ignore[misc]  # mxnet has no types
-    """The elastic sampler for a Gluon DataLoader; see `worker_runtime.elastic.sampler.ElasticSampler`.
-
-    Args:
-        dataset: the data set; only its length is used.
-        shuffle: use a random order, a new one in each epoch, the same on all ranks.
-        seed: the seed of the random order.
-    """
 
 
 class ArraysHandler(StateHandler):
@@ -221,118 +208,3 @@ class OptimizerHandler(StateHandler):
         scaler = getattr(self.value, "_amp_loss_scaler", None)
         if scaler is not None and values is not None:
             vars(scaler).update(values)
-
-
-class ModuleHandler(ArraysHandler):
-    """Saves a Module or a BucketingModule: parameters, auxiliary values and the optimizer."""
-
-    def __init__(self, value: mx.mod.BaseModule) -> None:
-        self._optimizer = OptimizerHandler(value)
-        super().__init__(value)
-
-    def save(self) -> None:
-        """Copy the arrays, and what the optimizer has."""
-        super().save()
-        self._optimizer.save()
-
-    def restore(self) -> None:
-        """Restore what `save()` saved last."""
-        super().restore()
-        self._note_change()
-        self._optimizer.restore()
-
-    def sync(self) -> None:
-        """Broadcast the state of rank 0, and save it."""
-        all_arrays = self.list_all()
-        firsts = {name: arrays[0] for name, arrays in all_arrays.items()}
-        broadcast_parameters(firsts, root_rank=0, prefix=f"elastic.{self.name}.")
-        for name, arrays in all_arrays.items():
-            copy_to_all(firsts[name], arrays)
-        self._note_change()
-        self._optimizer.sync()
-        super().save()
-
-    def set_value(self, value: Any) -> None:  # noqa: ANN401 - a module
-        """Handle another module."""
-        self._optimizer.value = value
-        super().set_value(value)
-
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """Return the saved arrays, and what the optimizer has."""
-        return {"arrays": super().to_checkpoint(), "optimizer": self._optimizer.to_checkpoint()}
-
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Load them."""
-        all_arrays = self.list_all()
-        check_names(kept["arrays"], all_arrays)
-        for name, values in kept["arrays"].items():
-            if values.shape != all_arrays[name][0].shape:
-                raise CheckpointError(f"it has {name} of shape {values.shape}, not {all_arrays[name][0].shape}")
-            copy_to_all(mx.nd.array(values, dtype=values.dtype), all_arrays[name])
-        self._note_change()
-        self._optimizer.from_checkpoint(kept["optimizer"])
-        return self.value
-
-    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
-        """See `OptimizerHandler`."""
-        return self._optimizer.describe_course()
-
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
-        """See `OptimizerHandler`."""
-        self._optimizer.resume_course(course, restore_random)
-
-    def list_all(self) -> Arrays:
-        """The arrays with which the module computes."""
-        group = self._module._exec_group  # noqa: SLF001 - get_params() makes copies
-        return {
-            **dict(zip(group.param_names, group.param_arrays, strict=True)),
-            **dict(zip(group.aux_names, group.aux_arrays, strict=True)),
-        }
-
-    def _note_change(self) -> None:
-        """Make `get_params()` copy the arrays."""
-        self.value._params_dirty = self._module._params_dirty = True  # noqa: SLF001 - as `update()` does
-
-    @property
-    def _module(self) -> mx.mod.Module:
-        """The module; of a BucketingModule the one with all parameters."""
-        value = self.value
-        is_bucketing = isinstance(value, mx.mod.BucketingModule)
-        return value._buckets[value._default_bucket_key] if is_bucketing else value  # noqa: SLF001 - nothing else has it
-
-
-REGISTRY = Registry(
-    [
-        (mx.gluon.Block, NetHandler),
-        (mx.gluon.ParameterDict, NetHandler),
-        (mx.gluon.Trainer, OptimizerHandler),
-        (mx.mod.BaseModule, ModuleHandler),
-        (sampler.ElasticSampler, SamplerStateHandler),
-        (Stateful, handlers.StatefulHandler),
-    ]
-)
-
-
-def copy_arrays(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what an updater holds
-    """A copy whose arrays are in the host's memory; enqueued. The arrays of an earlier copy are used again."""
-    with mx.autograd.pause():
-        return copy_nested(value, earlier, mx.nd.NDArray, _copy_array)
-
-
-def _copy_array(array: mx.nd.NDArray, earlier: object) -> mx.nd.NDArray:
-    return array.copyto(earlier if _fits(earlier, array) else _HOST)
-
-
-def _fits(earlier: Any, array: mx.nd.NDArray) -> bool:  # noqa: ANN401 - any object
-    """Whether copying the array into the earlier one gives the same as a new copy."""
-    return bool(
-        type(earlier) is type(array)
-        and earlier.stype == array.stype == "default"
-        and (earlier.dtype, earlier.shape) == (array.dtype, array.shape)
-    )
-
-
-def await_engine() -> None:
-    """Wait for all that MXNet has enqueued. Its errors belong to the steps that are taken back."""
-    with suppress(mx.MXNetError):
-        mx.nd.waitall()

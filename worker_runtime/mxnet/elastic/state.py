@@ -7,10 +7,34 @@ import mxnet as mx
 
 from worker_runtime.api.basics import rank
 from worker_runtime.api.functions import broadcast_object
+from worker_runtime.elastic import sampler
 from worker_runtime.elastic.handled import HandledState
-from worker_runtime.elastic.sampler import ElasticSampler
+from worker_runtime.elastic.handlers import Registry, SamplerStateHandler, Stateful, StatefulHandler
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.mxnet.elastic.handlers import REGISTRY
+from worker_runtime.mxnet.elastic.handlers import NetHandler, OptimizerHandler
+from worker_runtime.mxnet.elastic.modules import ModuleHandler
+
+
+class ElasticSampler(sampler.ElasticSampler, mx.gluon.data.Sampler):  # type: ignore[misc]  # mxnet has no types
+    """The elastic sampler for a Gluon DataLoader; see `worker_runtime.elastic.sampler.ElasticSampler`.
+
+    Args:
+        dataset: the data set; only its length is used.
+        shuffle: use a random order, a new one in each epoch, the same on all ranks.
+        seed: the seed of the random order.
+    """
+
+
+REGISTRY = Registry(
+    [
+        (mx.gluon.Block, NetHandler),
+        (mx.gluon.ParameterDict, NetHandler),
+        (mx.gluon.Trainer, OptimizerHandler),
+        (mx.mod.BaseModule, ModuleHandler),
+        (sampler.ElasticSampler, SamplerStateHandler),
+        (Stateful, StatefulHandler),
+    ]
+)
 
 
 class MXNetState(HandledState):
@@ -103,8 +127,8 @@ class ModuleState(MXNetState):
         """
 
         def end_batch(parameters: Any) -> None:  # noqa: ANN401 - a BatchEndParam of MXNet
-            for sampler in self._list_samplers():
-                sampler.record_batch(parameters.nbatch, parameters.locals["train_data"].batch_size)
+            for each in self._list_samplers():
+                each.record_batch(parameters.nbatch, parameters.locals["train_data"].batch_size)
             if (parameters.nbatch + 1) % batches == 0:
                 self.commit()
 
@@ -122,8 +146,9 @@ class ModuleState(MXNetState):
 
     def _go_on(self) -> None:
         self.epoch += 1
-        for sampler in self._list_samplers():
-            sampler.set_epoch(self.epoch)
+        for each in self._list_samplers():
+            each.set_epoch(self.epoch)
 
-    def _list_samplers(self) -> list[ElasticSampler]:
-        return [handler.value for handler in self._handlers.values() if isinstance(handler.value, ElasticSampler)]
+    def _list_samplers(self) -> list[sampler.ElasticSampler]:
+        values = (handler.value for handler in self._handlers.values())
+        return [value for value in values if isinstance(value, sampler.ElasticSampler)]

@@ -11,7 +11,7 @@ import pytest
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt
-from worker_runtime.mxnet.elastic import handlers
+from worker_runtime.mxnet.functions import list_updaters
 
 BATCH, COUNT = 2, 16
 VALUES = np.random.RandomState(1).normal(size=(COUNT, 3)).astype("float32")
@@ -59,7 +59,7 @@ def take_step(module: mx.mod.BaseModule, factor: float = 1.0) -> None:
 def describe(module: mx.mod.BaseModule) -> dict[str, Any]:
     arguments, auxiliary = module.get_params()
     found: dict[str, Any] = {name: array.asnumpy().tolist() for name, array in {**arguments, **auxiliary}.items()}
-    (updater,) = handlers.list_updaters("", module)
+    (updater,) = list_updaters("", module)
     found["momenta"] = {index: state.asnumpy().tolist() for index, state in updater.states.items()}
     found["counts"] = updater.optimizer.num_update, updater.optimizer.lr
     return found

@@ -1,0 +1,21 @@
+"""Objects that the ranks exchange for their states."""
+
+from typing import Any
+
+from worker_runtime.engine import objects
+from worker_runtime.membership.runtime import RUNTIME
+
+
+def gather_objects(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
+    """The objects of all ranks, by an operation of this name; before `init()` this process's object alone."""
+    return objects.allgather_object(RUNTIME.engine, value, name) if RUNTIME.is_initialized else [value]
+
+
+def broadcast_object(value: Any, name: str) -> Any:  # noqa: ANN401 - any object
+    """The object of rank 0 on all ranks, by an operation of this name."""
+    return objects.broadcast_object(RUNTIME.engine, value, 0, name)
+
+
+def count_ranks() -> int:
+    """The present size of the job; 1 before `init()`."""
+    return RUNTIME.engine.size if RUNTIME.is_initialized else 1
