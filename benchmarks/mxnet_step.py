@@ -6,7 +6,7 @@ or inside a job, `hvdrun -np 2 python benchmarks/mxnet_step.py`. It measures fir
 applies given gradients. Its peer averages views of such arrays with torch's `grouped_allreduce_` and updates with
 MXNet's plain Trainer. The update alone and a torch optimizer's step are shown too. Then it measures the training step
 of an MXNet network with and without communication, where averaging overlaps with backward. At the end the parameters
-are compared. torch and MXNet's operators have one thread each in a worker.
+are compared. Last comes a commit of an elastic state. torch and MXNet's operators have one thread each in a worker.
 """
 
 import itertools
@@ -36,9 +36,12 @@ MXNET = "MXNet, DistributedTrainer.step"
 WRAPPED = "MXNet, Trainer.step of a DistributedOptimizer"
 HOROVOD = "MXNet, Horovod's DistributedTrainer.step"
 ALONE = "MXNet, no communication"
+COMMIT = "hvd.elastic.GluonState.commit"
+COPY = "a copy of the same arrays"
 
 _BATCH = 4
 _FACTOR = 1.1
+_COMMIT_FACTOR = 1.2
 _RATE = 1e-3
 _SIZE_OF_TARGETS = 2
 # Of the length of the whole update: how far two ways may lie apart, since they add in different orders.
@@ -194,6 +197,41 @@ class Networks:
         return block
 
 
+class Commits:
+    """A commit of parameters and momenta, until all copies are there, and a copy of the same arrays on the device."""
+
+    def __init__(self, shape: Shape) -> None:
+        net = mx.gluon.nn.HybridSequential()
+        for _ in range(shape.layers):
+            net.add(mx.gluon.nn.Dense(shape.width, in_units=shape.width))
+        net.initialize()
+        trainer = hvd_mxnet.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0, "momentum": 0.9})
+        with mx.autograd.record():
+            loss = net(mx.nd.ones((1, shape.width))).mean()
+        loss.backward()
+        trainer.step(1)
+        self._state = hvd_mxnet.elastic.GluonState(net=net, trainer=trainer)
+        arrays = [one.data() for one in net.collect_params().values()]
+        arrays += trainer._updaters[0].states.values()  # noqa: SLF001 - MXNet's only way
+        self._pairs = [(one, one.copy()) for one in arrays]
+        self.contenders: dict[str, Block] = {
+            COPY: lambda: [self._time(self._copy) for _ in range(shape.steps)],
+            COMMIT: lambda: [self._time(self._state.commit) for _ in range(shape.steps)],
+        }
+
+    def _copy(self) -> None:
+        for array, copied in self._pairs:
+            array.copyto(copied)
+
+    @staticmethod
+    def _time(function: Callable[[], None]) -> float:
+        mx.nd.waitall()
+        start = time.perf_counter()
+        function()
+        mx.nd.waitall()
+        return time.perf_counter() - start
+
+
 def check_replicas(name: str, own: torch.Tensor) -> None:
     """Raise RuntimeError unless rank 0 has the same values."""
     first = own.clone()
@@ -224,6 +262,9 @@ def main() -> int:
         title = f"{shape.name}, SGD, N={size}"
         cases.append(Case(f"Gradients that are there, {title}", steps.contenders, (TORCH,), targets, own))
         cases.append(Case(f"Training, batch {_BATCH}, {title}", networks.contenders, (ALONE,), (), own))
+        # The small one's commit is its message: whether hosts have come.
+        targets = [Target(COMMIT, COPY, _COMMIT_FACTOR)] if shape is SHAPES["large"] else []
+        cases.append(Case(f"A commit, {title}", Commits(shape).contenders, (COPY,), targets, frozenset({COMMIT})))
     run_cases(cases, arguments)
     if arguments.profile is None:
         for taker in takers:

@@ -127,7 +127,8 @@ def test_mxnet_s_step_is_measured_and_the_parameters_agree(hvdrun: Launcher) -> 
     command = ("python", MXNET_STEP, "--model", "small", *SHORT, "--json", "figures.json")
     finished = hvdrun("-np", "2", *command, environment={"OMP_NUM_THREADS": "1"}, limit_seconds=_LIMIT_SECONDS)
     assert (finished.returncode, finished.stderr) == (0, "")
-    step, training = json.loads((hvdrun.directory / "figures.json").read_text(encoding="utf-8"))["tables"]
+    step, training, commit = json.loads((hvdrun.directory / "figures.json").read_text(encoding="utf-8"))["tables"]
+    assert [line["name"] for line in commit["lines"]] == ["a copy of the same arrays", "hvd.elastic.GluonState.commit"]
     assert {line["name"] for line in step["lines"]} >= {
         "torch's grouped_allreduce_, MXNet's update",
         "MXNet, DistributedTrainer.step",

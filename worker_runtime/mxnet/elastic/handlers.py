@@ -73,7 +73,7 @@ class NetHandler(ArraysHandler):
         super().save()
         self._late = {
             name: parameter._deferred_init  # noqa: SLF001 - nothing else tells
-            for name, parameter in self._parameters.items()
+            for name, parameter in self._listed.items()
             if name not in self.saved
         }
 
@@ -117,7 +117,8 @@ class NetHandler(ArraysHandler):
 
     def list_all(self) -> Arrays:
         """See `ArraysHandler`; deferred broadcasts are received before."""
-        found = self._parameters.items()
+        self._listed = self._parameters  # which takes a while
+        found = self._listed.items()
         return {name: each._check_and_get(each._data, list) for name, each in found if list_arrays(each)}  # noqa: SLF001 - list_data() refuses sparse ones
 
     @property
