@@ -115,13 +115,6 @@ def test_what_programs_reach_inside_is_there() -> None:
     assert issubclass(hvd.mpi_ops.HorovodAllreduce, torch.autograd.Function)
 
 
-@needs_mxnet
-def test_the_elastic_module_that_horovod_lacks_for_mxnet_is_beside_its_others() -> None:
-    hvd = import_module("horovod.mxnet")
-    assert hvd.elastic is import_module("horovod.mxnet.elastic")
-    assert {"ElasticSampler", "GluonState", "ModuleState", "ObjectState", "State", "run"} <= set(hvd.elastic.__all__)
-
-
 def test_the_version_passes_the_checks_that_programs_make() -> None:
     version = import_module("horovod").__version__
     assert tuple(map(int, version.split("."))) == (0, 28, 1)
