@@ -23,6 +23,8 @@ TrainerT = TypeVar("TrainerT")
 DataT = TypeVar("DataT")
 
 _SCALED_FOR = "learning_rate_scaled_for"  # in the elastic state: for how many workers
+# What MXNet's schedulers begin with, and their bounds.
+_OF_SCHEDULERS = ("base_lr", "base_lr_orig", "final_lr", "stop_factor_lr", "warmup_begin_lr", "warmup_final_lr")
 
 
 def pin_device() -> mx.Context:
@@ -59,8 +61,14 @@ def scale_learning_rate(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer) -> N
     _multiply(optimizer, size())
 
 
-def _multiply(trainer: mx.gluon.Trainer | mx.optimizer.Optimizer, factor: float) -> None:
-    trainer.set_learning_rate(trainer.learning_rate * factor)
+def _multiply(optimizer: mx.optimizer.Optimizer, factor: float) -> None:
+    """Multiply the present and all later learning rates."""
+    scheduler = optimizer.lr_scheduler
+    if scheduler is None:
+        optimizer.set_learning_rate(optimizer.learning_rate * factor)
+        return
+    own = vars(scheduler)
+    own.update({name: own[name] * factor for name in _OF_SCHEDULERS if name in own})
 
 
 @overload
@@ -240,4 +248,4 @@ def _register(state: GluonState, prepared: tuple[Any, ...], *, scale_lr: bool) -
         elif isinstance(each, RecordedLoader):
             state.register(sampler=each.sampler)
     if scale_lr and "trainer" in vars(state):
-        follow_size(state, _SCALED_FOR, lambda factor: _multiply(state.trainer, factor))
+        follow_size(state, _SCALED_FOR, lambda factor: _multiply(state.trainer.optimizer, factor))

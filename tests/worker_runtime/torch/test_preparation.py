@@ -5,6 +5,7 @@ import runpy
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,7 +218,7 @@ def test_the_elastic_state_has_what_was_prepared_and_scales_with_the_job(ranks: 
         state.restore()
         assert read_bits(model) == bits
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("worker_runtime.torch.preparation.size", lambda: 8)
+            patch.setattr("worker_runtime.preparation.RUNTIME", SimpleNamespace(assignment=SimpleNamespace(size=8)))
             for _ in range(2):
                 state.on_reset()
         return optimizer.param_groups[0]["lr"]

@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def read_rates(schedule: Schedule, *, grows: bool, is_known: bool = True) -> lis
         if grows and step == 3:
             state.save()
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("worker_runtime.torch.preparation.size", lambda: 8)
+                patch.setattr("worker_runtime.preparation.RUNTIME", SimpleNamespace(assignment=SimpleNamespace(size=8)))
                 state.on_reset()
                 state.restore()  # to a commit before the change
                 for _ in range(2):

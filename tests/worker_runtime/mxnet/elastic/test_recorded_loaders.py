@@ -1,6 +1,6 @@
 """A prepared loader of an elastic job records its batches and follows the epochs; prepare fills the state."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -121,3 +121,32 @@ def test_what_cannot_be_prepared_with_a_state_is_refused(ranks: RankPool) -> Non
             hvd.prepare(net, mx.optimizer.create("sgd"), state=hvd.elastic.GluonState(epoch=0))
 
     ranks.run(body, size=1)
+
+
+SCHEDULES: dict[str, Callable[[], mx.lr_scheduler.LRScheduler]] = {
+    "factor": lambda: mx.lr_scheduler.FactorScheduler(2, 0.5, stop_factor_lr=0.03, base_lr=0.4),
+    "steps": lambda: mx.lr_scheduler.MultiFactorScheduler([3, 5], 0.1, base_lr=0.4),
+    "polynomial": lambda: mx.lr_scheduler.PolyScheduler(8, base_lr=0.4, final_lr=0.1),
+    "cosine, warm-up": lambda: mx.lr_scheduler.CosineScheduler(8, 0.4, 0.1, warmup_steps=3, warmup_begin_lr=0.2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_all_that_a_scheduler_calculates_scales_with_the_job(ranks: RankPool, name: str) -> None:
+    """The present half of the workers train with half of the rates that all would have."""
+
+    def body() -> tuple[list[float], list[float]]:
+        state, net = hvd.elastic.GluonState(epoch=0), mx.gluon.nn.Dense(1)
+        net.initialize()
+        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.4}, kvstore=None)
+        net, trainer = hvd.prepare(net, trainer, scale_lr=True, state=state)
+        scheduler, other = SCHEDULES[name](), SCHEDULES[name]()
+        trainer.optimizer.lr_scheduler = scheduler
+        rates = [[scheduler(2), other(2)]]
+        state.learning_rate_scaled_for = 4  # as if there had been four workers
+        state.on_reset()
+        rates += [[2 * scheduler(step), other(step)] for step in range(3, 10)]
+        return [first for first, _ in rates], [second for _, second in rates]
+
+    for scaled, plain in ranks.run(body):
+        assert scaled == pytest.approx(plain)
