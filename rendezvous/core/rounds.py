@@ -116,8 +116,9 @@ def judge_round(state: State) -> tuple[State, Effects]:
         stopped=(),
         deadline=None,
     )
-    if pause_seconds and _has_enough(state, list_open_slots(state)):
-        state, log = _tell(state, restart, f"all workers are started again after {pause_seconds:g} s")
+    slots = list_open_slots(state)
+    if pause_seconds and _has_enough(state, slots):
+        state, log = _tell(state, restart, f"{_describe_again(len(slots))} after {pause_seconds:g} s")
         return state, (log,)
     return state, ()
 
@@ -145,7 +146,7 @@ def start_round(state: State) -> tuple[State, Effects]:
         return replace(state, short_since=state.clock if state.short_since is None else state.short_since), (log,)
     state, log = _tell(state, restart, _describe_start(state, restart, len(slots)))
     state = replace(_clear(state), rounds=state.rounds + 1)
-    state, launches = launch_round(state, slots, "all workers are started again")
+    state, launches = launch_round(state, slots, _describe_again(len(slots)))
     return state, (log, *launches)
 
 
@@ -187,6 +188,10 @@ def _clear(state: State) -> State:
         logged_alone=False,
         logged_limit=({}, 0),
     )
+
+
+def _describe_again(workers: int) -> str:
+    return "the only worker is started again" if workers == 1 else "all workers are started again"
 
 
 def _describe_start(state: State, restart: Restart, workers: int) -> str:

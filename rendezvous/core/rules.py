@@ -174,12 +174,12 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
         reported = (f"Its program reported (@record): {outcome.message}",) if outcome.message else ()
         notes = _describe_successes(done, outcome) if policy.is_elastic or stopped != state.stopped else ()
         if state.rounds:
-            notes += (_describe_rounds(state.rounds), *_list_losses(state, outcome))
+            notes += (_describe_rounds(state), *_list_losses(state, outcome))
         sentence = reason if outcome.returncode is None else ""
         return Finish(outcome, Explanation.WORKER_PAGE, sentence, stopped, reported + notes)
     may_continue = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
     if policy.outlives_losses and (may_continue or outcome.cause in _REPEATED):
-        notes = ((_describe_rounds(state.rounds),) if state.rounds else ()) + _list_losses(state, outcome)
+        notes = ((_describe_rounds(state),) if state.rounds else ()) + _list_losses(state, outcome)
         if may_continue:
             notes += (f"Exit code {TEMPORARY_FAILURE}: the job may continue when you start it again.",)
         return Finish(outcome, Explanation.RECOVERY_PAGE, reason, stopped, notes)
@@ -188,8 +188,9 @@ def explain_end(state: State, outcome: Outcome) -> Finish:
     return Finish(outcome, Explanation.SENTENCE, reason)
 
 
-def _describe_rounds(rounds: int) -> str:
-    return f"All workers had been started again {'once' if rounds == 1 else f'{rounds} times'}."
+def _describe_rounds(state: State) -> str:
+    who = "The only worker" if len(state.workers) == 1 else "All workers"
+    return f"{who} had been started again {'once' if state.rounds == 1 else f'{state.rounds} times'}."
 
 
 def _list_losses(state: State, outcome: Outcome) -> tuple[str, ...]:
