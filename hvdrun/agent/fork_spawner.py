@@ -189,13 +189,17 @@ class ForkSpawner:
 
     def _tell_file_store(self, launch: Launch) -> None:
         """Say that the workers of a later round meet those of the last one in their file, once."""
-        command = python_command.parse(self._begin.command)
-        if self._is_file_told or command is None or launch.assignment.rank or launch.round is None:
-            return
-        if not launch.round.number:
+        if self._is_file_told or launch.assignment.rank or launch.round is None or not launch.round.number:
             return
         self._is_file_told = True
-        source = _read_source(self._begin.directory, command)
+        if (word := python_command.find_file_url(self._begin.command)) is not None:
+            self._alert(
+                f"the command names {word}: if its workers meet in this file, it still has the addresses of the last "
+                "ones, so that those started again may not find each other: name env:// instead"
+            )
+            return
+        command = python_command.parse(self._begin.command)
+        source = None if command is None else _read_source(self._begin.directory, command)
         if source is not None and python_command.names_file_store(source):
             self._alert(
                 "the script names init_method='file:...', whose file still has the addresses of the last workers, so "

@@ -78,6 +78,12 @@ def names_file_store(source: bytes) -> bool:
     return _NAMES_FILE_STORE.search(source) is not None
 
 
+def find_file_url(command: tuple[str, ...]) -> str | None:
+    """The first `file://...` among the words of any command, also behind a name and `=`; None where there is none."""
+    values = (value for word in command[1:] for value in (word, word.partition("=")[2]))
+    return next((value for value in values if value.startswith("file://")), None)
+
+
 def find_thread_variable(environment: Mapping[str, str]) -> str | None:
     """A variable that sets a number of threads which cannot be set after the fork; None where there is none.
 

@@ -128,6 +128,15 @@ async def test_a_script_that_meets_in_a_file_is_told_in_its_second_round_that_th
         assert sum(remark.startswith("the script names init_method='file:...'") for remark in room.remarks) == told
 
 
+@alone
+async def test_a_command_that_names_a_file_url_is_told_the_same() -> None:
+    async with spawning("sh", "-c", "", "--dist-url", "file:///tmp/x", prefork=False) as room:
+        for number in (0, 1, 2):
+            await room.run(replace(LAUNCHES[0], round=Round(number, 0, 1)))
+        told = "the command names file:///tmp/x: if its workers meet in this file"
+        assert sum(remark.startswith(told) for remark in room.remarks) == 1
+
+
 async def fork_a_module(room: Room) -> str | None:
     """What a module of this name writes; None when nothing can be forked."""
     reader, writer = os.pipe()

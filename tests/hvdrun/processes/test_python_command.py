@@ -98,3 +98,18 @@ def test_the_python_that_a_command_starts_is_its_first_word(command: tuple[str, 
 )
 def test_a_script_that_names_what_has_init_is_known(source: bytes, *, named: bool) -> None:
     assert python_command.names_hvd(source) is named
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("python train.py --dist-url file:///x", "file:///x"),
+        ("python train.py --dist-url=file:///x --data file:///y", "file:///x"),
+        ("sh run.sh dist.url=file:///x", "file:///x"),
+        ("sh run.sh --note see:file:///y", None),
+        ("python train.py --dist-url env://", None),
+    ],
+    ids=["a word", "behind a flag", "behind a name", "within a word", "the variables"],
+)
+def test_a_file_url_is_found_among_the_words(words: str, found: str | None) -> None:
+    assert python_command.find_file_url(tuple(words.split())) == found
