@@ -55,6 +55,8 @@ def draw(seed: int) -> Story:
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     way = WAYS[seed % len(WAYS)]
     extras = chance.sample(EXTRAS[way], chance.randint(1, 3))
+    if seed % 8 == 7:
+        extras.append("children")  # of the data loader
     victims = chance.sample(range(SIZE), 2)
     if seed % 3 == 1:
         victims.remove(0) if 0 in victims else None

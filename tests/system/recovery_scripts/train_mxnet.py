@@ -33,7 +33,9 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("features", help="of trainer, optimizer, module; adam; deferred, hybrid, norm, sparse, wide")
+    parser.add_argument(
+        "features", help="of trainer, optimizer, module; adam; children; deferred, hybrid, norm, sparse, wide"
+    )
     parser.add_argument("--until", type=Path, required=True)
     parser.add_argument("--every", type=int, default=3, help="steps between commits")
     parser.add_argument("--death", action="append", default=[], help="WHO:STEP:PLACE, see Doom")
@@ -190,7 +192,8 @@ def main() -> None:
     sampler = hvd.elastic.ElasticSampler(range(SAMPLES), seed=3)
     state = training.make_state(sampler=sampler, step=0, epoch=0, is_over=False)
     watch_state(state, stage)
-    loader = mx.gluon.data.DataLoader(np.arange(SAMPLES), BATCH, sampler=sampler)
+    children = 2 if "children" in features else 0
+    loader = mx.gluon.data.DataLoader(np.arange(SAMPLES), BATCH, sampler=sampler, num_workers=children)
     stage.note("ready")
     keys: list[bytes] = []
 
