@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "features", help="of trainer, optimizer, module; adam; children; deferred, hybrid, norm, sparse, wide"
+        "features", help="of trainer, optimizer, module; adam, children, deferred, hybrid, norm, sparse, wide"
     )
     parser.add_argument("--until", type=Path, required=True)
     parser.add_argument("--every", type=int, default=3, help="steps between commits")
