@@ -26,7 +26,7 @@ MEGABYTE = 1e6
 TITLE = "on two hosts over SSH"
 TARGET_SECONDS = 1.0
 FIRST_LOOK = 3  # kills; until then each process has done everything once
-_SETTLING_SECONDS = 0.5  # of a life that is complete; the last one takes a second
+_SETTLING_SECONDS = 0.2  # of a life that is complete; the last one takes a second
 _PAUSE_SECONDS = 0.05
 _HOSTS = "host1:1,host2:2"
 _FORKSERVER = "worker_runtime.startup.forkserver"
@@ -67,7 +67,7 @@ class Look:
 class HostsResult:
     """One job.
 
-    early: after a few kills; None if the job did not come so far.
+    early: after a few kills; None if the job did not come so far, or ended meanwhile.
     late: after the last one.
     left: what the job has left behind on any host.
     """
@@ -124,7 +124,10 @@ def run_hosts(script: Path, kills: int, seconds: float) -> HostsResult:
                     return None
                 time.sleep(_PAUSE_SECONDS)
             time.sleep(_SETTLING_SECONDS)
-            return Look(_measure(cluster, job.pid), len(cluster.find_left()))
+            try:
+                return Look(_measure(cluster, job.pid), len(cluster.find_left()))
+            except psutil.NoSuchProcess:  # the job has ended meanwhile
+                return None
 
         try:
             early = look_after(min(FIRST_LOOK, kills))
