@@ -7,7 +7,6 @@ import errno
 import os
 import resource
 import socket
-from contextlib import suppress
 
 from hvdrun.errors import LimitTooLowError, LoopbackDownError, ProcHiddenError
 from rendezvous.server.threads import count_startable
@@ -53,7 +52,7 @@ def _refuse_missing_proc(program: str) -> None:
 
 def _refuse_missing_loopback(program: str) -> None:
     """Connect a datagram socket, which sends nothing, but needs a route."""
-    with suppress(PermissionError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("127.0.0.1", 9))
         except OSError as error:

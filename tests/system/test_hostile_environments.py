@@ -1,4 +1,7 @@
-"""Each program of hvdrun in each hostile environment: it does its work, or ends with one sentence, and no bug."""
+"""Each program of hvdrun in each hostile environment: it does its work, or ends with one sentence, and no bug.
+
+Long because it is one table of environments and answers.
+"""
 
 import os
 import re
