@@ -44,6 +44,25 @@ train(state)
 print("uses", set((-weights.weight.detach()).flatten().tolist()), "of", hvd.size(), flush=True)
 """
 
+# The lost worker has used a batch of its second evaluation.
+EVALUATION = """
+import os, signal
+import torch
+from torch.utils.data import DataLoader
+import worker_runtime.torch as hvd
+
+hvd.init()
+original = hvd.rank()
+loader = hvd.split_data(DataLoader(torch.arange(1.0, 49.0), batch_size=2))
+for epoch in range(3):
+    found = torch.zeros(2)
+    for step, samples in enumerate(loader):
+        if (epoch, step, original) == (1, 1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        found += torch.stack([samples.sum(), torch.ones(len(samples)).sum()])
+    print(epoch, hvd.size(), hvd.allreduce(found, op=hvd.Sum).tolist(), flush=True)
+"""
+
 # The five steps, in one more cell of the notebook.
 BY_HAND = """
 def train_by_hand(epochs):
@@ -76,6 +95,15 @@ def test_each_sample_is_used_once_an_epoch_through_a_loss_and_a_newcomer(hvdrun:
     finished = hvdrun("-np", "2", "--min-np", "1", "python", "train.py")
     assert finished.returncode == 0, finished.stderr
     assert sorted(finished.stdout.splitlines()) == ["[0] uses {4.0} of 2", "[1] uses {4.0} of 2"]
+
+
+def test_an_evaluation_sees_each_sample_once_through_a_loss(hvdrun: Launcher) -> None:
+    hvdrun.write("evaluate.py", EVALUATION)
+    finished = hvdrun("-np", "3", "--min-np", "2", "python", "evaluate.py")
+    assert finished.returncode == 0, finished.stderr
+    expected = [[f"[{rank}] {epoch} {3 if epoch == 0 else 2} [1176.0, 48.0]" for epoch in range(3)] for rank in (0, 1)]
+    lines = finished.stdout.splitlines()
+    assert [[line for line in lines if line.startswith(f"[{rank}]")] for rank in (0, 1)] == expected
 
 
 @pytest.mark.nightly

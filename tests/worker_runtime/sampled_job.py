@@ -16,6 +16,18 @@ class Communicator:
     original_ranks: tuple[int, ...]
     committed: tuple[int, tuple[int, ...]]
 
+    is_elastic: bool = False
+    agreed: tuple[int, ...] | None = None
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Of the last step, or of a later agreement."""
+        return self.committed[1] if self.agreed is None else self.agreed
+
+    def agree_on_members(self) -> None:
+        """All that are there have come to the same place."""
+        self.agreed = self.original_ranks
+
     @property
     def steps(self) -> "Communicator":
         """As the engine's."""
@@ -29,7 +41,7 @@ class Communicator:
     def commit(self, *lost: int) -> None:
         """A step is committed, by those who are there but for the lost ones."""
         self.original_ranks = tuple(member for member in self.original_ranks if member not in lost)
-        self.committed = self.committed[0] + 1, self.original_ranks
+        self.committed, self.agreed = (self.committed[0] + 1, self.original_ranks), None
 
 
 @dataclass

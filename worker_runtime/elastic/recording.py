@@ -55,6 +55,7 @@ class RecordedSampler(ElasticSampler):
 
     def continue_pass(self) -> bool:
         """Distribute the samples that lost workers left of the epoch; return whether there were any."""
+        self.end_pass()
         if not self.is_outdated:
             return False
         self.reset()
@@ -87,6 +88,8 @@ def go_through(
     sampler: RecordedSampler, list_batches: Callable[[], Iterable[BatchT]], rows: int, epoch: int | None
 ) -> Iterator[BatchT]:
     """Give the remaining batches of the epoch, then those that lost workers left; record each of them.
+
+    At the end the ranks agree on who is left: see `ElasticSampler.end_pass`.
 
     Args:
         sampler: the loader's sampler.

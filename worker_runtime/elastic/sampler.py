@@ -123,11 +123,23 @@ class ElasticSampler:
         self._row += rows
         self.processed_num = self._count(self._write_all())
 
+    def end_pass(self) -> None:
+        """Ask which ranks are left, where no steps tell it, as in an evaluation. All ranks call it after their pass.
+
+        The whole part of a rank that was lost counts as unprocessed: what it computed from its samples is lost, too.
+        """
+        engine = RUNTIME.engine
+        if self.may_differ and engine.is_elastic:
+            engine.agree_on_members()
+            if self._waiting:
+                self._settle(engine.steps.committed[0], engine.steps.members)
+
     def reset(self) -> None:
         """Distribute the unprocessed samples of the epoch among the present workers.
 
-        They are the members of the last committed step, so all ranks that call this at the same place of the program
-        get the same result. A worker that was lost since then still gets its part, until the next `reset()`.
+        They are the members of the last committed step, or of a later `end_pass()`. So all ranks that call this at the
+        same place of the program get the same result. A worker that was lost since then still gets its part, until the
+        next `reset()`.
         """
         ledger = self._write_known()
         engine = RUNTIME.engine
@@ -151,7 +163,7 @@ class ElasticSampler:
     def is_outdated(self) -> bool:
         """Whether lost ranks have unprocessed samples, so that `reset()` is due. The same on all ranks.
 
-        It becomes True with the first step that is committed without the lost ranks.
+        It becomes True with the first step that is committed, or the first pass that ends, without the lost ranks.
         """
         return self._count_left() > 0
 
@@ -218,9 +230,9 @@ class ElasticSampler:
         self.reset()
 
     def _find_members(self) -> tuple[int, ...]:
-        """The original ranks to distribute samples to: the members of the last committed step, or a single rank."""
-        original_ranks, (_, members) = RUNTIME.engine.steps.original_ranks, RUNTIME.engine.steps.committed
-        return original_ranks if len(original_ranks) == 1 else members
+        """The original ranks to distribute samples to: the members that all ranks know, or a single rank."""
+        steps = RUNTIME.engine.steps
+        return steps.original_ranks if len(steps.original_ranks) == 1 else steps.members
 
     def _count_left(self) -> int:
         """The number of unprocessed samples of the epoch after ranks were lost; 0 where none was lost."""

@@ -363,6 +363,26 @@ class Engine:
             with self.in_flight.lock:
                 self.steps.note_commit(among.number, among.ranks)
 
+    def agree_on_members(self) -> None:
+        """Wait until all ranks that are left are here. Afterwards `steps.members` has these ranks, on all alike.
+
+        It needs two commit rounds. One that only a lost rank has not submitted counts as done by that rank, too: see
+        `rendezvous/core/verdict.py`. The next one is without it. Neither counts as a step. A loss meanwhile is no
+        error.
+
+        Raises:
+            HorovodInternalError: the job does not continue.
+        """
+        steps = self.steps
+        before = steps.committed, steps.has_stepped
+        for _ in range(2):
+            is_done = False
+            while not is_done:
+                with suppress(StepRevokedError):  # the next attempt is among those who are left
+                    self.commit(self.find_members(GLOBAL_SET, "commit"))
+                    is_done = True
+        steps.committed, steps.has_stepped = before
+
     def progress(self) -> None:
         """Run operations that have been released, without waiting."""
         driver = self.current.driver

@@ -24,6 +24,7 @@ class Steps:
     original_ranks: the present members' ranks when the engine was created, in the order of their present ranks.
     committed: the number of steps that all ranks have committed, and the original ranks that took part in the last one.
         It includes the steps of a single surviving rank.
+    members: the original ranks that took part in the last committed step, or in a later `Engine.agree_on_members`.
     rounds: the number of completed commit rounds of each set.
     has_stepped: all ranks have completed a step.
     is_stopping: the last step was released after a stop notice for the job; the same on all ranks.
@@ -33,6 +34,7 @@ class Steps:
         self.original_rank = rank
         self.original_ranks = tuple(range(size))
         self.committed = 0, self.original_ranks
+        self.members = self.original_ranks
         self.rounds: Counter[int] = Counter()
         self.has_stepped = self.is_stopping = False
 
@@ -50,7 +52,8 @@ class Steps:
     def note_commit(self, process_set: int, ranks: Sequence[int]) -> None:
         """Note that these ranks, all members of a set, have committed a step."""
         if process_set == GLOBAL_SET:
-            self.committed = self.committed[0] + 1, tuple(self.original_ranks[rank] for rank in ranks)
+            self.members = tuple(self.original_ranks[rank] for rank in ranks)
+            self.committed = self.committed[0] + 1, self.members
 
 
 class InFlight:

@@ -121,7 +121,10 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
       `SubsetRandomSampler`) stay: rank 0's sampler draws the order of each pass, and all ranks share it.
     - Iterable datasets: each rank takes every size-th sample of the stream.
     - In an elastic job, or with a state, the loader gets an `hvd.elastic.ElasticSampler`, and records the processed
-      batches itself. Samples that lost workers left follow at the end of the pass.
+      batches itself. Samples that lost workers left follow at the end of the pass. In a pass without optimizer steps,
+      such as an evaluation, these are the whole part of a worker that was lost before its end, since its results are
+      lost with it. All ranks must go through the loader equally often. A worker that is lost after its pass takes its
+      results with it: count the rows with an allreduce, and repeat the pass where they are fewer than the data set.
     - A loader that already has a `DistributedSampler` or an `ElasticSampler` is returned unchanged.
 
     Args:

@@ -115,6 +115,33 @@ def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: Simpl
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == ([*range(COUNT)], 1)
 
 
+def test_the_whole_part_of_a_worker_that_is_lost_in_an_evaluation_comes_at_the_end_of_the_pass(
+    runtime: SimpleNamespace,
+) -> None:
+    runtime.engine.is_elastic = True
+    loader, batches = make_loader(), []
+    for batch in loader:
+        batches.append(batch.tolist())
+        if len(batches) == 2:
+            runtime.engine.original_ranks = (0,)
+    assert batches == [[0, 2], [4, 6], [8, 10], [1, 3], [5, 7], [9, 11]]
+    assert [*chain(*loader)] == [*range(COUNT)]
+
+
+def test_an_evaluation_between_a_step_and_the_next_batch_does_not_change_who_took_part_in_the_step(
+    runtime: SimpleNamespace,
+) -> None:
+    runtime.engine.is_elastic = True
+    training, evaluation, batches = make_loader(), make_loader(), []
+    for batch in training:
+        batches.append(batch.tolist())
+        runtime.engine.commit()
+        if len(batches) == 2:
+            runtime.engine.original_ranks = (0,)  # after the step
+            assert sum(map(len, evaluation)) == COUNT
+    assert batches == [[0, 2], [4, 6], [8, 10], [9, 11]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "rows"),
     [({"batch_size": 4}, [4, 2]), ({"batch_size": None}, [1] * 6), ({"drop_last": True}, [2] * 3)],
