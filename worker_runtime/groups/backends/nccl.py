@@ -102,6 +102,7 @@ class NcclGroup:
         self._holds_host = holds_host
         self._lock = threading.Lock()
         self._abort: threading.Thread | None = None
+        self._has_aborted = threading.Event()
         self._abort_deadline = 0.0
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
@@ -136,9 +137,7 @@ class NcclGroup:
 
     def await_abort(self, limit_seconds: float) -> bool:
         """Wait for an abort that runs; return whether none runs any more. Meanwhile it holds a lock of torch."""
-        if self._abort is not None:
-            self._abort.join(limit_seconds)
-        return self._abort is None or not self._abort.is_alive()
+        return not self.is_aborted or self._has_aborted.wait(limit_seconds)
 
     def shut_down(self) -> bool:
         """Abort pending operations, within a time limit; see `Interruptible`."""
@@ -148,8 +147,7 @@ class NcclGroup:
                 self._abort = threading.Thread(target=self._run_abort, name="abort of NCCL", daemon=True)
                 self._abort_deadline = time.monotonic() + ABORT_LIMIT_SECONDS
                 self._abort.start()
-        self._abort.join(max(0.0, self._abort_deadline - time.monotonic()))
-        return not self._abort.is_alive()
+        return self._has_aborted.wait(max(0.0, self._abort_deadline - time.monotonic()))
 
     def find_silent(self, limit_seconds: float) -> str:
         """Return "": NCCL watches its connections itself."""
@@ -166,8 +164,11 @@ class NcclGroup:
         self._group._set_default_timeout(timeout)  # noqa: SLF001 - torch has no public way
 
     def _run_abort(self) -> None:
-        with suppress(RuntimeError):  # the group has failed already
-            self._group.abort()
+        try:
+            with suppress(RuntimeError):  # the group has failed already
+                self._group.abort()
+        finally:
+            self._has_aborted.set()
 
     def _start(self, tensor: torch.Tensor, begin: Callable[[], Work]) -> Work:
         try:

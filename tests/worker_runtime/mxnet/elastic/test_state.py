@@ -285,6 +285,7 @@ def test_objects_of_any_number_stand_under_any_name(ranks: RankPool) -> None:
         assert (state.net is second, state.trainer) == (True, None)
         for net in (first, second):
             net(mx.nd.ones(INPUT))
+        hvd.barrier()  # until then rank 0 is needed: the others may make their first forward later
         return [each.collect_params()["net_dense0_weight"].data().asnumpy().tolist() for each in (first, second)]
 
     one, other = ranks.run(body)
