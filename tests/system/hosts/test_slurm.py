@@ -239,7 +239,8 @@ def test_an_agent_with_fewer_cpus_than_the_job_says_so(lab: BuildLab) -> None:
 def test_without_an_allocation_hvdrun_says_what_is_missing(slurm: Slurm) -> None:
     done = slurm.run("hvdrun", "python", "train.py")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "the number of workers is missing: give it with -np" in done.stderr
+    assert "the number of workers is missing: " in done.stderr
+    assert "as in hvdrun -np 2 python train.py" in done.stderr
 
 
 def test_several_hvdruns_under_srun_are_refused(slurm: Slurm) -> None:
