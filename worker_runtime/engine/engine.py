@@ -375,13 +375,15 @@ class Engine:
         """
         steps = self.steps
         before = steps.committed, steps.has_stepped
-        for _ in range(2):
-            is_done = False
-            while not is_done:
-                with suppress(StepRevokedError):  # the next attempt is among those who are left
-                    self.commit(self.find_members(GLOBAL_SET, "commit"))
-                    is_done = True
-        steps.committed, steps.has_stepped = before
+        try:
+            for _ in range(2):
+                is_done = False
+                while not is_done:
+                    with suppress(StepRevokedError):  # the next attempt is among those who are left
+                        self.commit(self.find_members(GLOBAL_SET, "commit"))
+                        is_done = True
+        finally:
+            steps.committed, steps.has_stepped = before
 
     def progress(self) -> None:
         """Run operations that have been released, without waiting."""
