@@ -37,14 +37,29 @@ CONTAINERS = {
     "a host name that does not resolve": [LOOPBACK, NAMELESS],
     "all of them": [LOOPBACK, NAMELESS, SMALL_MEMORY, UNKNOWN_USER, HOMELESS, READ_ONLY],
 }
+RESTARTED = """
+import os, signal
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(total)
+print("sum", total.item(), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+needs_namespaces = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="namespaces need root and unshare"
+)
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="namespaces need root and unshare")
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_a_training_runs_in(container: str, tmp_path: Path) -> None:
+def run_in(container: str, tmp_path: Path, script: str, options: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a script by two workers."""
     folder = tmp_path / "open"
     folder.mkdir()
-    (folder / "train.py").write_text(TRAINING)
+    (folder / "train.py").write_text(script)
     setup = CONTAINERS[container]
     network = ["--net"] if LOOPBACK in setup else []
     lines = [
@@ -53,13 +68,27 @@ def test_a_training_runs_in(container: str, tmp_path: Path) -> None:
         *open_ways(Path("/mnt"), Path(sys.base_prefix).resolve(), ROOT),
         f"mkdir /mnt/training; mount --bind {folder} /mnt/training; cd /mnt/training",
         *setup,
-        f"exec $user {BIN}/hvdrun -np 2 {BIN}/python train.py",
+        f"exec $user {BIN}/hvdrun -np 2 {options} {BIN}/python train.py",
     ]
-    run = subprocess.run(
+    return subprocess.run(
         ["unshare", "--mount", "--uts", *network, "sh", "-c", "\n".join(lines)],
         capture_output=True,
         text=True,
         timeout=100,
         check=False,
     )
+
+
+@needs_namespaces
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_a_training_runs_in(container: str, tmp_path: Path) -> None:
+    run = run_in(container, tmp_path, TRAINING)
     assert (run.returncode, sorted(run.stdout.splitlines()), run.stderr) == (0, ["[0] sum 2.0", "[1] sum 2.0"], "")
+
+
+@needs_namespaces
+def test_all_workers_are_started_again_in_a_container(tmp_path: Path) -> None:
+    run = run_in("all of them", tmp_path, RESTARTED, "--max-restarts 1")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("sum 4.0") == 2
+    assert "all 2 workers are started again (0 of 1 restarts left)" in run.stderr
