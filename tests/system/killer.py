@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.system.launcher import Running
 from tests.system.recording import read_notes
 from tests.system.recovery_scripts.stage import read_place
 from tests.waiting import wait_until
@@ -28,19 +29,22 @@ class Killer:
 
     Args:
         folder: where they write their notes.
+        running: their job.
 
     killed: the phase of each, in order.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, running: Running) -> None:
         self._folder = folder
+        self._running = running
         self._dead: set[int] = set()
         self.killed: list[str] = []
 
     def await_training(self, size: int, step: int) -> None:
-        """Wait until so many workers have made this step."""
+        """Wait until so many workers have made this step; a job that has ended says why."""
 
         def do_train() -> bool:
+            assert self._running.is_running, f"hvdrun has ended:\n{self._running.stderr.close()}"
             notes = read_notes(self._folder)
             return len({note["pid"] for note in notes if note["what"] == "step" and note["step"] >= step}) >= size
 

@@ -84,7 +84,7 @@ def test_workers_are_killed_at_random(hvdrun: Launcher, seed: int, toll: Counter
         *("-np", str(SIZE), "--min-np", "1", "python", SCRIPT, folder, features),
         *("--until", folder / "stop", "--every", str(every)),
     )
-    killer = Killer(folder)
+    killer = Killer(folder, running)
     killer.await_training(SIZE, chance.randrange(15))
     kill_some(killer, seed, chance)
     time.sleep(chance.choice([0.0, 1.0]))  # with or without those that take the place of the dead

@@ -134,7 +134,7 @@ def test_a_job_outlives_twenty_losses(job: Job) -> None:
     running = job.start(
         *job.list_words("wide,clip", "--slot-failures", str(LOSSES + 1)), "--until", job.folder / "stop"
     )
-    killer = Killer(job.folder)
+    killer = Killer(job.folder, running)
     phases = ("compute", "reduction", "commit round")
     for number in range(LOSSES):
         killer.await_training(SIZE + number, step=0)  # each, and all who came in the place of a dead one

@@ -60,7 +60,7 @@ _LEASE_SECONDS = 30.0  # the lease of a host, without hvdrun
 _AFTER_LEASE_SECONDS = 1.0  # longer than the lease: the rendezvous should be the first to report a silent host
 _LOOK_SECONDS = 0.5  # between two checks of a waiting thread: of the hosts, or for the next generation
 _INTERRUPT_SECONDS = 0.3  # how long to wait for interrupted works: gloo occasionally never completes one
-_ENDING_SECONDS = 10.0  # how long to wait for the recovery to suspend, which may wait for a GPU
+_ENDING_SECONDS = 20.0  # how long to wait for the recovery to suspend, which may wait for a GPU
 
 
 class Calls(threading.local):

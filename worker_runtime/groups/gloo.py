@@ -79,12 +79,12 @@ class Connections:
         """The sockets of these connections."""
         return cls(frozenset(connection.name for connection in connections))
 
-    def shut_down(self) -> bool:
-        """Shut down the sockets that still exist; may be repeated."""
+    def shut_down(self) -> Callable[[], bool]:
+        """Shut down the sockets that still exist, which is done when this returns; see `Interruptible`."""
         for name, number in list_sockets().items():
             if name in self._names:
                 _shut_down(name, number)
-        return True
+        return lambda: True
 
     def find_silent(self, limit_seconds: float) -> str:
         """The address of a peer whose host has not acknowledged sent data for this long; "" for none."""

@@ -63,11 +63,12 @@ class TorchGroup(Protocol):
 class Interruptible(Protocol):
     """Aborts the pending collectives of a group: the connections of gloo, or the abort of another backend."""
 
-    def shut_down(self) -> bool:
-        """Make pending and later collectives raise. May be repeated, from any thread.
+    def shut_down(self) -> Callable[[], bool]:
+        """Make pending and later collectives raise, without waiting. May be repeated, from any thread.
 
         Returns:
-            Whether that succeeded; otherwise only the end of the process ends them.
+            Waits for the end, within a time limit, and returns whether that succeeded; otherwise only the end of the
+            process ends them.
         """
 
     def find_silent(self, limit_seconds: float) -> str:
@@ -131,7 +132,9 @@ class TorchGroups:
         Returns:
             Whether that succeeded; see `Interruptible`.
         """
-        return all([connections.shut_down() for _, connections in list(self._groups.values())])  # noqa: C419 - of each
+        # The abort of one group may wait for kernels of another: all begin before the first wait.
+        waits = [connections.shut_down() for _, connections in list(self._groups.values())]
+        return all([await_end() for await_end in waits])  # noqa: C419 - of each
 
     def find_silent(self, limit_seconds: float) -> str:
         """The address of a peer whose host has acknowledged nothing for this long; "" for none."""

@@ -114,12 +114,12 @@ def broadcast_optimizer_state(
         plain = unwrap(optimizer)
         own = plain.state_dict()
         note = _describe(plain)
-        root_outline = _outline(own) if is_root else None
+        root_outline = outline_state(own) if is_root else None
         if not own["state"]:
             _fill_gradients(plain)
     number = call.among.number
     outline = objects.broadcast_object(call.engine, root_outline, root_rank, "outline", number, kind=_STATE, note=note)
-    state = own["state"] if is_root else _allocate_state(outline["state"], plain)
+    state = own["state"] if is_root else allocate_state(outline["state"], plain)
     _broadcast_tensors(state, root_rank, process_set)
     if not is_root:
         load_optimizer_state(plain, outline["param_groups"], state)
@@ -211,7 +211,7 @@ def _describe(optimizer: torch.optim.Optimizer) -> str:
     return f"{type(optimizer).__name__} of {counts} parameters with {elements} elements ({digest})"
 
 
-def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:
+def outline_state(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The state dict with a `_TensorForm` in place of each tensor of the state, and its other tensors on the CPU."""
 
     def outline(_: object, value: object) -> object:
@@ -224,15 +224,22 @@ def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {"state": _convert(state_dict["state"], outline), "param_groups": groups}
 
 
-def _allocate_state(state: dict[Any, Any], optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
-    """The root's state with empty tensors for its values, on the devices of this rank's parameters."""
-    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+def allocate_state(state: dict[Any, Any], optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
+    """The root's state with empty tensors for its values, on the devices of this rank's parameters.
+
+    A value that belongs to no parameter is put on the device of the first one whose device has the root's type.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    first = {parameter.device.type: parameter.device for parameter in reversed(parameters)}
 
     def allocate(key: object, form: object) -> object:
         if not isinstance(form, _TensorForm):
             return form
-        is_on_device = form.device != "cpu" and key in parameters
-        device = parameters[key].device if is_on_device else torch.device("cpu")  # type: ignore[index]  # it is in there
+        device = first.get(form.device, torch.device("cpu"))
+        if form.device == "cpu":
+            device = torch.device("cpu")
+        elif isinstance(key, int) and key < len(parameters):
+            device = parameters[key].device
         return torch.empty(form.shape, dtype=form.dtype, device=device)
 
     return _convert(state, allocate)

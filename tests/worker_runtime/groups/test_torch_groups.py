@@ -48,6 +48,24 @@ def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:
     assert kept.shutdown.called
 
 
+def test_all_groups_begin_to_abort_before_any_is_waited_for() -> None:
+    """A group's abort may wait for kernels of another one."""
+    done: list[str] = []
+
+    def make(prefix: str, *_: object) -> tuple[Mock, Mock]:
+        def await_end() -> bool:
+            done.append("wait")
+            return prefix == "set/2/cpu"
+
+        return Mock(), Mock(shut_down=lambda: done.append("begin") or await_end)
+
+    groups = TorchGroups(0, make)
+    for version in (1, 2):
+        groups.find(version, (0, 1))
+    assert not groups.interrupt()
+    assert done == ["begin", "begin", "wait", "wait"]
+
+
 def test_closed_groups_make_no_more() -> None:
     groups, _ = make_groups()
     groups.close()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.devices
 @pytest.mark.parametrize("kind", ["foreach", "fused", "capturable"])
 def test_each_kind_of_adam_trains_alike(ranks: RankPool, kind: str) -> None:
     replicas = ranks.run(lambda: train(f"Adam, {kind}", hvd.rank(), hvd.size()))
-    check_replicas(replicas, train("Adam"), tolerance=1e-5)  # steps are counted in float32
+    check_replicas(replicas, train("Adam"), tolerance=1e-4)  # steps are counted in float32
 
 
 def enter_side_stream(device: torch.device) -> AbstractContextManager[object]:

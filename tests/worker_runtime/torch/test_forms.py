@@ -101,7 +101,7 @@ def test_a_burst_that_is_answered_while_it_is_waited_for_ends_once(ranks: RankPo
     assert ranks.run(body) == [[1.5] * 300] * 2
 
 
-def test_an_allreduce_passes_through_fourteen_files_at_most(ranks: RankPool) -> None:
+def test_an_allreduce_passes_through_few_files(ranks: RankPool) -> None:
     def body() -> object:
         x, files = torch.ones(4), set()
         for _ in range(3):
@@ -110,8 +110,8 @@ def test_an_allreduce_passes_through_fourteen_files_at_most(ranks: RankPool) -> 
         sys.settrace(lambda frame, *_: files.add(frame.f_code.co_filename))
         hvd.allreduce(x, name="x")
         sys.settrace(None)
-        return sorted(file for file in files if file.startswith(PACKAGE))
+        return x.is_cuda, sorted(file for file in files if file.startswith(PACKAGE))
 
-    for files in ranks.run(body):
+    for is_cuda, files in ranks.run(body):
         assert f"{PACKAGE}/torch/ops.py" in files
-        assert len(files) <= 14, files
+        assert len(files) <= (17 if is_cuda else 14), files  # a GPU's have a stream and a work of NCCL

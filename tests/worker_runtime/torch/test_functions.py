@@ -8,7 +8,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.functions import load_optimizer_state
+from worker_runtime.torch.functions import allocate_state, load_optimizer_state, outline_state
 
 pytestmark = pytest.mark.devices
 
@@ -167,6 +167,26 @@ def test_state_that_belongs_to_no_parameter_becomes_the_roots(ranks: RankPool) -
     root, other = ranks.run(body)
     assert root == other
     assert len(root) == 3
+
+
+def test_state_is_allocated_on_the_devices_of_the_parameters() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2, device=device)) for device in ("cpu", "meta")]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    on_meta, on_cpu = (torch.ones(3, device=device) for device in ("meta", "cpu"))
+    state: dict[object, object] = {
+        0: {"of a parameter": on_meta},
+        "mean": on_meta,
+        "count": on_cpu,
+        1: {"step": on_cpu},
+    }
+    allocated = allocate_state(outline_state({"state": state, "param_groups": []})["state"], optimizer)
+    devices = [
+        allocated[0]["of a parameter"].device,
+        allocated["mean"].device,
+        allocated["count"].device,
+        allocated[1]["step"].device,
+    ]
+    assert [device.type for device in devices] == ["cpu", "meta", "cpu", "cpu"]
 
 
 def test_options_that_are_tensors_stay_on_their_device() -> None:

@@ -9,6 +9,11 @@ So groups connect without blocking, since a blocked connection attempt could not
 which ends the process, is off in them: TORCH_NCCL_ASYNC_ERROR_HANDLING is 0 while a group is created, unless the user
 has set it. Groups of the user are not affected.
 
+**While a group connects** torch holds the lock that an abort needs, and tries for 30 minutes: a peer that is lost by
+then never comes. An abort under an operation that connects further channels is not noticed by that operation, which
+tries as long. TORCH_NCCL_NONBLOCKING_TIMEOUT ends such a try after some seconds, unless the user has set it. A try that
+ended before its operation began (the error comes from NCCLUtils.cpp) is made again; any other counts as failed.
+
 **The caching allocator** knows for each block of memory only the stream on which it was allocated: it gives a freed
 block to the next tensor of that stream, and waits for no other. NCCL's kernels run on a stream of their group, which
 waits for the current stream when an operation begins. From then on the work holds its tensors, and its `wait()` makes
@@ -29,6 +34,7 @@ does not return in time exits at once, without Python's exit hooks: those would 
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -43,15 +49,20 @@ import torch.distributed as dist
 from worker_runtime.groups.torch_groups import Interruptible, TorchGroup, Work
 from worker_runtime.groups.torch_store import OpenStore
 
-# There are reports of aborts that never return when a peer is stopped; then the process must exit.
-ABORT_LIMIT_SECONDS = 5.0
+# torch cuts fractions of a second off before it compares, so that a try takes a second more.
+_TRY_SECONDS = 10
+# An abort waits for a try. There are reports of aborts that never return when a peer is stopped; then the process must
+# exit.
+ABORT_LIMIT_SECONDS = _TRY_SECONDS + 1 + 5.0
 
 _LOOK_SECONDS = 50e-6  # between two polls of a work, when the host waits
 _SLICE = timedelta(milliseconds=20)
 
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _FORMER_NAME = "NCCL_ASYNC_ERROR_HANDLING"  # torch reads it too
+_TRY_LIMIT = "TORCH_NCCL_NONBLOCKING_TIMEOUT"  # seconds; torch reads it once in a process
 _SHARED = "Duplicate GPU"  # the only words that distinguish this error of NCCL
+_NOT_BEGUN = re.compile(r"NCCL timeout in: \S*NCCLUtils\.cpp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +93,10 @@ class Nccl:
         options = nccl.Options()
         options.config.blocking = 0
         options._timeout = self.operation_limit  # noqa: SLF001 - torch has no public way
+        os.environ.setdefault(_TRY_LIMIT, str(_TRY_SECONDS))
         with _without_error_handling():
             created = nccl(self.open_store(prefix, rank, limit), rank, size, options)
-        group = NcclGroup(created, self.local_rank, holds_host=self.holds_host)
+        group = NcclGroup(created, self.local_rank, self.operation_limit, holds_host=self.holds_host)
         return group, group
 
 
@@ -93,12 +105,20 @@ class NcclGroup:
 
     Args:
         group: torch's group.
-        local_rank, holds_host: see `Nccl`.
+        local_rank, connect_limit, holds_host: see `Nccl`; its operation limit also limits how long members connect.
     """
 
-    def __init__(self, group: Any, local_rank: int | None, *, holds_host: bool = False) -> None:  # noqa: ANN401 - torch leaves it untyped
+    def __init__(
+        self,
+        group: Any,  # noqa: ANN401 - torch leaves it untyped
+        local_rank: int | None,
+        connect_limit: timedelta,
+        *,
+        holds_host: bool = False,
+    ) -> None:
         self._group = group
         self._local_rank = local_rank
+        self._connect_limit = connect_limit
         self._holds_host = holds_host
         self._lock = threading.Lock()
         self._abort: threading.Thread | None = None
@@ -139,15 +159,15 @@ class NcclGroup:
         """Wait for an abort that runs; return whether none runs any more. Meanwhile it holds a lock of torch."""
         return not self.is_aborted or self._has_aborted.wait(limit_seconds)
 
-    def shut_down(self) -> bool:
-        """Abort pending operations, within a time limit; see `Interruptible`."""
+    def shut_down(self) -> Callable[[], bool]:
+        """Begin to abort pending operations; see `Interruptible`."""
         with self._lock:
             if self._abort is None:
                 # An abort that does not return ends only with the process.
                 self._abort = threading.Thread(target=self._run_abort, name="abort of NCCL", daemon=True)
                 self._abort_deadline = time.monotonic() + ABORT_LIMIT_SECONDS
                 self._abort.start()
-        return self._has_aborted.wait(max(0.0, self._abort_deadline - time.monotonic()))
+        return lambda: self._has_aborted.wait(max(0.0, self._abort_deadline - time.monotonic()))
 
     def find_silent(self, limit_seconds: float) -> str:
         """Return "": NCCL watches its connections itself."""
@@ -171,12 +191,16 @@ class NcclGroup:
             self._has_aborted.set()
 
     def _start(self, tensor: torch.Tensor, begin: Callable[[], Work]) -> Work:
-        try:
-            return StreamWork(begin(), self, holds_host=self._holds_host)
-        except RuntimeError as error:
-            if _SHARED in str(error):
-                raise SharedDeviceError(str(tensor.device), self._local_rank) from None
-            raise
+        deadline = time.monotonic() + self._connect_limit.total_seconds()
+        while True:
+            try:
+                return StreamWork(begin(), self, holds_host=self._holds_host)
+            except RuntimeError as error:
+                if _SHARED in str(error):
+                    raise SharedDeviceError(str(tensor.device), self._local_rank) from None
+                is_over = self.is_aborted or time.monotonic() > deadline
+                if is_over or _NOT_BEGUN.search(str(error)) is None:
+                    raise
 
 
 class SharedDeviceError(RuntimeError):

@@ -171,7 +171,7 @@ class GatedGroup:
             return self._watch(self._inside.alltoall_base(output, input, output_split_sizes, input_split_sizes))
         return self._outside.alltoall_base(output, input, output_split_sizes, input_split_sizes)
 
-    def shut_down(self) -> bool:
+    def shut_down(self) -> Callable[[], bool]:
         """Make pending collectives raise, here and, for gloo's, on the peers; see `Interruptible`."""
         self._interruption.set()
         return self._connections.shut_down()

@@ -117,6 +117,8 @@ class SyncNormalize(Function):
         mean, variance = statistics.mean, statistics.variance
         ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may overwrite
         ctx.add, ctx.count, ctx.eps = add, statistics.count, eps
+        if not x.numel():  # torch's kernels for CUDA reject an empty batch
+            return torch.empty_like(x)
         scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
         result: torch.Tensor
         result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
@@ -128,16 +130,17 @@ class SyncNormalize(Function):
         """Compute the gradients; a collective if x requires a gradient."""
         x, weight, mean, variance = ctx.saved_tensors
         scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+        inverse = torch.rsqrt(variance + ctx.eps)
         scale_gradient = shift_gradient = torch.zeros_like(mean)
-        if x.numel():  # torch's kernel rejects an empty batch
+        if x.numel():
             _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
                 gradient,
                 x,
                 scale,
                 mean,
                 variance,
-                None,
-                None,
+                mean,  # the same once more, as a kernel of CUDA reads it
+                inverse,
                 train=False,
                 eps=ctx.eps,
                 output_mask=[False, True, True],
@@ -146,12 +149,13 @@ class SyncNormalize(Function):
         if ctx.needs_input_grad[0]:
             # In a graph the count is a tensor of float64, in which torch's kernel would not take the quotients.
             first, second = (ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count).to(mean.dtype)
-            inverse = torch.rsqrt(variance + ctx.eps)
-            slope = scale * inverse
-            result, _, _ = torch.native_batch_norm(
-                x, -slope * second, -slope * first, mean, variance, training=False, momentum=0.0, eps=ctx.eps
-            )
-            result.addcmul_(gradient, _spread(slope, x))
+            result = gradient
+            if x.numel():
+                slope = scale * inverse
+                result, _, _ = torch.native_batch_norm(
+                    x, -slope * second, -slope * first, mean, variance, training=False, momentum=0.0, eps=ctx.eps
+                )
+                result.addcmul_(gradient, _spread(slope, x))
             result = result.to(x.dtype)
         if weight is None:
             return result, None, None, None, None, None

@@ -75,10 +75,10 @@ class StubConnections:
     def __init__(self) -> None:
         self.ends = 0
 
-    def shut_down(self) -> bool:
+    def shut_down(self) -> Callable[[], bool]:
         """End them."""
         self.ends += 1
-        return True
+        return lambda: True
 
     def find_silent(self, limit_seconds: float) -> str:
         """Nobody."""

@@ -1,7 +1,11 @@
-"""NCCL's groups: how they are made, waited for and aborted, with a stub in NCCL's place; and on GPUs, themselves."""
+"""NCCL's groups: how they are made, waited for and aborted, with a stub in NCCL's place; and on GPUs, themselves.
+
+Long because the stub and NCCL itself show the same class.
+"""
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
@@ -21,6 +25,7 @@ from worker_runtime.groups.torch_groups import await_work
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 FORMER = "NCCL_ASYNC_ERROR_HANDLING"
+TRY_LIMIT = "TORCH_NCCL_NONBLOCKING_TIMEOUT"
 SHARED = "ncclInvalidUsage: Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
 
 
@@ -47,6 +52,7 @@ def _nccl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupNCCL", StubNccl, raising=False)
         for name in (HANDLING, FORMER):
             monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(TRY_LIMIT, "10")  # which a group sets, for the whole process
 
 
 def make(store: HashStore | None = None) -> Any:  # noqa: ANN401 - torch leaves it untyped
@@ -77,7 +83,7 @@ def test_what_the_user_says_of_it_stands(monkeypatch: pytest.MonkeyPatch, name: 
 
 def test_calls_arrive_and_the_works_never_see_a_time_limit() -> None:
     inner = StubGroup()
-    group = NcclGroup(inner, 0)
+    group = NcclGroup(inner, 0, LIMIT)
     x = torch.ones(2)
     works = [
         group.allreduce(x, dist.ReduceOp.SUM),
@@ -96,7 +102,7 @@ def test_calls_arrive_and_the_works_never_see_a_time_limit() -> None:
 
 def test_a_wait_does_not_hold_up_the_host() -> None:
     running = SimpleNamespace(wait=lambda: True, is_completed=lambda: False)
-    work = StreamWork(running, NcclGroup(StubGroup(), 0))
+    work = StreamWork(running, NcclGroup(StubGroup(), 0, LIMIT))
     assert work.wait(timedelta(days=1))
     assert not work.is_completed()
 
@@ -105,10 +111,12 @@ def test_where_the_job_outlives_its_workers_a_wait_is_for_the_end() -> None:
     """Else a step would be called done whose results a lost peer has spoilt."""
     left = [False, False, False]
     running = SimpleNamespace(wait=lambda: True, is_completed=lambda: not left or left.pop())
-    await_work(StreamWork(running, NcclGroup(StubGroup(), 0), holds_host=True))
+    await_work(StreamWork(running, NcclGroup(StubGroup(), 0, LIMIT), holds_host=True))
     assert left == []
     endless = StreamWork(
-        SimpleNamespace(wait=lambda: True, is_completed=lambda: False), NcclGroup(StubGroup(), 0), holds_host=True
+        SimpleNamespace(wait=lambda: True, is_completed=lambda: False),
+        NcclGroup(StubGroup(), 0, LIMIT),
+        holds_host=True,
     )
     with pytest.raises(RuntimeError, match="did not complete in time"):
         endless.wait(timedelta(milliseconds=1))
@@ -116,11 +124,11 @@ def test_where_the_job_outlives_its_workers_a_wait_is_for_the_end() -> None:
 
 def test_an_abort_ends_a_wait_and_nothing_of_it_counts_as_done() -> None:
     """Of a work that was aborted torch says that it ended well."""
-    group = NcclGroup(StubGroup(), 0, holds_host=True)
+    group = NcclGroup(StubGroup(), 0, LIMIT, holds_host=True)
     is_over = threading.Event()
     running = SimpleNamespace(wait=lambda: True, is_completed=is_over.is_set)
     work = StreamWork(running, group, holds_host=True)
-    timer = threading.Timer(0.05, lambda: (group.shut_down(), is_over.set()))
+    timer = threading.Timer(0.05, lambda: (group.shut_down()(), is_over.set()))
     timer.start()
     with pytest.raises(RuntimeError, match="was aborted since a peer was lost"):
         await_work(work)
@@ -154,17 +162,18 @@ class NcclWork:
 
 @pytest.mark.parametrize("holds_host", [False, True])
 def test_a_work_that_has_failed_raises_its_error(*, holds_host: bool) -> None:
+    work = StreamWork(NcclWork("remote process exited"), NcclGroup(StubGroup(), 0, LIMIT), holds_host=holds_host)
     with pytest.raises(RuntimeError, match="remote process exited"):
-        await_work(StreamWork(NcclWork("remote process exited"), NcclGroup(StubGroup(), 0), holds_host=holds_host))
+        await_work(work)
 
 
 @pytest.mark.parametrize("holds_host", [False, True])
 def test_a_work_that_has_completed_is_done(*, holds_host: bool) -> None:
-    await_work(StreamWork(NcclWork(), NcclGroup(StubGroup(), 0), holds_host=holds_host))
+    await_work(StreamWork(NcclWork(), NcclGroup(StubGroup(), 0, LIMIT), holds_host=holds_host))
 
 
 def test_two_workers_on_one_gpu_are_told_what_to_do() -> None:
-    group = NcclGroup(StubGroup(), 3)
+    group = NcclGroup(StubGroup(), 3, LIMIT)
     vars(group)["_group"].__dict__["allreduce"] = fail
     with pytest.raises(
         SharedDeviceError, match=r"of local rank 3, uses cpu\).*torch\.cuda\.set_device\(hvd\.local_rank"
@@ -177,16 +186,78 @@ def fail(*_: object) -> StubWork:
 
 
 def test_other_errors_are_left_alone() -> None:
-    group = NcclGroup(SimpleNamespace(broadcast=lambda *_: (_ for _ in ()).throw(RuntimeError("no memory"))), 0)
+    inner = ConnectingGroup("no memory", tries=1)
     with pytest.raises(RuntimeError, match=r"^no memory$"):
+        NcclGroup(inner, 0, LIMIT).broadcast(torch.ones(1), 0)
+
+
+class ConnectingGroup:
+    """A group whose first tries to connect fail."""
+
+    def __init__(self, error: str, tries: int) -> None:
+        self.is_trying = threading.Event()
+        self._error = error
+        self._tries = tries
+
+    def broadcast(self, *_: object) -> StubWork:
+        """Try."""
+        self.is_trying.set()
+        if self._tries > 0:
+            self._tries -= 1
+            raise RuntimeError(self._error)
+        return StubWork()
+
+    def abort(self) -> None:
+        """Do nothing."""
+
+
+# As torch writes them: while the communicator connects, and when the operation has begun.
+CONNECTS = "NCCL timeout in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:197"
+HAS_BEGUN = "NCCL timeout in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:3825"
+
+
+def test_an_operation_waits_for_peers_that_connect_late() -> None:
+    work = NcclGroup(ConnectingGroup(CONNECTS, tries=3), 0, LIMIT).broadcast(torch.ones(1), 0)
+    await_work(work)
+
+
+def test_an_abort_ends_the_wait_for_a_peer_that_never_connects() -> None:
+    inner = ConnectingGroup(CONNECTS, tries=1 << 60)
+    group = NcclGroup(inner, 0, LIMIT)
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(group.broadcast, torch.ones(1), 0)
+        assert inner.is_trying.wait(LIMIT.total_seconds())
+        assert group.shut_down()()
+        assert str(future.exception(LIMIT.total_seconds())) == CONNECTS
+
+
+def test_the_wait_for_a_peer_that_never_connects_has_a_limit() -> None:
+    group = NcclGroup(ConnectingGroup(CONNECTS, tries=1 << 60), 0, timedelta(milliseconds=1))
+    with pytest.raises(RuntimeError, match="NCCL timeout"):
         group.broadcast(torch.ones(1), 0)
+
+
+def test_an_operation_that_may_have_begun_is_not_tried_again() -> None:
+    with pytest.raises(RuntimeError, match="NCCL timeout"):
+        NcclGroup(ConnectingGroup(HAS_BEGUN, tries=1), 0, LIMIT).broadcast(torch.ones(1), 0)
+
+
+@pytest.mark.parametrize(("said", "limit"), [(None, "10"), ("77", "77")])
+def test_torch_ends_a_try_to_connect_after_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, limit: str
+) -> None:
+    monkeypatch.delenv(TRY_LIMIT, raising=False)
+    if said is not None:
+        monkeypatch.setenv(TRY_LIMIT, said)
+    make()
+    assert os.environ[TRY_LIMIT] == limit
 
 
 def test_an_interruption_aborts_once_and_what_was_aborted_is_not_ended_again() -> None:
     inner = StubGroup()
-    group = NcclGroup(inner, 0)
-    assert group.shut_down()
-    assert group.shut_down()
+    group = NcclGroup(inner, 0, LIMIT)
+    assert group.shut_down()()
+    assert group.shut_down()()
     group.shutdown()
     assert inner.names == ["abort"]
 
@@ -194,9 +265,9 @@ def test_an_interruption_aborts_once_and_what_was_aborted_is_not_ended_again() -
 def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "ABORT_LIMIT_SECONDS", 0.01)
     release = threading.Event()
-    group = NcclGroup(SimpleNamespace(abort=lambda: release.wait(LIMIT.total_seconds())), 0)
-    assert not group.shut_down()
-    assert not group.shut_down()
+    group = NcclGroup(SimpleNamespace(abort=lambda: release.wait(LIMIT.total_seconds())), 0, LIMIT)
+    assert not group.shut_down()()
+    assert not group.shut_down()()
     assert not StreamWork(SimpleNamespace(), group).is_completed()  # torch is not asked: it would block
     thread = vars(group)["_abort"]
     assert thread.is_alive()

@@ -284,7 +284,7 @@ def test_ranks_may_run_backward_in_different_orders(ranks: RankPool) -> None:
     """A gradient's operation is named after its forward call; Horovod's are counted, and would be mixed up."""
 
     def body() -> object:
-        inputs = [torch.ones(1, requires_grad=True) for _ in range(3)]
+        inputs = [torch.ones(1, requires_grad=True, device="cpu") for _ in range(3)]  # a GPU has one thread
         losses = [
             hvd.allreduce(x, op=hvd.Sum, name="third" if index == 2 else None).sum() * 10**index
             for index, x in enumerate(inputs)
