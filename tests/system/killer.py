@@ -44,11 +44,14 @@ class Killer:
         """Wait until so many workers have made this step; a job that has ended says why."""
 
         def do_train() -> bool:
-            assert self._running.is_running, f"hvdrun has ended:\n{self._running.stderr.close()}"
+            assert self._running.is_running, "it has ended"
             notes = read_notes(self._folder)
             return len({note["pid"] for note in notes if note["what"] == "step" and note["step"] >= step}) >= size
 
-        wait_until(do_train, f"step {step} of {size} workers")
+        try:
+            wait_until(do_train, f"step {step} of {size} workers")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; hvdrun:\n{self._running.stderr.text()}") from None
 
     def find_victims(self) -> list[int]:
         """Those that train, in an order that the job has given them; at least two."""

@@ -115,10 +115,9 @@ class Running:
         return Finished(returncode, self.stdout.close(), self.stderr.close())
 
     def close(self) -> None:
-        """End it, if nothing else has, and let go of its outputs; pytest shows them where the test has failed."""
+        """End it, if nothing else has, and let go of its outputs."""
         if self.is_running:
             self._process.kill()
-            sys.stderr.write(f"--- stdout of hvdrun\n{self.stdout.text()}\n--- its stderr\n{self.stderr.text()}\n")
         self._process.wait(LIMIT_SECONDS)
         self.stdout.close()
         self.stderr.close()

@@ -155,9 +155,15 @@ class NcclGroup:
         """Whether the group was aborted: results of operations that were pending are invalid."""
         return self._abort is not None
 
-    def await_abort(self, limit_seconds: float) -> bool:
-        """Wait for an abort that runs; return whether none runs any more. Meanwhile it holds a lock of torch."""
-        return not self.is_aborted or self._has_aborted.wait(limit_seconds)
+    def is_completed(self, work: Any) -> bool:  # noqa: ANN401 - torch leaves it untyped
+        """Whether a work has completed or failed. No abort begins meanwhile; while one runs, the answer is False.
+
+        torch would wait for the abort, and hold Python's lock.
+        """
+        with self._lock:
+            if self._abort is None:
+                return bool(work.is_completed())
+        return self._has_aborted.wait(_SLICE.total_seconds()) and bool(work.is_completed())
 
     def shut_down(self) -> Callable[[], bool]:
         """Begin to abort pending operations; see `Interruptible`."""
@@ -175,9 +181,12 @@ class NcclGroup:
         return ""
 
     def shutdown(self) -> None:
-        """Shut the group down, unless it was aborted."""
+        """Shut the group down, unless it was aborted; abort it if that fails, since a peer is lost."""
         if self._abort is None:
-            self._group.shutdown()
+            try:
+                self._group.shutdown()
+            except RuntimeError:
+                self.shut_down()()
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         """Change the time limit of later operations."""
@@ -244,7 +253,7 @@ class StreamWork:
         if self._holds_host:
             self._hold_host(time.monotonic() + timeout.total_seconds())
         self._raise_if_aborted()
-        self._work.is_completed()  # looks for an error, which the wait raises; torch's is_success() raises always
+        self.is_completed()  # looks for an error, which the wait raises; torch's is_success() raises always
         self._work.wait()
         # torch reports an aborted work as successful, though the content of its tensors is undefined.
         self._raise_if_aborted()
@@ -255,14 +264,14 @@ class StreamWork:
             raise RuntimeError("NCCL's group was aborted since a peer was lost")
 
     def _hold_host(self, deadline_seconds: float) -> None:
-        while not (self._group.is_aborted or self._work.is_completed()):  # in this order: see `is_completed`
+        while not (self._group.is_aborted or self.is_completed()):
             if time.monotonic() > deadline_seconds:
                 raise RuntimeError("NCCL did not complete in time")
             time.sleep(_LOOK_SECONDS)
 
     def is_completed(self) -> bool:
-        """Whether it has completed or failed. While an abort runs torch would block here, with Python's lock."""
-        return self._group.await_abort(_SLICE.total_seconds()) and bool(self._work.is_completed())
+        """Whether it has completed or failed; see `NcclGroup.is_completed`."""
+        return self._group.is_completed(self._work)
 
 
 @contextmanager

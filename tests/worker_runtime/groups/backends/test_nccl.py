@@ -262,6 +262,13 @@ def test_an_interruption_aborts_once_and_what_was_aborted_is_not_ended_again() -
     assert inner.names == ["abort"]
 
 
+def test_a_group_is_aborted_if_its_end_fails() -> None:
+    inner = StubGroup()
+    vars(inner)["shutdown"] = fail
+    NcclGroup(inner, 0, LIMIT).shutdown()
+    assert inner.names == ["abort"]
+
+
 def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "ABORT_LIMIT_SECONDS", 0.01)
     release = threading.Event()
@@ -275,6 +282,31 @@ def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyP
     thread.join(LIMIT.total_seconds())
     assert not thread.is_alive()
     assert StreamWork(NcclWork(), group).is_completed()
+
+
+def abort(group: NcclGroup) -> bool:
+    """Begin, and wait for the end."""
+    return group.shut_down()()
+
+
+def test_an_abort_waits_for_a_query_of_torch() -> None:
+    """Torch would answer the query after the abort, and hold Python's lock meanwhile."""
+    inner, is_asked, may_answer = StubGroup(), threading.Event(), threading.Event()
+    group = NcclGroup(inner, 0, LIMIT)
+
+    def is_completed() -> bool:
+        is_asked.set()
+        assert may_answer.wait(LIMIT.total_seconds())
+        return inner.names == []
+
+    with ThreadPoolExecutor(2) as threads:
+        answer = threads.submit(StreamWork(SimpleNamespace(is_completed=is_completed), group).is_completed)
+        assert is_asked.wait(LIMIT.total_seconds())
+        end = threads.submit(abort, group)
+        threading.Timer(0.05, may_answer.set).start()
+        assert answer.result(LIMIT.total_seconds())
+        assert end.result(LIMIT.total_seconds())
+    assert inner.names == ["abort"]
 
 
 def run_operations() -> dict[str, list[float]]:
