@@ -1,7 +1,7 @@
 """The house from above: how many floors its packages have, how many modules stand loose, and that nothing goes round.
 
-Every import counts, also under TYPE_CHECKING and inside functions. A folder with a contract is one room. A floor is one
-more than the highest floor that a room imports from.
+Every import counts, also under TYPE_CHECKING and inside functions. A folder directly beneath a package is one room. A
+floor is one more than the highest floor that a room imports from.
 """
 
 import ast
