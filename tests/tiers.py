@@ -26,6 +26,7 @@ FILES = {
         "tests/rendezvous/test_bootstrap.py",
         "tests/rendezvous/wire/",
         "tests/worker_runtime/coordination/ordering/",
+        "tests/worker_runtime/plans/",
         "tests/worker_runtime/test_errors.py",
         "tests/worker_runtime/coordination/test_wire.py",
         "tests/hvdrun/processes/test_silence.py",

@@ -56,6 +56,7 @@ VIOLATIONS = [
     (PURE, "rendezvous/core/rules.py", "import signal"),
     (PURE, "worker_runtime/coordination/ordering/questions.py", "import random"),
     (PURE, "worker_runtime/coordination/ordering/questions.py", "import worker_runtime.errors"),
+    (PURE, "worker_runtime/plans/samples.py", "import threading"),
     (ROOMS.format("hvdrun"), "hvdrun/spec/hosts.py", "import hvdrun.job"),
     (ROOMS.format("rendezvous"), "rendezvous/core/rules.py", "import rendezvous.server.server"),
     (ROOMS.format("worker_runtime"), "worker_runtime/groups/gloo.py", "import worker_runtime.engine.engine"),

@@ -16,8 +16,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
-from worker_runtime.coordination.ordering.ledger import Ledger
 from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.plans.samples import Ledger
 
 _LEDGER = "ledger"  # a key of the state dict that Horovod's sampler does not have
 _LEFT = (

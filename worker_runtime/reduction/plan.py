@@ -14,8 +14,8 @@ import torch
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
 from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.plans.buckets import Item, plan_buckets
 from worker_runtime.reduction.bucket import Bucket, Entry, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.dense import DenseBucket, describe_order

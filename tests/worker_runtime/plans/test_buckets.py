@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
+from worker_runtime.plans.buckets import Item, plan_buckets
 
 ITEMS = st.lists(st.builds(Item, size=st.integers(0, 50), kind=st.sampled_from(["f32", "f16"])), max_size=30)
 

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from worker_runtime.coordination.ordering.ledger import Deal, Ledger, SharedRows
+from worker_runtime.plans.samples import Deal, Ledger, SharedRows
 
 chances = st.randoms(use_true_random=False, note_method_calls=False)
 
