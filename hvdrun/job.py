@@ -114,10 +114,11 @@ class Job:
         self._spec = spec
         self._console = console
         self._dispatcher = dispatcher
-        patience_seconds = spec.limits.patience_seconds if spec.remote.hosts or spec.discovers else None
+        has_remote_hosts = bool(spec.remote.hosts) or spec.discovers
+        launcher_timeout_seconds = spec.limits.effective_launcher_timeout_seconds if has_remote_hosts else None
         self._tasks = BackgroundTasks()
         self._transports = Transports(roster)
-        self._pool = AgentPool(self._tasks, self._show, self._lose, patience_seconds)
+        self._pool = AgentPool(self._tasks, self._show, self._lose, launcher_timeout_seconds)
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
         self._reporter = JobReporter(console)

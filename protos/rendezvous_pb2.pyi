@@ -1318,7 +1318,7 @@ class Begin(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     LEASE_SECONDS_FIELD_NUMBER: _builtins.int
-    PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
+    LAUNCHER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     START_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
@@ -1336,7 +1336,7 @@ class Begin(_message.Message):
     directory: _builtins.bytes
     lease_seconds: _builtins.float
     """how long this agent may be silent"""
-    patience_seconds: _builtins.float
+    launcher_timeout_seconds: _builtins.float
     """how long the server may be"""
     start_timeout_seconds: _builtins.float
     address: _builtins.str
@@ -1372,7 +1372,7 @@ class Begin(_message.Message):
         directory: _builtins.bytes = ...,
         environment: _abc.Iterable[Global___Variable] | None = ...,
         lease_seconds: _builtins.float = ...,
-        patience_seconds: _builtins.float = ...,
+        launcher_timeout_seconds: _builtins.float = ...,
         start_timeout_seconds: _builtins.float = ...,
         address: _builtins.str = ...,
         workers: _builtins.bytes = ...,
@@ -1384,7 +1384,7 @@ class Begin(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "looks_for_world", b"looks_for_world", "outlives_losses", b"outlives_losses", "patience_seconds", b"patience_seconds", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "launcher_timeout_seconds", b"launcher_timeout_seconds", "lease_seconds", b"lease_seconds", "looks_for_world", b"looks_for_world", "outlives_losses", b"outlives_losses", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

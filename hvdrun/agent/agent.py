@@ -2,8 +2,8 @@
 
 Orders come on standard input, and the workers' output goes to standard output; the launcher is at the other end. The
 end of the orders without a Release means that the launcher is gone: the agent kills all workers immediately. It does
-the same when the server has acknowledged no report for so long that its machine may be gone (see `Lease`). The server
-counts this host as lost much earlier, after the lease, and reports that as soon as it is reached again.
+the same when the server has acknowledged no report for so long that its machine may be gone (see `LauncherTimeout`).
+The server counts this host as lost much earlier, after the lease, and reports that as soon as it is reached again.
 
 Before the job begins, the agent says hello, and takes part in the connectivity check of the hosts where the launcher
 asks it to. Later it does so whenever another host joins. Other hosts may take long to start: the agent waits as long as
@@ -32,7 +32,7 @@ from typing import Any, NoReturn
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.error_file import take_message
 from hvdrun.agent.fork_spawner import ForkSpawner
-from hvdrun.agent.lease import Lease, LeaseExpiredError
+from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError
 from hvdrun.agent.probe_responder import ProbeResponder
 from hvdrun.agent.resource_limits import find_missing_cpus
 from hvdrun.agent.sequencing import Sequencing
@@ -153,7 +153,7 @@ class Agent:
         remark, alert = (lambda text: output.tell(Remark(text))), (lambda text: output.tell(Alert(text)))
         spawner = ForkSpawner(begin, environment, remark, alert)
         self._input = InputFeed(lambda: self._output.tell(Taken()))
-        self._lease = Lease(begin.patience_seconds)
+        self._launcher_timeout = LauncherTimeout(begin.launcher_timeout_seconds)
         self._sequencing = Sequencing(begin, spawner, self._children, self._watchdog, self._warn)
         self._watch = Watch(
             begin.job,
@@ -264,7 +264,7 @@ class Agent:
                 case PassOn(number):
                     self._watch.pass_on(number)
                 case Hold(held):
-                    self._lease.hold(held=held)
+                    self._launcher_timeout.hold(held=held)
                 case Release():
                     return Ending.RELEASED
                 case None:
@@ -302,18 +302,18 @@ class Agent:
         """Serve the workers' calls, and report to the server.
 
         Raises:
-            LeaseExpiredError: no report was acknowledged for too long.
+            LauncherTimeoutError: no report was acknowledged for too long.
         """
         while not self._watch.changed.is_set():  # until the first worker was launched; that order may never come
-            if not self._lease.look():
-                raise LeaseExpiredError(self._lease.seconds, None)
-            with contextlib.suppress(TimeoutError):  # then look at the lease again
+            if not self._launcher_timeout.look():
+                raise LauncherTimeoutError(self._launcher_timeout.seconds, None)
+            with contextlib.suppress(TimeoutError):  # then look at the clock again
                 async with asyncio.timeout(self._begin.lease_seconds / _LOOKS_PER_LEASE):
                     await self._watch.changed.wait()
         await asyncio.to_thread(importlib.import_module, "hvdrun.agent.session")
         from hvdrun.agent.session import attend  # noqa: PLC0415 - see the module's docstring
 
-        await attend(self._begin, self._socket, self._watch, self._lease, self._sequencing)
+        await attend(self._begin, self._socket, self._watch, self._launcher_timeout, self._sequencing)
         raise AssertionError("attend() ends by raising")
 
     def _warn(self, text: str) -> None:
@@ -325,7 +325,7 @@ class Agent:
 async def wait_while_launcher_lives(
     orders: OrderReader, attending: asyncio.Future[NoReturn], waiting: Coroutine[Any, Any, None]
 ) -> None:
-    """Wait for failed workers, or for the output to be read, unless the launcher goes or the lease expires.
+    """Wait for failed workers, or for the output to be read, unless the launcher goes or is silent for too long.
 
     Raises:
         Exception: what `waiting`, or reading the orders, raised.

@@ -7,7 +7,7 @@ from pathlib import Path
 import rendezvous.server.serving  # noqa: F401 - before gRPC itself: see there
 
 # isort: split
-from hvdrun.agent.lease import Lease, LeaseExpiredError
+from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError
 from hvdrun.agent.watch import Watch
 from hvdrun.errors import AgentResourceError
 from hvdrun.processes.background import cancel_and_wait
@@ -23,11 +23,13 @@ SECONDS_PER_WORKER = 0.0001
 MAX_ERROR_CHARACTERS = 1_000_000  # in a report, whose size is limited
 
 
-async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequencing: SequencerProvider) -> None:
+async def attend(
+    begin: Begin, socket: Path, watch: Watch, launcher_timeout: LauncherTimeout, sequencing: SequencerProvider
+) -> None:
     """Serve calls and report, until cancelled.
 
     Raises:
-        LeaseExpiredError: no report has been acknowledged for too long.
+        LauncherTimeoutError: no report has been acknowledged for too long.
         CallRefusedError, WireError: the server and this agent disagree about the protocol.
         AgentResourceError: the socket cannot be created.
         ListenError: gRPC cannot listen on it.
@@ -40,7 +42,7 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
             await relay.open(socket)
         except OSError as error:
             raise AgentResourceError(begin.host, f"create its socket {socket}", error) from error
-        report = _report(client, watch, lease, begin.lease_seconds / REPORTS_PER_LEASE)
+        report = _report(client, watch, launcher_timeout, begin.lease_seconds / REPORTS_PER_LEASE)
         parts = {
             asyncio.create_task(relay.follow_server(), name="follow the server"),
             asyncio.create_task(report, name="report to the server"),
@@ -54,17 +56,17 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
         await client.close()
 
 
-async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds: float) -> None:
+async def _report(client: AgentClient, watch: Watch, launcher_timeout: LauncherTimeout, pause_seconds: float) -> None:
     """Report changes soon, several in one report, and report often enough to keep the lease."""
     number = 0
     failure: UnreachableError | None = None
-    while lease.look():
+    while launcher_timeout.look():
         watch.changed.clear()
         number += 1
         ends = choose_ends(watch.ended())
         running = watch.running()
         try:
-            limit_seconds = min(pause_seconds, lease.left_seconds)
+            limit_seconds = min(pause_seconds, launcher_timeout.left_seconds)
             await client.report(
                 number,
                 running,
@@ -76,10 +78,10 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds
             )
         except UnreachableError as error:
             failure = error
-            await asyncio.sleep(min(pause_seconds, lease.left_seconds, 0.1))
+            await asyncio.sleep(min(pause_seconds, launcher_timeout.left_seconds, 0.1))
             continue
         failure = None
-        lease.renew()
+        launcher_timeout.restart()
         watch.acknowledge(ends)
         await asyncio.sleep(min(pause_seconds, (len(running) + len(ends)) * SECONDS_PER_WORKER))
         if watch.ended():
@@ -87,7 +89,7 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds
         with contextlib.suppress(TimeoutError):  # the report is also the heartbeat
             async with asyncio.timeout(pause_seconds):  # wait_for would swallow a cancellation that comes with a change
                 await watch.changed.wait()
-    raise LeaseExpiredError(lease.seconds, failure)
+    raise LauncherTimeoutError(launcher_timeout.seconds, failure)
 
 
 def choose_ends(ends: tuple[Exited, ...]) -> tuple[Exited, ...]:

@@ -59,7 +59,10 @@ class AgentConfig:
             directory=str(spec.workers.directory),
             environment=self._choose_environment(host),
             lease_seconds=spec.limits.lease_seconds,
-            patience_seconds=spec.limits.patience_seconds if spec.is_remote(host) else math.inf,  # it cannot be cut off
+            # Nothing cuts the launcher's own machine off.
+            launcher_timeout_seconds=(
+                spec.limits.effective_launcher_timeout_seconds if spec.is_remote(host) else math.inf
+            ),
             start_timeout_seconds=spec.limits.start_timeout_seconds,
             address=route.address,
             interface=route.interface,

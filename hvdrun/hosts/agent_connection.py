@@ -105,15 +105,16 @@ class AgentConnection:
         if self._early is not None:
             self._early = [order for order in self._early if order.worker != worker]
 
-    def hold(self, *, held: bool, patience_seconds: float | None) -> None:
+    def hold(self, *, held: bool, launcher_timeout_seconds: float | None) -> None:
         """Tell the agent that this launcher is suspended, or has resumed.
 
-        patience_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no limit.
+        launcher_timeout_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no
+            limit.
         """
         if self.has_begun:  # another agent gets this with its configuration
             self.send(Hold(held))
-        elif patience_seconds is not None:
-            self.send(Wait(None if held else patience_seconds))
+        elif launcher_timeout_seconds is not None:
+            self.send(Wait(None if held else launcher_timeout_seconds))
 
     def release(self, exit_code: int) -> None:
         """Release the agent; its end is then no loss.

@@ -14,7 +14,7 @@ from rendezvous.wire.orders import AgentMessage, Begin, Order, PassOn, Stop, Wai
 
 RELEASE_SECONDS = 10.0  # longer than a released agent needs to stop its workers
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost
-_KEEPALIVES_PER_PATIENCE = 6
+_KEEPALIVES_PER_TIMEOUT = 6
 
 
 class AgentPool:
@@ -23,7 +23,8 @@ class AgentPool:
     tasks: end before `close` is called.
     show: takes the host and each message of its agent, and blocks the host while the reader of the output is behind.
     lose: takes the host of an agent that has stopped before it was released, and how it stopped.
-    patience_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no limit.
+    launcher_timeout_seconds: how long an agent without a configuration waits for a sign of the launcher; None: no
+        limit.
     """
 
     def __init__(
@@ -31,12 +32,12 @@ class AgentPool:
         tasks: BackgroundTasks,
         show: Callable[[str, AgentMessage], Awaitable[None]],
         lose: Callable[[str, str], None],
-        patience_seconds: float | None = None,
+        launcher_timeout_seconds: float | None = None,
     ) -> None:
         self._tasks = tasks
         self._show = show
         self._lose = lose
-        self._patience_seconds = patience_seconds
+        self._launcher_timeout_seconds = launcher_timeout_seconds
         self._connections: dict[str, AgentConnection] = {}
         self._leaving: dict[AgentConnection, bool] = {}  # no longer of this job; whether it is heard to its end
         self._keeping_alive: asyncio.Task[None] | None = None
@@ -66,13 +67,13 @@ class AgentPool:
         Raises:
             LaunchError: it could not be started.
         """
-        if self._patience_seconds is not None and (self._keeping_alive is None or self._keeping_alive.done()):
-            waiting = self._keep_alive(self._patience_seconds)
+        if self._launcher_timeout_seconds is not None and (self._keeping_alive is None or self._keeping_alive.done()):
+            waiting = self._keep_alive(self._launcher_timeout_seconds)
             self._keeping_alive = self._tasks.create_task(waiting, name="keep waiting agents alive")
         connection = self._connections[host]
         await connection.open()
-        if self._patience_seconds is not None and not self._held and not connection.has_begun:
-            connection.send(Wait(self._patience_seconds))  # else it waits for ever if this machine vanishes now
+        if self._launcher_timeout_seconds is not None and not self._held and not connection.has_begun:
+            connection.send(Wait(self._launcher_timeout_seconds))  # else it waits for ever if this machine vanishes now
 
     def send(self, host: str, order: Order) -> None:
         """Send an order that is about no worker; without an effect if the job has left the host."""
@@ -111,7 +112,7 @@ class AgentPool:
         """Tell all agents that this launcher is suspended, or has resumed."""
         self._held = held
         for connection in self._connections.values():
-            connection.hold(held=held, patience_seconds=self._patience_seconds)
+            connection.hold(held=held, launcher_timeout_seconds=self._launcher_timeout_seconds)
 
     def stop(self) -> None:
         """Tell all agents, also those that come later, that a stop notice has come for the job."""
@@ -183,13 +184,13 @@ class AgentPool:
         await connection.close()
         del self._leaving[connection]
 
-    async def _keep_alive(self, patience_seconds: float) -> None:
+    async def _keep_alive(self, launcher_timeout_seconds: float) -> None:
         """Send keepalives to the agents that have no configuration yet."""
         while waiting := [connection for connection in self._connections.values() if not connection.has_begun]:
             for connection in waiting:
                 if connection.is_open and not self._held:
-                    connection.send(Wait(patience_seconds))
-            await asyncio.sleep(patience_seconds / _KEEPALIVES_PER_PATIENCE)
+                    connection.send(Wait(launcher_timeout_seconds))
+            await asyncio.sleep(launcher_timeout_seconds / _KEEPALIVES_PER_TIMEOUT)
 
 
 async def _drain(connections: Collection[AgentConnection], is_lost: Callable[[str], bool] = lambda _: False) -> None:

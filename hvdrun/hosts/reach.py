@@ -37,7 +37,7 @@ class Transports:
         if self._roster is not None:
             from hvdrun.joining.roster import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
 
-            return JoinedTransport(host, self._roster, spec.limits.patience_seconds)
+            return JoinedTransport(host, self._roster, spec.limits.effective_launcher_timeout_seconds)
         if not spec.is_remote(host):
             return LocalTransport(host)
         if (

@@ -230,7 +230,7 @@ class JoiningAgent:
 
         def note_begin(begin: Begin) -> None:
             self._has_begun = True
-            channel.keep_alive(max(begin.patience_seconds, WAITING_SECONDS))
+            channel.keep_alive(max(begin.launcher_timeout_seconds, WAITING_SECONDS))
             self._say(f"the job started on {begin.host}.")
 
         output = OutputForwarder()

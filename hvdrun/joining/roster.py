@@ -116,17 +116,17 @@ class Roster:
         self._note_change()
         return AgentAdmitted(Admission.ACCEPTED)
 
-    def take(self, host: str, patience_seconds: float) -> Channel:
+    def take(self, host: str, launcher_timeout_seconds: float) -> Channel:
         """The connection of a host's agent, which the job uses from now on.
 
-        patience_seconds: how long the agent serves without hearing from the launcher, once the job has begun.
+        launcher_timeout_seconds: how long the agent serves without hearing from the launcher, once the job has begun.
 
         Raises:
             LaunchError: it has gone, or is used already.
         """
         agent = self._find(host)
         agent.is_used = True
-        agent.channel.keep_alive(max(patience_seconds, self._proof_seconds))
+        agent.channel.keep_alive(max(launcher_timeout_seconds, self._proof_seconds))
         return agent.channel
 
     def give_up(self, host: str, channel: Channel) -> None:
@@ -212,16 +212,16 @@ _CLOSE_SECONDS = 5.0  # for what was sent to leave
 class JoinedTransport(StreamTransport):
     """The transport to an agent that has joined by itself; see `Transport`."""
 
-    def __init__(self, host: str, roster: Roster, patience_seconds: float) -> None:
+    def __init__(self, host: str, roster: Roster, launcher_timeout_seconds: float) -> None:
         super().__init__(host)
         self._roster = roster
-        self._patience_seconds = patience_seconds
+        self._launcher_timeout_seconds = launcher_timeout_seconds
         self._channel: Channel | None = None
         self._joins_again = True  # when its connection ends
 
     async def open(self) -> None:
         """Take the agent, which runs; see `Transport`."""
-        self._channel = self._roster.take(self.host, self._patience_seconds)
+        self._channel = self._roster.take(self.host, self._launcher_timeout_seconds)
         self._reader, self._writer = self._channel.reader, self._channel.transport
 
     def send(self, order: Order) -> None:

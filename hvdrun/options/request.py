@@ -17,8 +17,6 @@ from hvdrun.spec.environment import choose_forwarded
 from hvdrun.spec.hosts import HostList, discover_hosts
 from hvdrun.spec.jobspec import Display, JobSpec, Workers
 from hvdrun.spec.limits import (
-    DEFAULT_LEASE_SECONDS,
-    ELASTIC_LEASE_SECONDS,
     RESTART_LEASE_SECONDS,
     Elasticity,
     Limits,
@@ -27,6 +25,7 @@ from hvdrun.spec.mapping import map_workers
 from hvdrun.spec.redaction import redact_command
 from hvdrun.spec.remote import Allocation, Remote
 from rendezvous.bootstrap import JOB
+from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS
 
 LONGEST_EXAMPLE = 120  # characters; an error does not repeat a longer command line
 

@@ -39,15 +39,13 @@ from hvdrun.shim.path import ShimMode
 from hvdrun.spec.limits import (
     DEFAULT_GRACE_SECONDS,
     DEFAULT_LAUNCHER_TIMEOUT_SECONDS,
-    DEFAULT_LEASE_SECONDS,
     DEFAULT_START_TIMEOUT_SECONDS,
-    ELASTIC_LEASE_SECONDS,
     RESTART_LEASE_SECONDS,
 )
 from hvdrun.spec.mapping import MapBy
 from rendezvous.bootstrap import BACKEND, HOROVOD_SHIM, Backend
 from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
-from rendezvous.core.model import Recovery
+from rendezvous.core.model import DEFAULT_LEASE_SECONDS, ELASTIC_LEASE_SECONDS, Recovery
 
 COMPLETION_VARIABLE = "_HVDRUN_COMPLETE"  # the script of --completion sets it to ask for the words that may follow
 _RECOVERY = Recovery()  # has the defaults

@@ -4,12 +4,10 @@ import math
 from dataclasses import dataclass, field
 
 from hvdrun.errors import UsageError
-from rendezvous.core.model import Recovery, Restarts
+from rendezvous.core.model import DEFAULT_LEASE_SECONDS, Recovery, Restarts
 
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
 LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
-DEFAULT_LEASE_SECONDS = 30.0
-ELASTIC_LEASE_SECONDS = 5.0  # of an elastic job; shorter, because a loss does not end the job
 RESTART_LEASE_SECONDS = 10.0  # of a job that restarts: a false loss costs what was trained since its last checkpoint
 DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a stopped or suspended launcher may continue
 DEFAULT_GRACE_SECONDS = 5.0
@@ -97,6 +95,6 @@ class Limits:
             raise UsageError("--grace must not be negative, as in --grace 5s.")
 
     @property
-    def patience_seconds(self) -> float:
+    def effective_launcher_timeout_seconds(self) -> float:
         """How long a remote agent continues without contact to hvdrun; at least the lease."""
         return max(self.launcher_timeout_seconds, self.lease_seconds)

@@ -51,20 +51,20 @@ class RemoteAgent:
     python: the interpreter there. prefix: shell commands that prepare its environment; bash runs them, else sh.
     directory: the workers' folder, which has to exist after the prefix.
     wrapper: the words of a program that runs the interpreter, in a container for example.
-    patience_seconds: how long the agent waits for the next order until the job begins; None: without a limit.
+    launcher_timeout_seconds: how long the agent waits for the next order until the job begins; None: without a limit.
     """
 
     python: str
     prefix: str | None = None
     directory: str | None = None
-    patience_seconds: float | None = None
+    launcher_timeout_seconds: float | None = None
     wrapper: tuple[str, ...] = ()
 
     def command(self) -> str:
         """The command of a shell that runs one line. It waits for the line no longer than an agent for orders."""
-        if self.patience_seconds is None:
+        if self.launcher_timeout_seconds is None:
             return _COMMAND.format(limit="")
-        seconds = max(_LEAST_SECONDS, math.ceil(self.patience_seconds))
+        seconds = max(_LEAST_SECONDS, math.ceil(self.launcher_timeout_seconds))
         return _COMMAND.format(limit=_LIMIT.format(seconds=seconds))
 
     def script(self) -> bytes:
@@ -90,7 +90,7 @@ class RemoteAgent:
 
     def encode_start(self) -> bytes:
         """The line for the shell and the agent's first order, in one piece, so that every agent gets a first order."""
-        return self.script() + codec.encode_order(Wait(self.patience_seconds))
+        return self.script() + codec.encode_order(Wait(self.launcher_timeout_seconds))
 
     def explain(self, host: str, exit_code: int, errors: bytes, before: bytes, way: str) -> TransportError:
         """Why the agent did not start.
@@ -130,7 +130,7 @@ def make_agent(spec: JobSpec) -> RemoteAgent:
         spec.remote.interpreter,
         spec.remote.prefix,
         str(spec.workers.directory),
-        spec.limits.patience_seconds,
+        spec.limits.effective_launcher_timeout_seconds,
         spec.remote.agent_prefix,
     )
 

@@ -13,13 +13,12 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
 from rendezvous.core.messages import Exited, SequencerOpened
-from rendezvous.core.model import Endpoint, Worker
+from rendezvous.core.model import DEFAULT_LEASE_SECONDS, Endpoint, Worker
 from rendezvous.errors import UnreachableError
 from rendezvous.wire import codec
 from rendezvous.wire.notifications import Notification
 from rendezvous.wire.orders import SERVER_NAME, Credential
 
-_LEASE_SECONDS = 30.0
 _SILENCE_SHARE = 0.2  # of a lease: when a silent connection is pinged, and how long the answer may take
 _LEAST_SILENCE_SECONDS = 1.0  # at least, since a busy peer may take as long
 _CONNECT_SHARE = 0.25  # of a lease: how long one try to connect may take
@@ -32,7 +31,9 @@ class AgentClient:
     stub: the service, for calls of workers that the agent forwards as they are.
     """
 
-    def __init__(self, server: str, host: str, credential: Credential, lease_seconds: float = _LEASE_SECONDS) -> None:
+    def __init__(
+        self, server: str, host: str, credential: Credential, lease_seconds: float = DEFAULT_LEASE_SECONDS
+    ) -> None:
         self._server = server
         self._host = host
         credentials = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)

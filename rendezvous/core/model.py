@@ -12,6 +12,8 @@ from rendezvous.core.reports import Decision, Verdict
 
 UNBOUNDED = 2**31 - 1  # workers: as many as there are slots
 LEAST_REPORT_SECONDS = 60.0
+DEFAULT_LEASE_SECONDS = 30.0
+ELASTIC_LEASE_SECONDS = 5.0  # of an elastic job; shorter, because a loss does not end the job
 LEASES_PER_REPORT = 12
 REPORTS_PER_LEASE = 6  # heartbeats of an agent that has nothing new to report
 
@@ -190,7 +192,7 @@ class Policy:
     max_size: int
     failures_allowed: int | None = 0
     start_timeout_seconds: float = 120.0  # from the first join, or from the start until all agents have reported
-    lease_seconds: float = 30.0  # how long an agent may be silent after its next report is due
+    lease_seconds: float = DEFAULT_LEASE_SECONDS  # how long an agent may be silent after its next report is due
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     start_size: int | None = None
     recovery: Recovery = Recovery()
@@ -253,7 +255,7 @@ class Policy:
         size: int,
         *,
         start_timeout_seconds: float = 120.0,
-        lease_seconds: float = 30.0,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
         grace_seconds: float = 5.0,
     ) -> Self:
         """The policy of a job of exactly `size` workers that ends with its first failure."""
@@ -276,7 +278,7 @@ class Policy:
         restarts: Restarts = Restarts(),
         continues_in_place: bool = True,
         start_timeout_seconds: float = 120.0,
-        lease_seconds: float = 5.0,
+        lease_seconds: float = ELASTIC_LEASE_SECONDS,
         grace_seconds: float = 5.0,
     ) -> Self:
         """The policy of a job that survives any number of failures; max_size None: as many workers as there are slots.

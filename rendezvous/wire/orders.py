@@ -84,8 +84,8 @@ class Begin:
     server: address:port of the rendezvous server.
     command, directory, environment: of every worker; the environment in bytes, as an operating system has it.
     lease_seconds: how long this agent may be silent before it counts as lost.
-    patience_seconds: how long the server may be silent before this agent kills its workers; infinite on the launcher's
-        machine.
+    launcher_timeout_seconds: how long the server may be silent before this agent kills its workers; infinite on the
+        launcher's machine.
     address: where the workers of other hosts reach this host.
     workers: the options about workers, under the names that launcher and agent share.
     inherits: the environment is added to the agent's own, which comes from a login on this host.
@@ -103,7 +103,7 @@ class Begin:
     directory: str
     environment: Mapping[bytes, bytes] = field(repr=False)
     lease_seconds: float
-    patience_seconds: float
+    launcher_timeout_seconds: float
     start_timeout_seconds: float
     address: str
     workers: Mapping[str, PlainValue] = field(default_factory=dict)

@@ -48,7 +48,7 @@ from worker_runtime.errors import (
     UnsendableError,
 )
 from worker_runtime.groups.torch_groups import FailedWork, Work, await_works, describe_cause
-from worker_runtime.rendezvous import limit_silence
+from worker_runtime.rendezvous import DEFAULT_LEASE_SECONDS, limit_silence
 
 ResultT = TypeVar("ResultT")
 
@@ -56,7 +56,6 @@ ResultT = TypeVar("ResultT")
 MakeError = Callable[[str], Exception]
 
 _CAUSE_SECONDS = 0.3  # how long a rank waits after a failure for the sequencer to name a lost rank
-_LEASE_SECONDS = 30.0  # the lease of a host, without hvdrun
 _AFTER_LEASE_SECONDS = 1.0  # longer than the lease: the rendezvous should be the first to report a silent host
 _LOOK_SECONDS = 0.5  # between two checks of a waiting thread: of the hosts, or for the next generation
 _INTERRUPT_SECONDS = 0.3  # how long to wait for interrupted works: gloo occasionally never completes one
@@ -114,7 +113,7 @@ class Engine:
         group: Group | None = None,
         link: Link | None = None,
         loss: LossPolicy = Fail(),  # noqa: B008 - it never changes
-        lease_seconds: float = _LEASE_SECONDS,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
         number: int = 0,
     ) -> None:
         self._silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
@@ -144,7 +143,7 @@ class Engine:
         group: Group | None,
         limit: timedelta,
         loss: LossPolicy = Fail(),  # noqa: B008 - as above
-        lease_seconds: float = _LEASE_SECONDS,
+        lease_seconds: float = DEFAULT_LEASE_SECONDS,
     ) -> Self:
         """Create the engine of a formed group, which it then owns.
 

@@ -29,7 +29,15 @@ with own_packages():
         read_may_restart,
     )
     from rendezvous.core.messages import Depart, Interrupt, OfferResize
-    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
+    from rendezvous.core.model import (
+        DEFAULT_LEASE_SECONDS,
+        Assignment,
+        Endpoint,
+        Membership,
+        Slot,
+        limit_silence,
+        rank,
+    )
     from rendezvous.core.reports import CompletedOperation, Decision, JoinReason, PendingOperation, Report, Verdict
     from rendezvous.errors import JoinRefusedError, RendezvousError, SequencerStartError
     from rendezvous.server.threads import count_startable
@@ -51,6 +59,7 @@ with own_packages():
 __all__ = [
     "BACKEND",
     "CHECKPOINT",
+    "DEFAULT_LEASE_SECONDS",
     "DESCRIPTORS",
     "LENGTH",
     "SEQUENCER",

@@ -39,7 +39,7 @@ def make_begin(directory: Path | str, *command: str, **variables: str) -> Begin:
         directory=str(directory),
         environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
         lease_seconds=30,
-        patience_seconds=30,
+        launcher_timeout_seconds=30,
         start_timeout_seconds=30,
         address="127.0.0.1",
         workers={"bind_to": "none", "prefork": True, "stdin_rank": None},

@@ -18,14 +18,14 @@ async def fail() -> None:
     raise OSError("the output is gone")
 
 
-def make_lease() -> "asyncio.Future[NoReturn]":
+def make_session() -> "asyncio.Future[NoReturn]":
     return asyncio.get_running_loop().create_future()
 
 
 @in_loop
 async def test_an_error_of_the_output_is_raised() -> None:
     with pytest.raises(OSError, match="the output is gone"):
-        await wait_while_launcher_lives(OrderReader(asyncio.StreamReader()), make_lease(), fail())
+        await wait_while_launcher_lives(OrderReader(asyncio.StreamReader()), make_session(), fail())
 
 
 @in_loop
@@ -33,15 +33,15 @@ async def test_malformed_orders_are_an_error() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(b"\0\0\0\2xx")
     with pytest.raises(WireError):
-        await wait_while_launcher_lives(OrderReader(reader), make_lease(), wait_for_ever())
+        await wait_while_launcher_lives(OrderReader(reader), make_session(), wait_for_ever())
 
 
 @in_loop
-async def test_the_end_of_the_orders_or_of_the_lease_ends_the_wait() -> None:
+async def test_the_end_of_the_orders_or_of_the_session_ends_the_wait() -> None:
     reader = asyncio.StreamReader()
     reader.feed_eof()
-    await wait_while_launcher_lives(OrderReader(reader), make_lease(), wait_for_ever())
-    lease = make_lease()
-    lease.set_exception(TimeoutError())
-    await wait_while_launcher_lives(OrderReader(asyncio.StreamReader()), lease, wait_for_ever())
-    lease.exception()
+    await wait_while_launcher_lives(OrderReader(reader), make_session(), wait_for_ever())
+    session = make_session()
+    session.set_exception(TimeoutError())
+    await wait_while_launcher_lives(OrderReader(asyncio.StreamReader()), session, wait_for_ever())
+    session.exception()

@@ -218,7 +218,7 @@ def test_an_agent_waits_for_a_job_as_long_as_its_launcher_sends_wait(
 
 def test_an_idle_agent_ends_with_its_lease_and_leaves_no_orphan(conversation: Conversation, tmp_path: Path) -> None:
     (tmp_path / f"hvdrun-{'0' * 14}").mkdir()  # of an agent that was killed, and its watchdog as well
-    conversation.send(replace(describe(tmp_path), lease_seconds=0.3, patience_seconds=0.3))
+    conversation.send(replace(describe(tmp_path), lease_seconds=0.3, launcher_timeout_seconds=0.3))
     assert conversation.end() == "no report was acknowledged for 0.3 s (--launcher-timeout)\n"
 
 

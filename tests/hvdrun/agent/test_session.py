@@ -1,4 +1,4 @@
-"""How an agent takes part in the rendezvous: reports, and the lease that they renew."""
+"""How an agent takes part in the rendezvous: reports, and the launcher timeout that they restart."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent import session as attendance
-from hvdrun.agent.lease import Lease, LeaseExpiredError
+from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError
 from hvdrun.agent.session import attend, choose_ends
 from hvdrun.agent.watch import Watch
 from rendezvous.core.messages import Effect, Exited, Finish, HostsChanged
@@ -54,15 +54,15 @@ class Workers(Watch):
         self.changed.set()
 
 
-class CountedLease(Lease):
-    """Counts its renewals."""
+class CountedTimeout(LauncherTimeout):
+    """Counts its restarts."""
 
-    renewals = 0
+    restarts = 0
 
-    def renew(self) -> None:
-        """See `Lease`."""
-        self.renewals += 1
-        super().renew()
+    def restart(self) -> None:
+        """See `LauncherTimeout`."""
+        self.restarts += 1
+        super().restart()
 
 
 class Rendezvous:
@@ -77,14 +77,14 @@ class Rendezvous:
         self.server = Server(policy, self.effects.append, self.authority.issue_server())
         self.begin = replace(make_begin("/"), credential=self.authority.issue_agent("a"))
 
-    async def attend(self, lease: Lease | None = None) -> None:
+    async def attend(self, launcher_timeout: LauncherTimeout | None = None) -> None:
         """Attend as the agent does."""
-        await attend(self.begin, self.socket, self.workers, lease or Lease(600), Sequencing())
+        await attend(self.begin, self.socket, self.workers, launcher_timeout or LauncherTimeout(600), Sequencing())
 
     @asynccontextmanager
-    async def attending(self, lease: Lease | None = None) -> AsyncIterator[None]:
+    async def attending(self, launcher_timeout: LauncherTimeout | None = None) -> AsyncIterator[None]:
         """Attend meanwhile."""
-        task = asyncio.create_task(self.attend(lease))
+        task = asyncio.create_task(self.attend(launcher_timeout))
         try:
             yield
         finally:
@@ -120,21 +120,22 @@ async def test_an_end_is_reported_at_once_and_acknowledged() -> None:
 
 
 @in_loop
-async def test_reports_renew_the_lease_though_nothing_changes() -> None:
-    lease = CountedLease(600, clock=lambda: 0.0)
+async def test_reports_restart_the_launcher_timeout_though_nothing_changes() -> None:
+    launcher_timeout = CountedTimeout(600, clock=lambda: 0.0)
     async with serving() as rendezvous:
         rendezvous.begin = replace(rendezvous.begin, lease_seconds=0.3)
-        async with rendezvous.attending(lease):
-            await happen(lambda: lease.renewals == 5)
+        async with rendezvous.attending(launcher_timeout):
+            await happen(lambda: launcher_timeout.restarts == 5)
 
 
 @in_loop
-async def test_a_session_without_answers_ends_with_the_lease_and_reports_the_last_error() -> None:
+async def test_a_session_without_answers_ends_with_the_launcher_timeout_and_reports_the_last_error() -> None:
     async with serving() as rendezvous:
         await rendezvous.server.close()
+        clock = itertools.count(0, 4).__next__  # four seconds more at each look
         # On a busy machine the last call may reach its deadline before the connection is refused.
-        with pytest.raises(LeaseExpiredError, match=r"for 30 s.*127\.0\.0\.1:.*(refused|Deadline)"):
-            await rendezvous.attend(Lease(30, itertools.count(0, 4).__next__))  # four seconds more at each look
+        with pytest.raises(LauncherTimeoutError, match=r"for 30 s.*127\.0\.0\.1:.*(refused|Deadline)"):
+            await rendezvous.attend(LauncherTimeout(30, clock))
 
 
 @in_loop

@@ -46,7 +46,7 @@ def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None
 def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
     begin = write(spec, host)
     assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
-    assert begin.patience_seconds == (60.0 if host == "far" else math.inf)
+    assert begin.launcher_timeout_seconds == (60.0 if host == "far" else math.inf)
     told = {"size": 3, "bind_to": "core", "stdin_rank": 1, "prefork": True, "backend": None, "horovod_shim": "auto"}
     assert dict(begin.workers) == told | {"checkpoint": None}
     assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")

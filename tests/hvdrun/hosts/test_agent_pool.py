@@ -209,7 +209,7 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
 @in_loop
 async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
     first, second, launcher, tasks = PlayedAgent(), PlayedAgent(), Launcher(), BackgroundTasks()
-    pool = AgentPool(tasks, launcher.show, launcher.lose, patience_seconds=0.06)
+    pool = AgentPool(tasks, launcher.show, launcher.lose, launcher_timeout_seconds=0.06)
     async with tasks:
         for host, agent in {"a": first, "b": second}.items():
             pool.add(host, agent)
@@ -229,7 +229,7 @@ async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_ther
 @in_loop
 async def test_an_agent_that_was_started_is_told_at_once_how_long_it_waits_for_its_launcher() -> None:
     agent, launcher, tasks = PlayedAgent(), Launcher(), BackgroundTasks()
-    pool = AgentPool(tasks, launcher.show, launcher.lose, patience_seconds=600.0)
+    pool = AgentPool(tasks, launcher.show, launcher.lose, launcher_timeout_seconds=600.0)
     async with tasks:
         pool.add("a", agent)
         await pool.open("a")

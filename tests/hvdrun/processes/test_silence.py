@@ -1,18 +1,18 @@
-"""Who is silent, or stands still, for longer than the lease: agents and workers, under a clock of the test's own."""
+"""Who is silent, or stands still, for too long: launchers, agents and workers, under a clock of the test's own."""
 
 import math
 
 import pytest
 
 from hvdrun.agent import stopped_detector
-from hvdrun.agent.lease import Lease
+from hvdrun.agent.launcher_timeout import LauncherTimeout
 from hvdrun.agent.stopped_detector import StoppedDetector
 from hvdrun.processes.processes import Process
 from hvdrun.processes.stopped import STOPPED as IS_STOPPED
 from hvdrun.processes.stopped import StoppedProcesses
 from hvdrun.processes.watchdog_process import STOPPED_LOOK_SECONDS
 
-LEASE_SECONDS = 30.0
+LEASE_SECONDS = LIMIT_SECONDS = 30.0
 AGENT = 11
 STARTED = 5
 Step = tuple[str, float]
@@ -34,18 +34,18 @@ def clock() -> Clock:
     return Clock()
 
 
-def play(lease: Lease, clock: Clock, *steps: Step) -> bool:
+def play(timeout: LauncherTimeout, clock: Clock, *steps: Step) -> bool:
     """Let time pass as it does for an agent that runs, sleeps or is held; whether it may go on in the end."""
     may = True
     for what, seconds in steps:
-        if what == "renewed":
-            lease.renew()
+        if what == "restarted":
+            timeout.restart()
         elif what in {"held", "let go"}:
-            lease.hold(held=what == "held")
+            timeout.hold(held=what == "held")
         looks = 1 if what == "sleeps" else round(seconds)
         for _ in range(looks):
             clock.now += seconds / looks
-            may = lease.look()
+            may = timeout.look()
     return may
 
 
@@ -54,28 +54,30 @@ def play(lease: Lease, clock: Clock, *steps: Step) -> bool:
     [
         ([("runs", 30)], True),
         ([("runs", 31)], False),
-        ([("runs", 29), ("renewed", 30)], True),
-        ([("runs", 29), ("renewed", 31)], False),
+        ([("runs", 29), ("restarted", 30)], True),
+        ([("runs", 29), ("restarted", 31)], False),
         ([("sleeps", 3600), ("runs", 11)], True),  # time for one more report
-        ([("sleeps", 3600), ("runs", 13)], False),  # not a whole lease, in case only the agent was stopped
+        ([("sleeps", 3600), ("runs", 13)], False),  # not the whole limit, in case only the agent was stopped
         ([("sleeps", 16), ("runs", 14)], True),  # a sleep does not shorten it
         ([("held", 3600)], True),
         ([("held", 3600), ("let go", 30)], True),
         ([("held", 3600), ("let go", 31)], False),
     ],
 )
-def test_an_agent_goes_on_for_the_lease_and_no_longer(clock: Clock, steps: list[Step], *, may: bool) -> None:
-    assert play(Lease(LEASE_SECONDS, clock), clock, *steps) is may
+def test_an_agent_continues_for_the_launcher_timeout_and_no_longer(
+    clock: Clock, steps: list[Step], *, may: bool
+) -> None:
+    assert play(LauncherTimeout(LIMIT_SECONDS, clock), clock, *steps) is may
 
 
-def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_it(clock: Clock) -> None:
-    lease = Lease(10.0, clock)
+def test_the_rest_of_the_launcher_timeout_is_known_so_that_no_wait_exceeds_it(clock: Clock) -> None:
+    timeout = LauncherTimeout(10.0, clock)
     clock.now += 4
-    assert lease.left_seconds == 6
+    assert timeout.left_seconds == 6
     clock.now += 20
-    assert lease.left_seconds == 0
-    lease.hold(held=True)
-    assert lease.left_seconds == math.inf
+    assert timeout.left_seconds == 0
+    timeout.hold(held=True)
+    assert timeout.left_seconds == math.inf
 
 
 @pytest.mark.parametrize(

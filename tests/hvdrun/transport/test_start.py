@@ -64,7 +64,7 @@ def test_a_shell_without_input_ends_by_itself(monkeypatch: pytest.MonkeyPatch, s
     if shutil.which(shell) is None or shutil.which("bash") is None:
         pytest.skip(f"no {shell} here: apt-get install {shell}")
     monkeypatch.setattr(start, "_LEAST_SECONDS", 1)
-    command = RemoteAgent("python3", patience_seconds=0.5).command()
+    command = RemoteAgent("python3", launcher_timeout_seconds=0.5).command()
     with subprocess.Popen([shell, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.wait(LIMIT_SECONDS) == 0
         assert process.stdout is not None
@@ -73,7 +73,7 @@ def test_a_shell_without_input_ends_by_itself(monkeypatch: pytest.MonkeyPatch, s
 
 @pytest.mark.parametrize("patience", [None, 0.5, 30.0])
 def test_the_limit_changes_nothing_else(python: str, patience: float | None) -> None:
-    assert run(RemoteAgent(python, patience_seconds=patience), orders=b"x").stdout.endswith(b"hvdrun.agent \nx")
+    assert run(RemoteAgent(python, launcher_timeout_seconds=patience), orders=b"x").stdout.endswith(b"hvdrun.agent \nx")
 
 
 def test_without_bash_sh_does(python: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 def begin_with(directory: Path, script: str) -> Begin:
     """A job of one shell, whose lease ends nothing within a test."""
     begin = make_begin(directory, "sh", "-c", script)
-    return replace(begin, credential=Authority(JOB).issue_agent("a"), lease_seconds=600, patience_seconds=600)
+    return replace(begin, credential=Authority(JOB).issue_agent("a"), lease_seconds=600, launcher_timeout_seconds=600)
 
 
 @asynccontextmanager

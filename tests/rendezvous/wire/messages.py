@@ -116,7 +116,7 @@ begins = st.builds(
     directory=words,
     environment=st.dictionaries(st.binary(), st.binary(), max_size=4),
     lease_seconds=seconds,
-    patience_seconds=seconds,
+    launcher_timeout_seconds=seconds,
     start_timeout_seconds=seconds,
     address=texts,
     workers=st.dictionaries(texts, st.none() | st.booleans() | numbers | texts),

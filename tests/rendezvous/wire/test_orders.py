@@ -19,7 +19,7 @@ BEGIN = Begin(
     directory="/work",
     environment={b"secret_TOKEN": b"secret"},
     lease_seconds=30.0,
-    patience_seconds=60.0,
+    launcher_timeout_seconds=60.0,
     start_timeout_seconds=120.0,
     address="10.0.0.1",
 )

@@ -1,4 +1,6 @@
-"""How long an agent keeps its workers without an acknowledged report: longer than the server waits for a report.
+"""The launcher timeout: how long an agent keeps its workers without an acknowledged report.
+
+It is longer than the lease, for which the server waits for a report.
 
 A silent server may be stopped, or suspended with its machine; then it has counted no host as lost. A server that has
 counted this host as lost, since the network was cut, reports that as soon as it is reached again. So the agent ends its
@@ -7,7 +9,7 @@ workers only when the server's machine may be gone for good.
 When two looks at the clock are far apart, this process did not run meanwhile: it was stopped, or its machine was
 suspended. Then the server answers the next report immediately, whether it was suspended as well or has counted this
 host as lost. So the agent gets a short time for one more report. The suspension does not end it, nor does it wait the
-whole time again behind a network that is cut. Before a suspension by Ctrl-Z the launcher holds the lease.
+whole time again behind a network that is cut. Before a suspension by Ctrl-Z the launcher holds the limit.
 """
 
 import math
@@ -20,7 +22,7 @@ from hvdrun.processes.stopped import SuspensionClock
 _SECOND_CHANCE_SHARE = 0.4
 
 
-class LeaseExpiredError(HvdrunError):
+class LauncherTimeoutError(HvdrunError):
     """The agent ends its workers, since hvdrun may be gone.
 
     Cause: The machine of hvdrun is gone, stopped, or cut off from this host.
@@ -33,8 +35,8 @@ class LeaseExpiredError(HvdrunError):
         self.cause = cause
 
 
-class Lease:
-    """The lease of one agent, on a monotonic clock."""
+class LauncherTimeout:
+    """The limit of one agent on the launcher's silence, on a monotonic clock."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
@@ -44,7 +46,10 @@ class Lease:
         self._is_held = False
 
     def look(self) -> bool:
-        """Whether the lease holds; to be called often, since the time between two calls shows a suspension."""
+        """Whether the launcher may still be there.
+
+        To be called often, since the time between two calls shows a suspension.
+        """
         if self._clock.look():
             self._ends = max(self._ends, self._clock.now + _SECOND_CHANCE_SHARE * self.seconds)
         return self._is_held or self._clock.now <= self._ends
@@ -54,12 +59,12 @@ class Lease:
         """Seconds until it expires; infinity while it is held."""
         return math.inf if self._is_held else max(0.0, self._ends - self._now())
 
-    def renew(self) -> None:
+    def restart(self) -> None:
         """Begin anew, since the server has acknowledged a report."""
         self._clock.look()
         self._ends = self._clock.now + self.seconds
 
     def hold(self, *, held: bool) -> None:
-        """Hold the lease while the user suspends the launcher; then begin anew."""
+        """Hold the limit while the user suspends the launcher; then begin anew."""
         self._is_held = held
-        self.renew()
+        self.restart()
