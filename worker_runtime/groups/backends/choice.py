@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.distributed as dist
 
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.nccl import Nccl
-from worker_runtime.groups.backends.ucc import Gated
+from worker_runtime.groups.backends.ucc import Gated, Ucc, find_plugin
 from worker_runtime.groups.gloo import Gloo
-from worker_runtime.groups.torch_groups import CONNECT_LIMIT, Interruptible, MakeGroup, TorchGroup
-from worker_runtime.groups.torch_store import OpenStore, open_torch_store
+from worker_runtime.groups.torch_groups import Interruptible, MakeGroup, TorchGroup
+from worker_runtime.groups.torch_store import open_torch_store
 from worker_runtime.rendezvous import Assignment, Backend
 
 
@@ -40,11 +40,6 @@ class Features:
             has_ucc=dist.is_ucc_available() or find_plugin("ucc") is not None,
             devices=torch.cuda.device_count() if requested is Backend.NCCL else None,
         )
-
-
-def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it untyped
-    """The plug-in that is registered with torch under this name (`creator_fn` and `extended_api`); None if none is."""
-    return dist.Backend._plugins.get(name.upper())  # noqa: SLF001 - torch has no public way
 
 
 class BackendRefusedError(InitializationError):
@@ -141,41 +136,3 @@ def compose(choice: Choice, gloo: Gloo, numbers: Assignment) -> MakeGroup:
         return makers[choice.of(device)](prefix, rank, size, device, limit)
 
     return make
-
-
-@dataclass(frozen=True, slots=True)
-class Ucc:
-    """Creates UCC's groups. open_store: opens a torch store for a group."""
-
-    open_store: OpenStore
-
-    def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup:
-        """Create a group; UCC connects its members in the first operation. See `ucc.Connect`.
-
-        Raises:
-            RuntimeError: UCC cannot create it.
-        """
-        store = self.open_store(prefix, rank, min(limit, CONNECT_LIMIT))
-        group: TorchGroup
-        if dist.is_ucc_available():
-            from torch._C._distributed_c10d import ProcessGroupUCC  # noqa: PLC0415 - most builds of torch lack it
-
-            group = ProcessGroupUCC(store, rank, size, limit)  # type: ignore[assignment]  # torch leaves it untyped
-            return group
-        plugin = find_plugin("ucc")
-        if plugin is None:
-            raise RuntimeError("torch has no UCC: its plug-in was unregistered after init(); use --backend gloo")
-        if not plugin.extended_api:
-            group = plugin.creator_fn(store, rank, size, limit)
-            return group
-        from torch._C._distributed_c10d import _DistributedBackendOptions  # noqa: PLC0415 - for rare plug-ins
-
-        options = _DistributedBackendOptions()
-        options.store = store
-        options.group_rank = rank
-        options.group_size = size
-        options.timeout = limit
-        options.group_id = prefix
-        options.global_ranks_in_group = []
-        group = plugin.creator_fn(options, None)
-        return group

@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from worker_runtime.errors import InitializationError
-from worker_runtime.groups.torch_groups import Interruptible, MakeGroup, TorchGroup, Work, describe_cause
+from worker_runtime.groups.torch_groups import CONNECT_LIMIT, Interruptible, MakeGroup, TorchGroup, Work, describe_cause
+from worker_runtime.groups.torch_store import OpenStore
 from worker_runtime.rendezvous import Backend
 
 # Most operations of UCC complete within this time, and sleeping would take longer; a waiting thread only yields.
@@ -240,6 +241,49 @@ def _make_numbers(rank: int) -> torch.Tensor:
 # Creates UCC's group. Its arguments: a prefix for keys in the store, this worker's rank in the group, its size, and the
 # time limit of its operations.
 Connect: TypeAlias = Callable[[str, int, int, timedelta], TorchGroup]
+
+
+def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it untyped
+    """The plug-in that is registered with torch under this name (`creator_fn` and `extended_api`); None if none is."""
+    return dist.Backend._plugins.get(name.upper())  # noqa: SLF001 - torch has no public way
+
+
+@dataclass(frozen=True, slots=True)
+class Ucc:
+    """Creates UCC's groups. open_store: opens a torch store for a group."""
+
+    open_store: OpenStore
+
+    def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup:
+        """Create a group; UCC connects its members in the first operation. See `Connect`.
+
+        Raises:
+            RuntimeError: UCC cannot create it.
+        """
+        store = self.open_store(prefix, rank, min(limit, CONNECT_LIMIT))
+        group: TorchGroup
+        if dist.is_ucc_available():
+            from torch._C._distributed_c10d import ProcessGroupUCC  # noqa: PLC0415 - most builds of torch lack it
+
+            group = ProcessGroupUCC(store, rank, size, limit)  # type: ignore[assignment]  # torch leaves it untyped
+            return group
+        plugin = find_plugin("ucc")
+        if plugin is None:
+            raise RuntimeError("torch has no UCC: its plug-in was unregistered after init(); use --backend gloo")
+        if not plugin.extended_api:
+            group = plugin.creator_fn(store, rank, size, limit)
+            return group
+        from torch._C._distributed_c10d import _DistributedBackendOptions  # noqa: PLC0415 - for rare plug-ins
+
+        options = _DistributedBackendOptions()
+        options.store = store
+        options.group_rank = rank
+        options.group_size = size
+        options.timeout = limit
+        options.group_id = prefix
+        options.global_ranks_in_group = []
+        group = plugin.creator_fn(options, None)
+        return group
 
 
 @dataclass(frozen=True, slots=True)

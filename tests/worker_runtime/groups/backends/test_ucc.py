@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubConnections, StubGroup, run_members
-from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, Ucc, compose
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice, compose
 from worker_runtime.groups.backends.nccl import NcclGroup
-from worker_runtime.groups.backends.ucc import Gated, GatedGroup
+from worker_runtime.groups.backends.ucc import Gated, GatedGroup, Ucc
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.torch_store import open_torch_store
 from worker_runtime.rendezvous import Assignment, Backend
