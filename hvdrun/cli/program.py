@@ -87,7 +87,7 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
 
         return print_text(create_token(values))
     values = read_agent(given)
-    from hvdrun.joining.agent import run_agent  # noqa: PLC0415 - the same
+    from hvdrun.joining.joining_agent import run_agent  # noqa: PLC0415 - the same
 
     return run_agent(values, lambda sentence: print_error(sentence, with_time=False))
 

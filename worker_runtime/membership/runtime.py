@@ -20,7 +20,7 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import Choice, Features, choose
-from worker_runtime.membership.agent import AgentWatch, FailureNotice, StopNotice
+from worker_runtime.membership.agent_watch import AgentWatch, FailureNotice, StopNotice
 from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
 from worker_runtime.membership.foreign import ForeignJob, join_job, open_job
 from worker_runtime.membership.launchers import World, find_world

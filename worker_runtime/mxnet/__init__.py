@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from worker_runtime.mxnet import errors  # noqa: F401 - first: it reports what is missing
+from worker_runtime.mxnet import mxnet_errors  # noqa: F401 - first: it reports what is missing
 
 # isort: split
 from worker_runtime.api import names

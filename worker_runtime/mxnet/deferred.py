@@ -29,7 +29,7 @@ from worker_runtime.coordination.operation import Handle
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
-from worker_runtime.mxnet.errors import raises_mxnet_errors
+from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 
 _INITIALISE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstate__"  # what is replaced
 

@@ -15,7 +15,7 @@ from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.mxnet.arrays import check_array, to_host, view_for_reading, view_for_writing
 from worker_runtime.mxnet.deferred import DeferredBroadcast, complete_deferred, copy_to_all, defer_all, list_arrays
-from worker_runtime.mxnet.errors import raises_mxnet_errors
+from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.mxnet.optimizer import adopt_settings
 
 _TITLE = "broadcast_parameters"

@@ -30,7 +30,7 @@ from worker_runtime.mxnet.arrays import (
     view_for_reading,
 )
 from worker_runtime.mxnet.compression import Compression, TensorCompressor
-from worker_runtime.mxnet.errors import raises_mxnet_errors
+from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.reducer import Course

@@ -24,8 +24,8 @@ from mxnet.optimizer import Updater
 from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet.arrays import copy_back, fill_parts, sum_parts, to_host, view_for_writing
-from worker_runtime.mxnet.errors import raises_mxnet_errors
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
+from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 from worker_runtime.reduction.settings import read_group_count, read_predivide
 
 Many = (list, tuple)

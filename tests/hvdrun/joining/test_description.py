@@ -10,7 +10,7 @@ from hvdrun.cli.program import main
 from hvdrun.console import Console
 from hvdrun.errors import UsageError
 from hvdrun.joining import launcher
-from hvdrun.joining.agent import run_agent
+from hvdrun.joining.joining_agent import run_agent
 from hvdrun.joining.launcher import choose_hosts, choose_place, describe_agents, describe_joining, find_reachable
 from hvdrun.joining.token import Token, create_token
 from hvdrun.network.addresses import InterfaceAddress

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH, LaunchError
-from hvdrun.joining import agent as joining
-from hvdrun.joining.agent import JoiningAgent, JoinOptions
+from hvdrun.joining import joining_agent as joining
+from hvdrun.joining.joining_agent import JoiningAgent, JoinOptions
 from hvdrun.joining.roster import Roster
 from hvdrun.joining.token import create_files
 from rendezvous.core.model import LOOPBACK, Endpoint, Host

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import LaunchError
-from hvdrun.joining import agent as agent_module
+from hvdrun.joining import joining_agent as agent_module
 from hvdrun.joining import listener as listener_module
-from hvdrun.joining.agent import JoiningAgent, JoinOptions, JoinRefusedError, WrongLauncherError
 from hvdrun.joining.channel import Channel
+from hvdrun.joining.joining_agent import JoiningAgent, JoinOptions, JoinRefusedError, WrongLauncherError
 from hvdrun.joining.listener import JoinListener
 from hvdrun.joining.roster import JoinedTransport, Roster
 from hvdrun.joining.token import Keys, create_files, find_expiry

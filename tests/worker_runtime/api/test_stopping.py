@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import LIMIT_SECONDS
-from worker_runtime.membership.agent import StopNotice
+from worker_runtime.membership.agent_watch import StopNotice
 from worker_runtime.membership.runtime import Runtime
 from worker_runtime.rendezvous import name_stop_file
 

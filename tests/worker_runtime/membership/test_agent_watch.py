@@ -13,7 +13,7 @@ import pytest
 
 from tests.waiting import LIMIT_SECONDS
 from worker_runtime.errors import TooFewThreadsError
-from worker_runtime.membership.agent import AgentWatch, find_listener
+from worker_runtime.membership.agent_watch import AgentWatch, find_listener
 from worker_runtime.rendezvous import Bootstrap
 
 AGENT = """
@@ -28,7 +28,7 @@ with socket.create_server(sys.argv[1], family=socket.AF_UNIX) as server:
 WORKER = """
 import signal, sys, threading, time
 from pathlib import Path
-from worker_runtime.membership.agent import watch
+from worker_runtime.membership.agent_watch import watch
 from worker_runtime.rendezvous import Bootstrap, Slot
 from rendezvous.core.model import Worker
 
@@ -127,6 +127,6 @@ os.dup2(writer, 2)
 
 
 def test_a_worker_with_too_few_threads_is_refused_before_grpc_would_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker_runtime.membership.agent.count_startable", lambda _: 3)
+    monkeypatch.setattr("worker_runtime.membership.agent_watch.count_startable", lambda _: 3)
     with pytest.raises(TooFewThreadsError, match="needs 16 threads, but can start only 3; raise `ulimit -u`"):
         AgentWatch(lambda _: pytest.fail("it connects")).connect(Mock(Bootstrap))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.house.sources import ROOT
 from tests.waiting import LIMIT_SECONDS
-from worker_runtime.mxnet.errors import MXNetMissingError
+from worker_runtime.mxnet.mxnet_errors import MXNetMissingError
 
 NUMPY = "module 'numpy' has no attribute 'bool'"
 

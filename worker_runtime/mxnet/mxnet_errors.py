@@ -1,4 +1,4 @@
-"""Imports MXNet, or reports what is missing; and makes every error of a call an MXNetError too.
+"""Imports MXNet, or reports its absence; and makes every error of a call an MXNetError too.
 
 Horovod reports all errors through MXNet's C interface, so programs catch `mx.base.MXNetError` for wrong arguments, a
 name in flight, or ranks that differ.
