@@ -3,7 +3,6 @@
 If workers run on this machine, what they need is checked here.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -63,11 +62,7 @@ def prepare(spec: JobSpec, context: LookupContext, is_local: IsLocal | None = No
         interpreter=choose_agent_interpreter(workers.command, context, spec.remote.python),
         here=here,
     )
-    forwarded = {
-        b"PWD": os.fsencode(workers.directory),
-        **workers.forwarded,
-    }  # there it is the login's home
-    prepared = replace(spec, workers=replace(workers, command=command, forwarded=forwarded), remote=side)
+    prepared = replace(spec, workers=replace(workers, command=command), remote=side)
     if spec.remote.joining is not None:
         return prepared, explain_interpreter(spec, command, context)
     names = ", ".join(host for host in used if host in remote) or "none so far"

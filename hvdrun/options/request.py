@@ -180,8 +180,6 @@ def _make_workers(
 ) -> Workers:
     hosts = map_workers(listed.hosts, values["size"], values["map_by"], oversubscribe=values["oversubscribe"])
     forwarded = choose_forwarded(values["forwarded"], own)
-    if values["directory"] is not None:
-        forwarded.setdefault(b"PWD", os.fsencode(values["directory"]))
     directory = values["directory"] or find_directory()
     return fill(Workers, values, command=command, hosts=hosts, directory=directory, forwarded=forwarded)
 

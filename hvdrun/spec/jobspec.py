@@ -180,7 +180,9 @@ class JobSpec:
         limit = 0 if elasticity is None else elasticity.restarts.limit
         mode = {ELASTIC: "1" if self.continues_in_place else "0", **torch_job_environment(limit)}
         own = {os.fsencode(name): os.fsencode(value) for name, value in mode.items()}
-        return {**workers.forwarded, VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **own}
+        # PWD may be of hvdrun's own folder, and on another host it is the login's home.
+        first = {b"PWD": os.fsencode(workers.directory), **workers.forwarded}
+        return {**first, VARIABLE: os.fsencode(workers.horovod_shim), **chosen, **own}
 
     def policy(self) -> Policy:
         """The policy for the rendezvous; a static job has exactly `size` workers, and the first failure ends it."""

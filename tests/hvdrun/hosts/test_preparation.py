@@ -56,7 +56,7 @@ def test_with_another_host_all_use_this_machines_python(spec: JobSpec, context: 
     prepared, details = prepare(spec, context, is_here)
     assert prepared.workers.command == (python, "train.py")
     assert prepared.remote == Remote(frozenset({"there"}), (python, "train.py"), python)
-    assert prepared.workers.forwarded == {b"PWD": os.fsencode(spec.workers.directory)}
+    assert prepared.variables[b"PWD"] == os.fsencode(spec.workers.directory)
     assert any(python in detail for detail in details)
 
 

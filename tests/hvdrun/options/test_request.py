@@ -137,10 +137,8 @@ def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatc
     assert read_spec(["-np", "1", "--wdir", "runs/1", "true"]).workers.directory == tmp_path / "runs" / "1"
     elsewhere = read_spec(["-np", "1", "-wdir", "/elsewhere", "true"])
     assert elsewhere.workers.directory == Path("/elsewhere")
-    assert elsewhere.workers.forwarded == {b"PWD": b"/elsewhere"}
-    assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).workers.forwarded == {
-        b"PWD": b"mine"
-    }
+    assert elsewhere.variables[b"PWD"] == b"/elsewhere"
+    assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).variables[b"PWD"] == b"mine"
 
 
 def test_mapping_decides_how_many_slots_are_used() -> None:
