@@ -1341,8 +1341,6 @@ class Begin(_message.Message):
     start_timeout_seconds: _builtins.float
     address: _builtins.str
     """where the other hosts' workers reach this host"""
-    workers: _builtins.bytes
-    """the options about workers, in JSON: launcher and agent are one version"""
     interface: _builtins.bytes
     """the name, here, of the network interface that has `address`; empty when there is none"""
     inherits: _builtins.bool
@@ -1361,6 +1359,8 @@ class Begin(_message.Message):
 
     @_builtins.property
     def environment(self) -> _containers.RepeatedCompositeFieldContainer[Global___Variable]: ...
+    @_builtins.property
+    def workers(self) -> Global___WorkerOptions: ...
     def __init__(
         self,
         *,
@@ -1375,20 +1375,52 @@ class Begin(_message.Message):
         launcher_timeout_seconds: _builtins.float = ...,
         start_timeout_seconds: _builtins.float = ...,
         address: _builtins.str = ...,
-        workers: _builtins.bytes = ...,
+        workers: Global___WorkerOptions | None = ...,
         interface: _builtins.bytes = ...,
         inherits: _builtins.bool = ...,
         grace_seconds: _builtins.float = ...,
         outlives_losses: _builtins.bool = ...,
         looks_for_world: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["credential", b"credential", "workers", b"workers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "command", b"command", "credential", b"credential", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "launcher_timeout_seconds", b"launcher_timeout_seconds", "lease_seconds", b"lease_seconds", "looks_for_world", b"looks_for_world", "outlives_losses", b"outlives_losses", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Begin: _TypeAlias = Begin  # noqa: Y015
+
+@_typing.final
+class WorkerOptions(_message.Message):
+    """How the workers of a host are started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BIND_TO_FIELD_NUMBER: _builtins.int
+    STDIN_RANK_FIELD_NUMBER: _builtins.int
+    PREFORK_FIELD_NUMBER: _builtins.int
+    bind_to: _builtins.str
+    """the CPUs of each"""
+    stdin_rank: _builtins.int
+    """which rank reads hvdrun's standard input"""
+    prefork: _builtins.bool
+    """they may be forked from a process that has imported torch"""
+    def __init__(
+        self,
+        *,
+        bind_to: _builtins.str = ...,
+        stdin_rank: _builtins.int | None = ...,
+        prefork: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "bind_to", b"bind_to", "prefork", b"prefork", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__stdin_rank: _TypeAlias = _typing.Literal["stdin_rank"]  # noqa: Y015
+    _WhichOneofArgType__stdin_rank: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stdin_rank) -> _WhichOneofReturnType__stdin_rank | None: ...
+
+Global___WorkerOptions: _TypeAlias = WorkerOptions  # noqa: Y015
 
 @_typing.final
 class Credential(_message.Message):

@@ -132,7 +132,7 @@ class ForkSpawner:
         """Start the forkserver; returns the reason where workers cannot be forked, else ""."""
         begin = self._begin
         command = python_command.parse(begin.command)
-        if not begin.workers["prefork"]:
+        if not begin.workers.prefork:
             return "--no-prefork"
         if command is None:
             return "not a plain Python command"
@@ -171,7 +171,7 @@ class ForkSpawner:
 
         return await start_worker(
             lambda streams: forkserver.fork(request, streams, bind),
-            reads=launch.assignment.rank == begin.workers["stdin_rank"],
+            reads=launch.assignment.rank == begin.workers.stdin_rank,
         )
 
     def _tell_mpi(self, launch: Launch) -> None:

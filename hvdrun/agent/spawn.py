@@ -86,7 +86,7 @@ class ExecSpawner:
     def __init__(self, begin: Begin, environment: "WorkerEnvironment") -> None:
         self._begin = begin
         self._environment = environment
-        self.binder = Binder(BindTo(str(begin.workers["bind_to"])))
+        self.binder = Binder(BindTo(begin.workers.bind_to))
 
     async def prepare(self) -> None:
         """See `Spawner`: nothing is needed."""
@@ -110,7 +110,7 @@ class ExecSpawner:
                 except OSError as error:
                     raise explain_failure(error, executable, begin.directory) from error
 
-        return await start_worker(start, reads=launch.assignment.rank == begin.workers["stdin_rank"])
+        return await start_worker(start, reads=launch.assignment.rank == begin.workers.stdin_rank)
 
     async def close(self) -> None:
         """Nothing is held."""

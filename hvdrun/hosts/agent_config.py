@@ -66,7 +66,7 @@ class AgentConfig:
             start_timeout_seconds=spec.limits.start_timeout_seconds,
             address=route.address,
             interface=route.interface,
-            workers=spec.workers.list_plain(),
+            workers=spec.workers.options,
             inherits=spec.is_remote(host),
             grace_seconds=spec.limits.grace_seconds,
             outlives_losses=spec.is_elastic,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
@@ -15,7 +15,7 @@ from hvdrun.spec.remote import Remote
 from rendezvous.bootstrap import BACKEND, CHECKPOINT, Backend, torch_job_environment
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.scheduling import place
-from rendezvous.wire.orders import PlainValue
+from rendezvous.wire.orders import WorkerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Workers:
         if not self.directory.is_absolute():
             raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
 
-    def list_plain(self) -> dict[str, PlainValue]:
-        """The fields that the orders to agents carry, by name: those with plain values."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: value for name, value in values if value is None or isinstance(value, bool | int | float | str)}
+    @property
+    def options(self) -> WorkerOptions:
+        """What each agent needs to know of them."""
+        return WorkerOptions(bind_to=self.bind_to, stdin_rank=self.stdin_rank, prefork=self.prefork)
 
 
 @dataclass(frozen=True, slots=True)

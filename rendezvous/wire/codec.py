@@ -10,14 +10,12 @@ this:
 | `tuple[X, ...]` | repeated; `tuple[int, ...]` are ranks, in runs: see `_encode_runs` |
 | `tuple[X, Y]`, in a tuple; a Mapping | a message of two fields, in this order; repeated |
 | `str` | string, in which undecodable bytes of a path become escapes; or bytes, which arrive unchanged |
-| a Mapping | or bytes: JSON |
 
 A malformed message raises `WireError`: see `_CHECKS` and `Filled`.
 
 Long because both directions of every kind of field stand beside each other.
 """
 
-import json
 import math
 import os
 import re
@@ -294,8 +292,6 @@ def _find_conversion(hint: Hint, wire: Wire) -> tuple[Convert, Convert]:
         return _keep, _check_number
     if hint is str and is_bytes:
         return os.fsencode, os.fsdecode
-    if origin is Mapping and is_bytes:
-        return lambda value: json.dumps(dict(value)).encode(), _read_json
     if origin is Mapping:
         encode, decode = _find_pair(parts, wire)
         return lambda value: [encode(item) for item in value.items()], lambda each: dict(map(decode, each))
@@ -360,13 +356,6 @@ def _check_number(value: float) -> float:
     if math.isnan(value):
         raise WireError("a number that is NaN")
     return value
-
-
-def _read_json(data: bytes) -> object:
-    try:
-        return json.loads(data or b"{}")
-    except ValueError as error:
-        raise WireError("values that are not JSON") from error
 
 
 @lru_cache(maxsize=8)

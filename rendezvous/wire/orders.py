@@ -14,7 +14,6 @@ from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.wire import Filled
 
-PlainValue = bool | int | float | str | None
 SERVER_NAME = "rendezvous.hvdrun"
 
 
@@ -76,6 +75,20 @@ class AgentAdmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How the workers of a host are started.
+
+    bind_to: the CPUs to which each is bound; a value of `hvdrun.processes.binding.BindTo`.
+    stdin_rank: the rank whose worker reads hvdrun's standard input; None for none.
+    prefork: they may be forked from a process that has imported torch.
+    """
+
+    bind_to: Filled[str]
+    stdin_rank: int | None
+    prefork: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Begin:
     """The agent's configuration; sent once. Only Wait, ListAddresses and ProbePeers come before it.
 
@@ -87,7 +100,7 @@ class Begin:
     launcher_timeout_seconds: how long the server may be silent before this agent kills its workers; infinite on the
         launcher's machine.
     address: where the workers of other hosts reach this host.
-    workers: the options about workers, under the names that launcher and agent share.
+    workers: how they are started.
     inherits: the environment is added to the agent's own, which comes from a login on this host.
     interface: the name, on this host, of the network interface with `address`; empty if it has none.
     grace_seconds: how long a worker that has failed may take to exit.
@@ -106,7 +119,7 @@ class Begin:
     launcher_timeout_seconds: float
     start_timeout_seconds: float
     address: str
-    workers: Mapping[str, PlainValue] = field(default_factory=dict)
+    workers: WorkerOptions
     interface: str = ""
     inherits: bool = False
     grace_seconds: float = 5.0

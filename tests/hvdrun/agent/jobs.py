@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.wire.orders import Begin, Credential
+from rendezvous.wire.orders import Begin, Credential, WorkerOptions
 
 JOB = f"job-{os.getpid()}"
 ORIGIN = f"{JOB}/a"  # of what comes from its agent on host a
@@ -42,5 +42,5 @@ def make_begin(directory: Path | str, *command: str, **variables: str) -> Begin:
         launcher_timeout_seconds=30,
         start_timeout_seconds=30,
         address="127.0.0.1",
-        workers={"bind_to": "none", "prefork": True, "stdin_rank": None},
+        workers=WorkerOptions(bind_to="none", stdin_rank=None, prefork=True),
     )

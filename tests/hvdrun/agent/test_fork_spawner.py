@@ -68,7 +68,7 @@ async def spawning(
         words = command or ("python", "script.py", "a b")
         around = {"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **variables}
         begin = make_begin(folder, *words, **around)
-        begin = replace(begin, workers={**begin.workers, "prefork": prefork})
+        begin = replace(begin, workers=replace(begin.workers, prefork=prefork))
         remarks: list[str] = []
         environment = WorkerEnvironment(begin, folder / "agent.sock")
         spawner = ForkSpawner(begin, environment, remarks.append, remarks.append)

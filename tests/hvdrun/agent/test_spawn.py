@@ -72,7 +72,7 @@ def test_a_worker_is_bound_as_the_job_requests_and_this_process_is_not(tmp_path:
     cpus = choose_cpus(read_topology(own), BindTo.CORE, LAUNCH.assignment.local_rank)
     assert cpus is not None
     begin = describe(tmp_path, "sh", "-c", "grep Cpus_allowed_list /proc/$$/status")
-    spawned = spawn(replace(begin, workers={**begin.workers, "bind_to": "core"}))
+    spawned = spawn(replace(begin, workers=replace(begin.workers, bind_to="core")))
     text = read(spawned.stdout)
     os.close(spawned.stderr)
     os.waitpid(spawned.pid, 0)
@@ -109,7 +109,7 @@ def test_a_worker_that_is_started_alone_has_no_world_but_knows_that_it_is_starte
 
 def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:
     begin = describe(tmp_path, "cat")
-    spawned = spawn(replace(begin, workers={**begin.workers, "stdin_rank": 1}))
+    spawned = spawn(replace(begin, workers=replace(begin.workers, stdin_rank=1)))
     assert spawned.stdin is not None
     os.write(spawned.stdin, b"typed")
     os.close(spawned.stdin)

@@ -15,7 +15,7 @@ from hvdrun.spec.limits import Elasticity
 from hvdrun.spec.remote import Remote
 from rendezvous.core.model import Endpoint, Host, Restarts
 from rendezvous.server.authority import Authority
-from rendezvous.wire.orders import Begin
+from rendezvous.wire.orders import Begin, WorkerOptions
 from tests.hvdrun.specs import build_spec, with_fields
 
 OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
@@ -47,8 +47,7 @@ def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
     begin = write(spec, host)
     assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
     assert begin.launcher_timeout_seconds == (60.0 if host == "far" else math.inf)
-    told = {"size": 3, "bind_to": "core", "stdin_rank": 1, "prefork": True, "backend": None, "horovod_shim": "auto"}
-    assert dict(begin.workers) == told | {"checkpoint": None}
+    assert begin.workers == WorkerOptions(bind_to="core", stdin_rank=1, prefork=True)
     assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
     assert begin.credential.private_key
     assert (begin.outlives_losses, begin.looks_for_world) == (False, False)

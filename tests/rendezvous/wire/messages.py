@@ -39,6 +39,7 @@ from rendezvous.wire.orders import (
     Stop,
     Taken,
     Wait,
+    WorkerOptions,
     Written,
 )
 
@@ -119,7 +120,7 @@ begins = st.builds(
     launcher_timeout_seconds=seconds,
     start_timeout_seconds=seconds,
     address=texts,
-    workers=st.dictionaries(texts, st.none() | st.booleans() | numbers | texts),
+    workers=st.builds(WorkerOptions, names, st.none() | numbers, st.booleans()),
     interface=words,
 )
 orders: st.SearchStrategy[Order] = st.one_of(

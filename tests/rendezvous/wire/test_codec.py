@@ -125,7 +125,7 @@ def test_the_list_of_survivors_is_encoded_in_runs() -> None:
     assert codec.decode(Verdict, message) == verdict
 
 
-def begin(*command: bytes, workers: bytes = b"{}") -> pb.Order:
+def begin(*command: bytes, workers: pb.WorkerOptions | None = None) -> pb.Order:
     message = pb.Begin(job="j", host="a", server="s:1", command=command, workers=workers)
     message.credential.SetInParent()
     return pb.Order(begin=message)
@@ -163,7 +163,8 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notification:
         (ORDERS, pb.Order(), "unknown kind"),
         (ORDERS, pb.Order(begin=pb.Begin()), "Begin without job"),
         (ORDERS, begin(), "Begin without command"),
-        (ORDERS, begin(b"x", workers=b"x"), "not JSON"),
+        (ORDERS, begin(b"x"), "Begin without workers"),
+        (ORDERS, begin(b"x", workers=pb.WorkerOptions()), "WorkerOptions without bind_to"),
         (ORDERS, pb.Order(wait=pb.Wait(limit_seconds=math.nan)), "NaN"),
         (ORDERS, launch(pb.Round(master=pb.Endpoint(address="a"))), "port 0"),
         (ORDERS, pb.Order(launch=pb.Launch(assignment=FIRST)), "Launch without worker"),

@@ -6,7 +6,15 @@ from hypothesis import strategies as some
 
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.wire.notifications import Published
-from rendezvous.wire.orders import SERVER_NAME, Begin, Credential, ListAddresses, OutputStream, agent_identity
+from rendezvous.wire.orders import (
+    SERVER_NAME,
+    Begin,
+    Credential,
+    ListAddresses,
+    OutputStream,
+    WorkerOptions,
+    agent_identity,
+)
 from rendezvous.wire.processes import Activation
 
 CREDENTIAL = Credential(b"authority", b"certificate", b"secret key")
@@ -22,6 +30,7 @@ BEGIN = Begin(
     launcher_timeout_seconds=60.0,
     start_timeout_seconds=120.0,
     address="10.0.0.1",
+    workers=WorkerOptions("none", stdin_rank=None, prefork=True),
 )
 KEY = b"secret" * 5 + b"42"
 MEMBERS = ((Worker(Slot("a", 0), 1), Assignment(0, 1, 0, 1, 0, 1)),)
