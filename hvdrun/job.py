@@ -35,7 +35,6 @@ from rendezvous.core.losses import is_lost
 from rendezvous.core.messages import (
     Dismiss,
     Effect,
-    Exited,
     Finish,
     Launch,
     Noticed,
@@ -259,8 +258,7 @@ class Job:
         if self._pool.has_begun(host) and not is_waiting:
             self._pool.order(effect)
         elif host in self._pool.hosts:
-            self._pool.withdraw(worker)
-            self._server.submit(Exited(worker, -signal.SIGTERM, "it was stopped before it started"))
+            self._server.submit(self._pool.withdraw(worker))
 
     async def _show(self, host: str, message: AgentMessage) -> None:
         match message:

@@ -41,7 +41,6 @@ from rendezvous.wire.orders import Alert, OutputStream, Started
 
 STARTS_AT_ONCE = 16
 REST_SECONDS = 1.0  # for what a worker leaves in a planned restart, such as a program that sends its logs
-NOT_STARTED = "it was stopped before it started"
 
 
 class Watch:
@@ -149,7 +148,7 @@ class Watch:
         worker = order.worker
         if worker in self._queue:
             del self._queue[worker]
-            self._end(worker, -signal.SIGTERM, NOT_STARTED, was_stopped=True)
+            self._record_end(Exited.before_start(worker))
         elif worker in self._starting:
             self._early_orders[worker] = order
         elif worker in self._pids:
@@ -358,9 +357,12 @@ class Watch:
         has_left: bool = False,
         was_stopped: bool = False,
     ) -> None:
-        self.has_world = self.has_world or self._finds_world()
         message = self._take_message(worker) if returncode and not cannot_start else ""
-        self._ended[worker] = Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message)
+        self._record_end(Exited(worker, returncode, error, cannot_start, has_left, was_stopped, message))
+
+    def _record_end(self, end: Exited) -> None:
+        self.has_world = self.has_world or self._finds_world()
+        self._ended[end.worker] = end
         self.changed.set()
 
 

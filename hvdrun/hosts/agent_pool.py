@@ -7,7 +7,7 @@ from hvdrun.errors import HostLostEarlyError
 from hvdrun.hosts.agent_connection import AgentConnection
 from hvdrun.processes.background import BackgroundTasks, merge_errors
 from hvdrun.transport.transport import Transport
-from rendezvous.core.messages import Launch, Terminate
+from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.wire.orders import AgentMessage, Begin, Order, PassOn, Stop, Wait
@@ -104,9 +104,10 @@ class AgentPool:
         """Send an order to the agent of the worker's host, now or after the configuration."""
         self._connections[effect.worker.slot.host].order(effect)
 
-    def withdraw(self, worker: Worker) -> None:
-        """Drop the orders for a worker, if the agent of its host has no configuration yet."""
+    def withdraw(self, worker: Worker) -> Exited:
+        """Drop the orders for a worker, which its agent has not got yet; returns its end."""
         self._connections[worker.slot.host].withdraw(worker)
+        return Exited.before_start(worker)
 
     def hold(self, *, held: bool) -> None:
         """Tell all agents that this launcher is suspended, or has resumed."""

@@ -9,7 +9,7 @@ Long because all events and effects are here.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Round, Worker
 from rendezvous.core.outcome import SIGTERM, Outcome
@@ -114,6 +114,11 @@ class Exited:
     has_left: bool = False
     was_stopped: bool = False
     message: str = ""
+
+    @classmethod
+    def before_start(cls, worker: Worker) -> Self:
+        """The end of a worker whose start was ordered, and withdrawn in time."""
+        return cls(worker, -SIGTERM, "it was stopped before it started", was_stopped=True)
 
 
 @dataclass(frozen=True, slots=True)

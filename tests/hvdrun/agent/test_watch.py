@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
+from hvdrun.agent.watch import STARTS_AT_ONCE
 from hvdrun.processes import processes, reaper
 from rendezvous.core.messages import Exited, Terminate
 from tests.hvdrun.agent.alone import alone
@@ -278,7 +278,7 @@ async def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> 
         await asyncio.sleep(0)
         assert room.watch.running() == WORKERS
         room.watch.terminate(order(0, 600))
-        assert room.watch.ended() == (Exited(WORKERS[0], -signal.SIGTERM, NOT_STARTED, was_stopped=True),)
+        assert room.watch.ended() == (Exited.before_start(WORKERS[0]),)
         room.spawner.may_prepare.set()
         await happen(lambda: room.spawner.begun == 1)
         room.watch.terminate(order(1, 0))
@@ -331,7 +331,7 @@ async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out()
         assert len(room.watch.running()) == len(launches)
         late = launches[-1].worker
         room.watch.terminate(Terminate(late, 600, "the test wants it"))
-        assert room.watch.ended() == (Exited(late, -signal.SIGTERM, NOT_STARTED, was_stopped=True),)
+        assert room.watch.ended() == (Exited.before_start(late),)
         room.spawner.may_tell.set()
         await room.ended(len(launches))
         assert room.spawner.begun == len(launches) - 1

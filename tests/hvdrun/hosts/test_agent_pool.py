@@ -16,7 +16,7 @@ from hvdrun.hosts import agent_pool as pool_module
 from hvdrun.hosts.agent_connection import AgentConnection
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.processes.background import BackgroundTasks
-from rendezvous.core.messages import Launch, Terminate
+from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.errors import WireError
 from rendezvous.wire.orders import AgentMessage, Begin, Hello, Hold, Output, OutputStream, Release, Wait
@@ -92,7 +92,7 @@ async def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
     async with opened(a=a) as (pool, _):
         pool.order(LAUNCHES["a"])
         assert not pool.has_begun("a")
-        pool.withdraw(WORKERS["a"])
+        assert pool.withdraw(WORKERS["a"]) == Exited.before_start(WORKERS["a"])
         pool.begin("a", make_begin("a"))
         pool.withdraw(WORKERS["a"])  # of which the agent knows nothing: it waited elsewhere
         assert pool.has_begun("a")
