@@ -1,16 +1,17 @@
 """The collectives as programs call them, once for all frameworks.
 
 A framework's package declares the arguments of each function, and returns them as a `Request`. This module runs the
-request. The function's name tells how: `allreduce` waits and returns new arrays, `allreduce_` overwrites the given
-arrays, and `allreduce_async` returns a handle.
+request in the function's `Form`: `allreduce` waits and returns new arrays, `allreduce_` overwrites the given arrays,
+and `allreduce_async` returns a handle.
 
-Long because the three forms of a call share most of their code.
+Long because the forms of a call share most of their code.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_args
 
@@ -30,12 +31,38 @@ from worker_runtime.collectives.untraced import untraced
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
 from worker_runtime.engine.engine import Engine
-from worker_runtime.errors import NotInitializedError, WrongArgumentError
+from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a function of the API does.
+
+    kind: the collective: "allreduce".
+    grouped: it takes a list of arrays, and runs them as one operation.
+    in_place: it overwrites the given arrays with the results; otherwise the results are new arrays.
+    waits: it returns the results; otherwise a handle.
+    """
+
+    kind: str
+    grouped: bool = False
+    in_place: bool = False
+    waits: bool = True
+
+    @property
+    def title(self) -> str:
+        """The first part of the operation's name: "grouped_allreduce"."""
+        return f"grouped_{self.kind}" if self.grouped else self.kind
+
+    @property
+    def name(self) -> str:
+        """The function's name: "grouped_allreduce_async_"."""
+        return f"{self.title}{'' if self.waits else '_async'}{'_' if self.in_place else ''}"
 
 
 class Call(NamedTuple):
@@ -60,7 +87,7 @@ class Call(NamedTuple):
 
 
 Finish = Callable[[Sequence[Any]], object]
-Differentiate = Callable[[str, Call, Any, Tensors], Tensors]
+Differentiate = Callable[[Form, Call, Any, Tensors], Tensors]
 Trace = Callable[[str, Any], Any]
 
 take_first: Callable[[Sequence[Any]], Any] = itemgetter(0)  # the result of a call of one array
@@ -100,57 +127,64 @@ class Request(NamedTuple, Generic[ResultT]):
     arrays: Arrays | None = None
 
 
-def runs(
-    build: Callable[P, Request[ResultT]], differentiate: Differentiate | None = None, trace: Trace | None = None
-) -> Callable[P, ResultT]:
+def collective(
+    form: Form, differentiate: Differentiate | None = None, trace: Trace | None = None
+) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
     """Decorate a function that returns a request: the result runs the request and waits for it.
 
     Args:
-        build: the function; programs see its name, arguments and docstring.
-        differentiate: runs the collective where a tensor requires a gradient; not used in place.
+        form: what the function does.
+        differentiate: runs the collective where a tensor requires a gradient; None for a function in place.
         trace: adds the collective to the graph of torch.compile; None breaks the graph instead.
     """
-    name = build.__name__
-    gives = get_args(inspect.signature(build).return_annotation)[0]
-    return _make_function(build, name, gives, _make_completion(name, None, differentiate), trace=trace)
+
+    def decorate(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
+        result = get_args(inspect.signature(build).return_annotation)[0]
+        return _Function(form, None, differentiate).define(build, result, trace=trace)
+
+    return decorate
 
 
-def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
-    """The in-place form of a function.
+def overwriting(form: Form) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
+    """Make the in-place form of a function that `collective` has decorated."""
+
+    def derive(like: Callable[P, ResultT]) -> Callable[P, ResultT]:
+        text = f"`{like.__name__}` in place: overwrites its arguments with the results, and returns them."
+        return _Function(form).define(like, inspect.signature(like).return_annotation, text)
+
+    return derive
+
+
+def asynchronous(form: Form, finish: Finish | None = None) -> Callable[[Callable[P, object]], Callable[P, int]]:
+    """Make the asynchronous form of a function, which returns a handle.
+
+    The function returns a request, or is one that `collective` or `overwriting` returned; then its docstring is
+    extended.
 
     Args:
-        like: a function that `runs` has decorated.
-        name: the name of the new function: "allreduce_".
+        form: what the new function does.
+        finish: turns the list of resulting arrays into the return value of `synchronize`; None for that of the request.
     """
-    text = f"`{like.__name__}` in place: overwrites its arguments with the results, and returns them."
-    gives = inspect.signature(like).return_annotation
-    return _make_function(like, name, gives, _make_completion(name), text)
+
+    def derive(like: Callable[P, object]) -> Callable[P, int]:
+        text = (
+            f"Start `{replace(form, waits=True).name}`, and return a handle for `poll` and `synchronize`; not "
+            "differentiable. `synchronize` returns the result. Do not change the arrays before that; in place, do not "
+            "read them either."
+        )
+        has_own_text = inspect.unwrap(like) is like  # it returns a request
+        return _Function(form, finish).define(like, int, "" if has_own_text else text)
+
+    return derive
 
 
-def begins(like: Callable[P, object], name: str = "", finish: Finish | None = None) -> Callable[P, int]:
-    """The asynchronous form of a function, which returns a handle.
-
-    Args:
-        like: a function that returns a request, or a function that `runs` or `overwrites` returned.
-        name: the name of the new function: "allreduce_async"; if empty, the name of `like`.
-        finish: turns the list of resulting arrays into the return value of `synchronize`, where it differs from that of
-            `like`.
-    """
-    text = (
-        f"Start `{name.replace('_async', '')}`, and return a handle for `poll` and `synchronize`; not differentiable. "
-        "`synchronize` returns the result. Do not change the arrays before that; in place, do not read them either."
-    )
-    own = name or like.__name__
-    return _make_function(like, own, int, _make_completion(own, finish), text if name else "")
-
-
-def gives_up(
-    kind: str, complete: Callable[[Engine, Any], Any] | None = None, trace: Trace | None = None
+def reports_failure(
+    title: str, complete: Callable[[Engine, Any], Any] | None = None, trace: Trace | None = None
 ) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
     """Decorate a function of the API, so that its error is reported to the other ranks if it submits no operation.
 
     Args:
-        kind: the operation's kind; the function has arguments `name` and `process_set`.
+        title: the first part of the operation's name; the function has arguments `name` and `process_set`.
         complete: turns the function's result into the return value; None where it is the same.
         trace: does this while torch.compile traces.
     """
@@ -161,11 +195,9 @@ def gives_up(
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
             if trace is not None and torch.compiler.is_compiling():
-                return trace(kind, function(*args, **kwargs))  # type: ignore[no-any-return]  # what the function gives
-            world = RUNTIME.world
-            if world is None:
-                raise NotInitializedError
-            engine, calls = world.engine, world.engine.calls
+                return trace(title, function(*args, **kwargs))  # type: ignore[no-any-return]  # what the function gives
+            engine = RUNTIME.engine
+            calls = engine.calls
             asked, unnamed = calls.asked, calls.unnamed
             try:
                 made = function(*args, **kwargs)
@@ -173,7 +205,7 @@ def gives_up(
             except BaseException as error:
                 if calls.asked == asked:
                     counted = None if calls.unnamed is unnamed else calls.unnamed
-                    report_failure(engine, kind, bind(signature, args, kwargs), counted, error)
+                    report_failure(engine, title, bind(signature, args, kwargs), counted, error)
                 raise
 
         return untraced(call) if trace is None else call
@@ -223,61 +255,62 @@ _OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Tensors | None], Operation[
 }
 
 
-def _make_function(
-    like: Callable[..., object],
-    name: str,
-    gives: object,
-    complete: Callable[[Engine, Any], Any],
-    text: str = "",
-    *,
-    trace: Trace | None = None,
-) -> Callable[..., Any]:
-    """A function of the API with the arguments of `like`; its docstring is `text` followed by that of `like`."""
-    build = inspect.unwrap(like)
-    made: Any = gives_up(name.removesuffix("_").removesuffix("_async"), complete, trace)(build)
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"{text}\n\n{inspect.getdoc(like)}" if text else build.__doc__
-    made.__annotations__ = build.__annotations__ | {"return": gives}
-    made.__signature__ = inspect.signature(build).replace(return_annotation=gives)
-    return made  # type: ignore[no-any-return]  # a function with attributes
+class _Function:
+    """A function of the API, which runs requests.
 
+    Args:
+        form: what it does.
+        finish: for a function that does not wait; see `asynchronous`.
+        differentiate: see `collective`.
+    """
 
-def _make_completion(
-    name: str, own_finish: Finish | None = None, differentiate: Differentiate | None = None
-) -> Callable[[Engine, Request[Any]], Any]:
-    """The function that runs a request, in the form that the API function's name gives."""
-    kind = name.removesuffix("_").removesuffix("_async")
-    in_place, begins = name.endswith("_"), "_async" in name
-    if in_place or begins:
-        differentiate = None
-    make_operation = _OPERATIONS[kind.removeprefix("grouped_")]
-    is_group, is_gather = kind.startswith("grouped_"), kind.endswith("allgather")
+    def __init__(self, form: Form, finish: Finish | None = None, differentiate: Differentiate | None = None) -> None:
+        self._form = form
+        self._title = form.title
+        self._finish = finish
+        self._differentiate = differentiate
+        self._make_operation = _OPERATIONS[form.kind]
+        self._gathers = form.kind == "allgather"
 
-    def complete(engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
+    def define(
+        self, like: Callable[..., object], returns: object, text: str = "", trace: Trace | None = None
+    ) -> Callable[..., Any]:
+        """Return it with the arguments of `like`; its docstring is `text` followed by that of `like`."""
+        build = inspect.unwrap(like)
+        made: Any = reports_failure(self._title, self._run, trace)(build)
+        made.__name__ = made.__qualname__ = self._form.name
+        made.__doc__ = f"{text}\n\n{inspect.getdoc(like)}" if text else build.__doc__
+        made.__annotations__ = build.__annotations__ | {"return": returns}
+        made.__signature__ = inspect.signature(build).replace(return_annotation=returns)
+        return made  # type: ignore[no-any-return]  # a function with attributes
+
+    def _run(self, engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
         given, name, process_set, settings, finish, arrays = request
-        if is_group:
-            given = _list_group(kind, given)
-            if arrays is not None and arrays.takes_none and not (given or begins):
+        form = self._form
+        if form.grouped:
+            given = _list_group(self._title, given)
+            if not given and arrays is not None and arrays.takes_none and form.waits:
                 return request.given
-        call = begin_call(kind, name, process_set, engine)
-        tensors = given if arrays is None else arrays.read(given, in_place=in_place)
-        if differentiate is not None and _require_gradient(tensors):
-            results: Sequence[Any] = differentiate(kind, call, settings, tensors)
-        else:
-            operation = make_operation(call, tensors, settings, tensors if in_place else None)
-            if in_place:
-                increment_version(tensors)
-            if begins:
-                convert = own_finish or finish
-                if arrays is not None or is_gather:
-                    convert = functools.partial(_convert, convert, arrays, given, in_place=in_place)
-                return engine.handle_table.add(engine.submit(operation), convert)
-            results = engine.run(operation)
-            if is_gather:
-                results = [each.tensor for each in results]
-        return finish(results if arrays is None else arrays.wrap(results, given, in_place=in_place))
+        call = begin_call(self._title, name, process_set, engine)
+        tensors = given if arrays is None else arrays.read(given, in_place=form.in_place)
 
-    return complete
+        if self._differentiate is not None and _require_gradient(tensors):
+            results: Sequence[Any] = self._differentiate(form, call, settings, tensors)
+            return finish(results if arrays is None else arrays.wrap(results, given, in_place=form.in_place))
+
+        operation = self._make_operation(call, tensors, settings, tensors if form.in_place else None)
+        if form.in_place:
+            increment_version(tensors)
+        if not form.waits:
+            convert = self._finish or finish
+            if arrays is not None or self._gathers:
+                convert = functools.partial(_convert, convert, arrays, given, in_place=form.in_place)
+            return engine.handle_table.add(engine.submit(operation), convert)
+
+        results = engine.run(operation)
+        if self._gathers:
+            results = [each.tensor for each in results]
+        return finish(results if arrays is None else arrays.wrap(results, given, in_place=form.in_place))
 
 
 def _list_group(kind: str, arrays: object) -> list[Any]:

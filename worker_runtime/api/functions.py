@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from worker_runtime.api.calls import begin_call, gives_up
+from worker_runtime.api.calls import begin_call, reports_failure
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives.agreements import Barrier, Join
 from worker_runtime.collectives.untraced import untraced
@@ -63,7 +63,7 @@ class HandleMap:
 _handle_map = HandleMap()
 
 
-@gives_up("barrier")
+@reports_failure("barrier")
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of a process set have called `barrier()`. It does not wait for asynchronous operations.
 
@@ -104,7 +104,7 @@ def join(device: int = -1) -> int:
     return call.engine.run(Join(call.among, device=place))
 
 
-@gives_up("broadcast_object")
+@reports_failure("broadcast_object")
 def broadcast_object(
     obj: Any = None,  # noqa: ANN401 - any object
     root_rank: int = 0,
@@ -135,7 +135,7 @@ def broadcast_object(
     return objects.broadcast_object(RUNTIME.engine, obj, root_rank, name, number)
 
 
-@gives_up("allgather_object")
+@reports_failure("allgather_object")
 def allgather_object(
     obj: Any,  # noqa: ANN401 - any object
     name: str | None = None,

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import mxnet as mx
 
 from worker_runtime.api import calls, functions
-from worker_runtime.api.calls import Request, take_first
+from worker_runtime.api.calls import Finish, Form, Request, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.combination import choose, choose_for_scatter
 from worker_runtime.coordination.ordering.questions import Reduction
@@ -50,19 +50,19 @@ ResultT = TypeVar("ResultT")
 Splits = Any  # integers, or an array of MXNet, which has no types
 
 
-def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """Like `calls.runs`; its errors are MXNetErrors too."""
-    return raises_mxnet_errors(calls.runs(build))
+def collective(form: Form) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
+    """Like `calls.collective`; the function's errors are MXNetErrors too."""
+    return lambda build: raises_mxnet_errors(calls.collective(form)(build))
 
 
-def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
-    """Like `calls.overwrites`; its errors are MXNetErrors too."""
-    return raises_mxnet_errors(calls.overwrites(like, name))
+def overwriting(form: Form) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
+    """Like `calls.overwriting`; the function's errors are MXNetErrors too."""
+    return lambda like: raises_mxnet_errors(calls.overwriting(form)(like))
 
 
-def begins(like: Callable[P, object], name: str, finish: Callable[[Sequence[Any]], object] = list) -> Callable[P, int]:
-    """Like `calls.begins`; its errors are MXNetErrors too."""
-    return raises_mxnet_errors(calls.begins(like, name, finish))
+def asynchronous(form: Form, finish: Finish = list) -> Callable[[Callable[P, object]], Callable[P, int]]:
+    """Like `calls.asynchronous`; the function's errors are MXNetErrors too."""
+    return lambda like: raises_mxnet_errors(calls.asynchronous(form, finish)(like))
 
 
 barrier = raises_mxnet_errors(functions.barrier)
@@ -71,7 +71,7 @@ poll = raises_mxnet_errors(functions.poll)
 synchronize = raises_mxnet_errors(functions.synchronize)
 
 
-@runs
+@collective(Form("allreduce"))
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -117,12 +117,12 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     return Request((tensor,), name, process_set, how, take_first, Views())
 
 
-allreduce_ = overwrites(allreduce, "allreduce_")
-allreduce_async = begins(allreduce, "allreduce_async", take_first)
-allreduce_async_ = begins(allreduce_, "allreduce_async_", take_first)
+allreduce_ = overwriting(Form("allreduce", in_place=True))(allreduce)
+allreduce_async = asynchronous(Form("allreduce", waits=False), take_first)(allreduce)
+allreduce_async_ = asynchronous(Form("allreduce", in_place=True, waits=False), take_first)(allreduce_)
 
 
-@runs
+@collective(Form("allreduce", grouped=True))
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -159,12 +159,12 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     return Request(tensors, name, process_set, how, list, Views())
 
 
-grouped_allreduce_ = overwrites(grouped_allreduce, "grouped_allreduce_")
-grouped_allreduce_async = begins(grouped_allreduce, "grouped_allreduce_async")
-grouped_allreduce_async_ = begins(grouped_allreduce_, "grouped_allreduce_async_")
+grouped_allreduce_ = overwriting(Form("allreduce", grouped=True, in_place=True))(grouped_allreduce)
+grouped_allreduce_async = asynchronous(Form("allreduce", grouped=True, waits=False))(grouped_allreduce)
+grouped_allreduce_async_ = asynchronous(Form("allreduce", grouped=True, in_place=True, waits=False))(grouped_allreduce_)
 
 
-@runs
+@collective(Form("allgather"))
 def allgather(
     tensor: mx.nd.NDArray,
     name: str | None = None,
@@ -194,7 +194,7 @@ def allgather(
     return Request((tensor,), name, process_set, None, take_first, Views())
 
 
-@runs
+@collective(Form("allgather", grouped=True))
 def grouped_allgather(
     tensors: Sequence[mx.nd.NDArray],
     name: str | None = None,
@@ -222,11 +222,11 @@ def grouped_allgather(
     return Request(tensors, name, process_set, None, list, Views())
 
 
-allgather_async = begins(allgather, "allgather_async", take_first)
-grouped_allgather_async = begins(grouped_allgather, "grouped_allgather_async")
+allgather_async = asynchronous(Form("allgather", waits=False), take_first)(allgather)
+grouped_allgather_async = asynchronous(Form("allgather", grouped=True, waits=False))(grouped_allgather)
 
 
-@runs
+@collective(Form("broadcast"))
 def broadcast(
     tensor: mx.nd.NDArray,
     root_rank: int,
@@ -257,12 +257,12 @@ def broadcast(
     return Request((tensor,), name, process_set, root_rank, take_first, Views())
 
 
-broadcast_ = overwrites(broadcast, "broadcast_")
-broadcast_async = begins(broadcast, "broadcast_async", take_first)
-broadcast_async_ = begins(broadcast_, "broadcast_async_", take_first)
+broadcast_ = overwriting(Form("broadcast", in_place=True))(broadcast)
+broadcast_async = asynchronous(Form("broadcast", waits=False), take_first)(broadcast)
+broadcast_async_ = asynchronous(Form("broadcast", in_place=True, waits=False), take_first)(broadcast_)
 
 
-@runs
+@collective(Form("alltoall"))
 def alltoall(
     tensor: mx.nd.NDArray,
     splits: Splits = None,
@@ -301,10 +301,10 @@ def alltoall(
     return Request((tensor,), name, process_set, counts, take_first if splits is None else tuple, Views(beside))
 
 
-alltoall_async = begins(alltoall, "alltoall_async", tuple)
+alltoall_async = asynchronous(Form("alltoall", waits=False), tuple)(alltoall)
 
 
-@runs
+@collective(Form("reducescatter"))
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     op: int = Reduction.AVERAGE,
@@ -341,7 +341,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     return Request((tensor,), name, process_set, how, take_first, Views())
 
 
-@runs
+@collective(Form("reducescatter", grouped=True))
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     op: int = Reduction.AVERAGE,
@@ -376,5 +376,5 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     return Request(tensors, name, process_set, how, list, Views())
 
 
-reducescatter_async = begins(reducescatter, "reducescatter_async", take_first)
-grouped_reducescatter_async = begins(grouped_reducescatter, "grouped_reducescatter_async")
+reducescatter_async = asynchronous(Form("reducescatter", waits=False), take_first)(reducescatter)
+grouped_reducescatter_async = asynchronous(Form("reducescatter", grouped=True, waits=False))(grouped_reducescatter)

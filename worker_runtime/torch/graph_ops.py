@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 import torch
 from torch.library import custom_op, define, get_ctx, impl
 
-from worker_runtime.api.calls import Call, begin_call, gives_up
+from worker_runtime.api.calls import Call, begin_call, reports_failure
 from worker_runtime.api.process_set import ProcessSet, find_process_set
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.ordering.questions import Reduction
@@ -131,7 +131,7 @@ def _ask(
 
 
 _KINDS = ("allreduce", "allgather", "broadcast", "reducescatter", "sync_batch_norm")
-_ASK = {kind: gives_up(kind)(partial(_ask, kind)) for kind in _KINDS}
+_ASK = {kind: reports_failure(kind)(partial(_ask, kind)) for kind in _KINDS}
 
 
 def _count_bytes(name: str | None) -> int:

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from worker_runtime.api import calls
-from worker_runtime.api.calls import Request, begin_call, begins, gives_up, overwrites, take_first
+from worker_runtime.api.calls import Form, Request, asynchronous, overwriting, reports_failure, take_first
 from worker_runtime.api.functions import barrier, join, poll, synchronize
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.alltoall import Splits
@@ -51,15 +51,20 @@ __all__ = [
     "synchronize",
 ]
 
-_TRACED = ("allreduce", "allgather", "broadcast", "reducescatter")  # in compiled graphs
-
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
-def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """Like `calls.runs`; the function is also differentiable, and if listed in `_TRACED`, part of compiled graphs."""
-    return calls.runs(build, run_differentiably, trace if build.__name__ in _TRACED else None)
+def collective(
+    form: Form, *, is_traced: bool = False
+) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
+    """Like `calls.collective`; the function is also differentiable, unless it works in place.
+
+    Args:
+        form: what the function does.
+        is_traced: the collective is part of compiled graphs.
+    """
+    return calls.collective(form, None if form.in_place else run_differentiably, trace if is_traced else None)
 
 
 def trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
@@ -81,7 +86,7 @@ def _choose_arrays(title: str, compression: Compressor) -> Compressed | None:
     return None if compression is Compression.none else Compressed(title, compression)
 
 
-@runs
+@collective(Form("allreduce"), is_traced=True)
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -131,7 +136,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     return Request((tensor,), name, process_set, how, take_first, arrays)
 
 
-@runs
+@collective(Form("allreduce", in_place=True))
 def allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -163,11 +168,11 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
     return Request((tensor,), name, process_set, how, take_first)
 
 
-allreduce_async = begins(allreduce_, "allreduce_async")
-allreduce_async_ = begins(allreduce_, "allreduce_async_")
+allreduce_async = asynchronous(Form("allreduce", waits=False))(allreduce_)
+allreduce_async_ = asynchronous(Form("allreduce", in_place=True, waits=False))(allreduce_)
 
 
-@runs
+@collective(Form("allreduce", grouped=True))
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -204,7 +209,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_allreduce", compression))
 
 
-@runs
+@collective(Form("allreduce", grouped=True, in_place=True))
 def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -236,11 +241,13 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     return Request(tensors, name, process_set, how, list)
 
 
-grouped_allreduce_async = begins(grouped_allreduce_, "grouped_allreduce_async", tuple)
-grouped_allreduce_async_ = begins(grouped_allreduce_, "grouped_allreduce_async_", tuple)
+grouped_allreduce_async = asynchronous(Form("allreduce", grouped=True, waits=False), tuple)(grouped_allreduce_)
+grouped_allreduce_async_ = asynchronous(Form("allreduce", grouped=True, in_place=True, waits=False), tuple)(
+    grouped_allreduce_
+)
 
 
-@gives_up("sparse_allreduce")
+@reports_failure("sparse_allreduce")
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
@@ -263,12 +270,12 @@ def sparse_allreduce_async(
             function raises it where the ranks give different dtypes, shapes or ops, or the operation failed.
     """
     reduction = choose_reduction(op)
-    call = begin_call("sparse_allreduce", name, process_set)
+    call = calls.begin_call("sparse_allreduce", name, process_set)
     handle = call.engine.submit(SparseAllreduce(tensor, reduction, call.among, call.name))
     return partial(call.engine.wait, handle)
 
 
-@runs
+@collective(Form("allgather"), is_traced=True)
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[torch.Tensor]:
@@ -297,7 +304,7 @@ def allgather(
     return Request((tensor,), name, process_set, None, take_first)
 
 
-@runs
+@collective(Form("allgather", grouped=True))
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[list[torch.Tensor]]:
@@ -320,11 +327,11 @@ def grouped_allgather(
     return Request(tensors, name, process_set, None, list)
 
 
-allgather_async = begins(allgather, "allgather_async")
-grouped_allgather_async = begins(grouped_allgather, "grouped_allgather_async", tuple)
+allgather_async = asynchronous(Form("allgather", waits=False))(allgather)
+grouped_allgather_async = asynchronous(Form("allgather", grouped=True, waits=False), tuple)(grouped_allgather)
 
 
-@runs
+@collective(Form("broadcast"), is_traced=True)
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[torch.Tensor]:
@@ -353,12 +360,12 @@ def broadcast(
     return Request((tensor,), name, process_set, root_rank, take_first)
 
 
-broadcast_ = overwrites(broadcast, "broadcast_")
-broadcast_async = begins(broadcast, "broadcast_async")
-broadcast_async_ = begins(broadcast_, "broadcast_async_")
+broadcast_ = overwriting(Form("broadcast", in_place=True))(broadcast)
+broadcast_async = asynchronous(Form("broadcast", waits=False))(broadcast)
+broadcast_async_ = asynchronous(Form("broadcast", in_place=True, waits=False))(broadcast_)
 
 
-@runs
+@collective(Form("alltoall"))
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -394,10 +401,10 @@ def alltoall(
     return Request((tensor,), name, process_set, splits, finish)
 
 
-alltoall_async = begins(alltoall, "alltoall_async", tuple)
+alltoall_async = asynchronous(Form("alltoall", waits=False), tuple)(alltoall)
 
 
-@runs
+@collective(Form("reducescatter"), is_traced=True)
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -438,7 +445,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     return Request((tensor,), name, process_set, how, take_first, arrays)
 
 
-@begins
+@asynchronous(Form("reducescatter", waits=False))
 def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -469,7 +476,7 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     return Request((tensor,), name, process_set, how, take_first)
 
 
-@runs
+@collective(Form("reducescatter", grouped=True))
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -503,7 +510,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_reducescatter", compression))
 
 
-@begins
+@asynchronous(Form("reducescatter", grouped=True, waits=False))
 def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

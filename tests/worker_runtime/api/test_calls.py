@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from worker_runtime.api import basics, functions
-from worker_runtime.api.calls import Request, begins, overwrites, runs, take_first
+from worker_runtime.api.calls import Form, Request, asynchronous, collective, overwriting, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.combination import SUM, Reduction
+from worker_runtime.torch import ops
 
 
 class Lists:
@@ -30,13 +31,13 @@ class Lists:
         return arrays if in_place else new
 
 
-@runs
+@collective(Form("allreduce"))
 def allreduce(items: list, name: str | None = None, process_set: ProcessSet = global_process_set) -> Request[list]:
     """Add up lists."""
     return Request((items,), name, process_set, SUM._replace(postscale=2.0), take_first, Lists())
 
 
-@runs
+@collective(Form("allgather", grouped=True))
 def grouped_allgather(
     items: Sequence[list], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Request[list[list]]:
@@ -44,9 +45,9 @@ def grouped_allgather(
     return Request(items, name, process_set, None, list, Lists())
 
 
-allreduce_ = overwrites(allreduce, "allreduce_")
-allreduce_async_ = begins(allreduce_, "allreduce_async_")
-grouped_allgather_async = begins(grouped_allgather, "grouped_allgather_async", tuple)
+allreduce_ = overwriting(Form("allreduce", in_place=True))(allreduce)
+allreduce_async_ = asynchronous(Form("allreduce", in_place=True, waits=False))(allreduce_)
+grouped_allgather_async = asynchronous(Form("allgather", grouped=True, waits=False), tuple)(grouped_allgather)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def _alone() -> Iterator[None]:
     basics.shutdown()
 
 
-def test_a_function_does_what_its_name_says() -> None:
+def test_a_function_does_what_its_form_says() -> None:
     given = [1.0, 2.0]
     assert allreduce(given) == [2.0, 4.0] != given
     assert allreduce_(given) is given == [2.0, 4.0]
@@ -84,3 +85,8 @@ def test_a_function_has_the_arguments_and_words_of_what_it_is_made_of() -> None:
 def test_the_old_argument_still_works_and_warns(average: bool, expected: int) -> None:  # noqa: FBT001 - Horovod's argument
     with pytest.warns(DeprecationWarning, match="average is deprecated"):
         assert basics.handle_average_backwards_compatibility(None, average) == expected
+
+
+def test_each_function_of_torch_has_the_name_of_its_form() -> None:
+    assert {name: getattr(ops, name).__name__ for name in ops.__all__} == {name: name for name in ops.__all__}
+    assert Form("allreduce", grouped=True, in_place=True, waits=False).name == "grouped_allreduce_async_"

@@ -7,7 +7,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.api.calls import gives_up
+from worker_runtime.api.calls import reports_failure
 
 Call = Callable[[str | None], object]
 
@@ -106,7 +106,7 @@ def test_a_process_set_that_one_rank_cannot_remove_stays(ranks: RankPool) -> Non
 
 def test_a_failure_after_the_question_is_nobody_elses(ranks: RankPool) -> None:
     def body() -> object:
-        @gives_up("allreduce")
+        @reports_failure("allreduce")
         def reduce_and_fail(name: str) -> None:
             hvd.allreduce(torch.ones(1), name=name)
             raise ValueError("afterwards")

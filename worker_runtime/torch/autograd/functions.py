@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from worker_runtime.api.calls import Call, begin_call, make_allreduce
+from worker_runtime.api.calls import Call, Form, begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.combination import Combination, choose, choose_for_scatter
 from worker_runtime.collectives.tensor_operation import check_place
@@ -48,7 +48,7 @@ class GroupMember(Collective):
 
 
 def run_differentiably(
-    kind: str,
+    form: Form,
     call: Call,
     settings: Any,  # noqa: ANN401 - of each kind another
     tensors: Sequence[torch.Tensor],
@@ -62,8 +62,8 @@ def run_differentiably(
         ValueError: torch traces or transforms the call.
     """
     check_place(call.name)
-    if kind != "grouped_allreduce" or settings.reduction not in NONLINEAR:
-        return differentiate(call, COLLECTIVES[kind.removeprefix("grouped_")](settings), tensors)
+    if not form.grouped or form.kind != "allreduce" or settings.reduction not in NONLINEAR:
+        return differentiate(call, COLLECTIVES[form.kind](settings), tensors)
     with torch.no_grad():
         results = call.engine.run(make_allreduce(call, tensors, settings))
     for index in list_differentiable(results):
@@ -84,36 +84,36 @@ COLLECTIVES: dict[str, Callable[[Any], Callable[[Call, Sequence[torch.Tensor]], 
 Given = tuple[Sequence[torch.Tensor], str | None, ProcessSet, Any]
 
 
-def _make(kind: str, read: Callable[..., Given]) -> type[Collective]:
+def _make(form: Form, read: Callable[..., Given]) -> type[Collective]:
     """Horovod's autograd function of a collective; `read` gets the arguments of its `apply`."""
 
     def apply(cls: type[Collective], *arguments: Any) -> Any:  # noqa: ANN401 - of each kind others
         del cls
         tensors, name, process_set, settings = read(*arguments)
-        results = run_differentiably(kind, begin_call(kind, name, process_set), settings, tensors)
-        return tuple(results) if kind.startswith(("grouped_", "alltoall")) else results[0]
+        results = run_differentiably(form, begin_call(form.title, name, process_set), settings, tensors)
+        return tuple(results) if form.grouped or form.kind == "alltoall" else results[0]
 
-    members = {"apply": classmethod(apply), "__doc__": f"Differentiable {kind}.", "__module__": __name__}
-    return type(f"Horovod{kind.title().replace('_', '')}", (Collective,), members)
+    members = {"apply": classmethod(apply), "__doc__": f"Differentiable {form.title}.", "__module__": __name__}
+    return type(f"Horovod{form.title.title().replace('_', '')}", (Collective,), members)
 
 
 HorovodAllreduce = _make(
-    "allreduce",
+    Form("allreduce"),
     lambda x, average, name, op, pre, post, where: ((x,), name, where, choose(op, average, pre, post)),
 )
 HorovodGroupedAllreduce = _make(
-    "grouped_allreduce",
+    Form("allreduce", grouped=True),
     lambda average, name, op, pre, post, where, *xs: (xs, name, where, choose(op, average, pre, post)),
 )
-HorovodAllgather = _make("allgather", lambda x, name, where: ((x,), name, where, None))
-HorovodGroupedAllgather = _make("grouped_allgather", lambda name, where, *xs: (xs, name, where, None))
-HorovodBroadcast = _make("broadcast", lambda x, root, name, where: ((x,), name, where, root))
-HorovodAlltoall = _make("alltoall", lambda x, splits, name, where: ((x,), name, where, splits))
+HorovodAllgather = _make(Form("allgather"), lambda x, name, where: ((x,), name, where, None))
+HorovodGroupedAllgather = _make(Form("allgather", grouped=True), lambda name, where, *xs: (xs, name, where, None))
+HorovodBroadcast = _make(Form("broadcast"), lambda x, root, name, where: ((x,), name, where, root))
+HorovodAlltoall = _make(Form("alltoall"), lambda x, splits, name, where: ((x,), name, where, splits))
 HorovodReducescatter = _make(
-    "reducescatter",
+    Form("reducescatter"),
     lambda x, name, op, where, prescale, postscale: ((x,), name, where, choose_for_scatter(op, prescale, postscale)),
 )
 HorovodGroupedReducescatter = _make(
-    "grouped_reducescatter",
+    Form("reducescatter", grouped=True),
     lambda name, op, where, prescale, postscale, *xs: (xs, name, where, choose_for_scatter(op, prescale, postscale)),
 )
