@@ -17,6 +17,31 @@ from worker_runtime.errors import MpiWorldError, NotInitializedError
 from worker_runtime.membership.launchers import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
 
+__all__ = [
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "stopping",
+]
+
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that started this process. Without a job, the process is rank 0 of 1.
@@ -279,12 +304,9 @@ class HorovodBasics:
         return {number: list(registered.list_ranks(number)) for number in registered.numbers}
 
 
-for _function in (
-    *(init, shutdown, is_initialized, size, local_size, cross_size, rank, local_rank, cross_rank, is_homogeneous),
-    *(start_timeline, stop_timeline, mpi_threads_supported, mpi_enabled, mpi_built, gloo_enabled, gloo_built),
-    *(nccl_built, ddl_built, ccl_built, cuda_built, rocm_built),
-):
-    setattr(HorovodBasics, _function.__name__, staticmethod(_function))
+for _name in (*__all__, "is_homogeneous"):
+    if _name != "stopping":  # not Horovod's
+        setattr(HorovodBasics, _name, staticmethod(globals()[_name]))
 
 _basics = HorovodBasics()
 handle_average_backwards_compatibility = choose_reduction  # Horovod's name

@@ -1,29 +1,7 @@
 """The names that `worker_runtime.torch` and `worker_runtime.mxnet` both export."""
 
-from worker_runtime.api.basics import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-    stopping,
-)
+from worker_runtime.api import basics
+from worker_runtime.api.basics import *  # noqa: F403 - `basics` has the list
 from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 from worker_runtime.coordination.ordering.questions import Reduction
@@ -43,28 +21,7 @@ __all__ = [
     "add_process_set",
     "allgather_object",
     "broadcast_object",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "stopping",
 ]
+__all__ += basics.__all__
