@@ -9,8 +9,8 @@ whose gradient in a step is a view of the array. The reducer does everything els
 process sets, groups, compression, and changes of the generation.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import mxnet as mx
@@ -108,6 +108,8 @@ class ArrayReducer:
     def reduce(self, gradients: Sequence[Gradient]) -> None:
         """Average the gradients; operations that are enqueued afterwards see the averages. Not for a single rank.
 
+        Call it in a context of `preparing`.
+
         Args:
             gradients: the gradients, the same on all ranks, in the order in which forward uses their parameters.
                 Integer arrays are ignored.
@@ -119,15 +121,23 @@ class ArrayReducer:
             MXNetError: the MXNet operation that computes a gradient failed.
         """
         arrays = [gradient.array for gradient in gradients]
-        with self.preparing():
-            homes = list(map(to_host, arrays))
-            self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
+        homes = list(map(to_host, arrays))
+        self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
         for home, array in zip(homes, arrays, strict=True):
             copy_back(home, array)
 
     def preparing(self) -> AbstractContextManager[None]:
         """A context in which gradients are computed for `reduce`: its error makes the other ranks' step fail too."""
         return self._reducer.preparing()
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """A context before `preparing`: its error makes the other ranks' step fail too. Without an error it is free."""
+        try:
+            yield
+        except BaseException:
+            with self.preparing():
+                raise
 
     @property
     def course(self) -> Course:

@@ -140,10 +140,11 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._warn_of_scale()
         self._shares_freshness = ignore_stale_grad
         try:
-            with self._reducer.preparing():  # Gluon's first actions, which may fail
+            with self._reducer.reporting():  # Gluon's first actions, which may fail
                 self._check_and_rescale_grad(self._scale / batch_size)
                 self._prepare_store()
-            super().step(batch_size, ignore_stale_grad)
+            self._allreduce_grads()
+            self._update(ignore_stale_grad)
         finally:
             self._shares_freshness = False
 
@@ -152,7 +153,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         self._warn_of_scale()
         self._shares_freshness = True
         try:
-            with self._reducer.preparing():
+            with self._reducer.reporting():
                 self._prepare_store()
             super().allreduce_grads()
         finally:
@@ -185,6 +186,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         """Initialize Gluon's key-value store, which needs initialized parameters; it chooses how to update them."""
         if not self._kv_initialized:
             self._init_kvstore()
+        if self._params_to_init:
+            self._init_params()
 
     def _allreduce_grads(self) -> None:
         """Average the gradients. Subclasses written for Horovod override this method."""

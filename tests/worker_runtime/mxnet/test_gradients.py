@@ -67,13 +67,19 @@ def make_reducer(group_count: int = 0) -> ArrayReducer:
     return ArrayReducer(make_settings(1.0), hvd.global_process_set, group_count)
 
 
+def reduce(reducer: ArrayReducer, gradients: list[Gradient]) -> None:
+    """One step."""
+    with reducer.preparing():
+        reducer.reduce(gradients)
+
+
 def test_arrays_that_are_replaced_are_found_anew(ranks: RankPool) -> None:
     def body() -> object:
         reducer = make_reducer()
         found = []
         for shape in [(2,), (2,), (2,), (3,), (3,), (3,)]:
             arrays = [mx.nd.full(shape, hvd.rank() + 1.0), mx.nd.full((700, 700), hvd.rank() + 1.0)]
-            reducer.reduce([Gradient(str(index), array) for index, array in enumerate(arrays)])
+            reduce(reducer, [Gradient(str(index), array) for index, array in enumerate(arrays)])
             found.append([np.unique(array.asnumpy()).tolist() for array in arrays])
         return found
 
@@ -83,7 +89,7 @@ def test_arrays_that_are_replaced_are_found_anew(ranks: RankPool) -> None:
 def test_integers_have_no_gradients(ranks: RankPool) -> None:
     def body() -> object:
         arrays = [mx.nd.full((2,), hvd.rank(), dtype=dtype) for dtype in ("int32", "float32")]
-        make_reducer().reduce([Gradient(str(index), array) for index, array in enumerate(arrays)])
+        reduce(make_reducer(), [Gradient(str(index), array) for index, array in enumerate(arrays)])
         return [array.asnumpy().tolist() for array in arrays]
 
     assert ranks.run(body) == [[[0, 0], [0.5, 0.5]], [[1, 1], [0.5, 0.5]]]
@@ -99,16 +105,16 @@ def test_a_gradient_that_could_not_be_computed_ends_the_step_on_all_ranks_and_no
         reducer = make_reducer(group_count)
         good = [Gradient(str(index), mx.nd.ones((600, 600))) for index in range(2)]
         for _ in range(steps):
-            reducer.reduce(good)
+            reduce(reducer, good)
         mine = [*good]
         if hvd.rank() == 0:
             mine[place] = Gradient(str(place), make_spoilt())
         with pytest.raises(RuntimeError) as caught:  # MXNet's own, or HorovodInternalError
-            reducer.reduce(mine)
+            reduce(reducer, mine)
         for gradient in good:
             gradient.array[:] = hvd.rank()
         for _ in range(4):
-            reducer.reduce(good)
+            reduce(reducer, good)
         values = [np.unique(gradient.array.asnumpy()).tolist() for gradient in good]
         return type(caught.value).__name__, str(caught.value), values
 

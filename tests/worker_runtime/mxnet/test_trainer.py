@@ -35,6 +35,7 @@ from tests.worker_runtime.mxnet.training import (
 )
 from tests.worker_runtime.ranks import RankPool, Ranks
 from worker_runtime.mxnet.trainer import DistributedTrainer
+from worker_runtime.reduction.reducer import GradientReducer
 
 SOAK_SIZE = int(os.environ.get("HVDRUN_SOAK_WORKERS", "0"))
 TRAININGS = [
@@ -399,6 +400,19 @@ def test_a_subclass_may_average_in_its_own_way(ranks: RankPool) -> None:
         return subtract(make_sgd(params, Summing), params, 1)
 
     assert ranks.run(body) == [[[-2.0]]] * 2
+
+
+def test_a_step_is_prepared_once(ranks: RankPool) -> None:
+    def body() -> object:
+        params = make_parameters((2,))
+        trainer = make_sgd(params)
+        prepare, entered = GradientReducer.preparing, []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GradientReducer, "preparing", lambda self: entered.append(0) or prepare(self))
+            subtract(trainer, params, 1)
+        return len(entered)
+
+    assert ranks.run(body) == [1] * 2
 
 
 @pytest.mark.parametrize("batch_size", [0, 1])
