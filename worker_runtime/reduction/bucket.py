@@ -1,13 +1,14 @@
 """A bucket, which is a list of gradients that are reduced by one operation; and the state of one step.
 
-A bucket lives as long as its plan. A `Step` starts empty and is dropped as a whole after the step: no field is reset.
+A bucket lives as long as its plan. What it has in one step is in its `Contents`. A `Step`, which has those of all
+buckets, starts empty and is dropped as a whole after the step: no field is reset.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -16,6 +17,9 @@ from worker_runtime.coordination.operation import Handle, Operation
 from worker_runtime.coordination.ordering.questions import Question
 from worker_runtime.errors import ChangedGradientError
 from worker_runtime.reduction.communicator import Communicator
+
+ResultT = TypeVar("ResultT")
+ContentsT = TypeVar("ContentsT", bound="Contents[Any]")
 
 Form = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
 
@@ -41,7 +45,7 @@ class Entry:
         self.parameter = parameter
         self.name = name
         self.group = group
-        self.bucket: Bucket | None = None
+        self.bucket: Bucket[Any] | None = None
         self.form: Form | None = None  # a lazy parameter has none before its first forward pass
         self.hook: RemovableHandle | None = None
 
@@ -67,6 +71,24 @@ class Entry:
         return gradient.sparse_dim() if gradient is not None and gradient.layout is torch.sparse_coo else 0
 
 
+@dataclass(slots=True, eq=False)
+class Contents(Generic[ResultT]):
+    """What a bucket has in one step.
+
+    ready: the step's `ready`.
+    local: the local gradients; None, or absent, for a parameter without one.
+    streams: the CUDA streams on which backward has computed them, until the operation is submitted.
+    handle: the handle of the submitted operation.
+    result: its result, after it was awaited.
+    """
+
+    ready: dict[Entry, int]
+    local: dict[Entry, torch.Tensor | None] = field(default_factory=dict)
+    streams: set[torch.cuda.Stream] = field(default_factory=set)
+    handle: Handle[ResultT] | None = None
+    result: ResultT = field(init=False)
+
+
 @dataclass(slots=True)
 class Step:
     """The state of one step of an optimizer.
@@ -74,49 +96,50 @@ class Step:
     passes_left: the remaining backward passes of each parameter that has had some of several.
     ready: the entries with a complete gradient that has no bucket or was taken by one, with the gradient's version at
         that time. In a warm-up step in the order of readiness.
-    local: the local gradients that each bucket has; None, or absent, for a parameter without one.
-    open: the part of `local` of buckets that are waiting for gradients, where each has one backward pass.
-    handles: the handles of the buckets' submitted operations.
+    contents: what each bucket has that has something.
+    open: the local gradients of buckets that are waiting for gradients, where each has one backward pass.
     latest: the handle that was submitted last during backward.
     asked: the handle of the negotiation, in a warm-up step.
-    negotiation: its result.
-    results: the results of completed operations.
-    memories: the flat tensors of dense buckets.
-    sparse_dims: the number of sparse dimensions of sparse gradients in dense buckets.
-    contexts: data of a bucket from its submission to its result: a compressor's contexts, or packed gradients.
-    streams: the CUDA streams on which backward has computed the gradients of a bucket that is not submitted yet.
+    has_negotiated: the negotiation has a result.
     has_begun: a backward pass has reached a parameter.
     follows_reduced: the previous step was reduced.
     """
 
     passes_left: dict[Entry, int] = field(default_factory=dict)
     ready: dict[Entry, int] = field(default_factory=dict)
-    local: dict["Bucket", dict[Entry, torch.Tensor | None]] = field(default_factory=dict)
-    open: dict["Bucket", dict[Entry, torch.Tensor | None]] = field(default_factory=dict)
-    handles: dict["Bucket", Handle[Any]] = field(default_factory=dict)
+    contents: dict["Bucket[Any]", Contents[Any]] = field(default_factory=dict)
+    open: dict["Bucket[Any]", dict[Entry, torch.Tensor | None]] = field(default_factory=dict)
     latest: Handle[Any] | None = None
-    asked: Handle[Any] | None = None
-    negotiation: Any = None
-    results: dict["Bucket", Any] = field(default_factory=dict)
-    memories: dict["Bucket", Any] = field(default_factory=dict)
-    sparse_dims: dict[Entry, int] = field(default_factory=dict)
-    contexts: dict["Bucket", list[Any]] = field(default_factory=dict)
-    streams: dict["Bucket", set[torch.cuda.Stream]] = field(default_factory=dict)
+    asked: Handle[list[torch.Tensor]] | None = None
+    has_negotiated: bool = False
     has_begun: bool = False
     follows_reduced: bool = False
 
     @property
     def has_ready(self) -> bool:
         """Whether a gradient is complete."""
-        return bool(self.ready or self.local)
+        return bool(self.ready) or any(contents.local for contents in self.contents.values())
+
+    @property
+    def handles(self) -> dict["Bucket[Any]", Handle[Any]]:
+        """The handles of the buckets' submitted operations."""
+        return {bucket: each.handle for bucket, each in self.contents.items() if each.handle is not None}
 
     def list_ready(self) -> Iterator[Entry]:
         """The entries with complete gradients; some occur twice."""
-        return chain(self.ready, *self.local.values())
+        return chain(self.ready, *(contents.local for contents in self.contents.values()))
+
+    def open_contents(self, bucket: "Bucket[Any]") -> Contents[Any]:
+        """What a bucket has, which is nothing at first."""
+        contents = self.contents.get(bucket)
+        if contents is None:
+            contents = self.contents[bucket] = bucket.begin(self.ready)
+        return contents
 
     def find_local(self, entry: Entry) -> torch.Tensor | None:
         """The local gradient that the entry's bucket has; None where it has none."""
-        return None if entry.bucket is None else self.local.get(entry.bucket, {}).get(entry)
+        contents = None if entry.bucket is None else self.contents.get(entry.bucket)
+        return None if contents is None else contents.local.get(entry)
 
     def restart(self) -> "Step":
         """A step with the same local gradients and nothing submitted, to reduce them again.
@@ -128,7 +151,7 @@ class Step:
         return Step(self.passes_left, self.ready, has_begun=self.has_begun, follows_reduced=self.follows_reduced)
 
 
-class Bucket(ABC):
+class Bucket(ABC, Generic[ContentsT]):
     """Entries whose gradients are reduced together.
 
     In each step the gradients are taken, the operation is submitted and waited for, and the results are installed.
@@ -139,6 +162,7 @@ class Bucket(ABC):
         note: what the other ranks must have alike, and is shown where they have not.
     """
 
+    begin: Callable[[dict[Entry, int]], ContentsT]  # what it has at first in a step, given the step's `ready`
     kind = "allreduce"  # the first part of the operation's name
     copies_each = False  # each gradient is copied when it is complete, instead of all together
 
@@ -155,69 +179,73 @@ class Bucket(ABC):
         """The operation's name, without the optimizer's: "allreduce.{}.bucket.3"."""
         return f"{self.kind}.{{}}.bucket.{self._number}"
 
-    def note_stream(self, step: Step) -> None:
+    def note_stream(self, contents: ContentsT) -> None:
         """Note that a gradient is complete on the current stream; only where `is_on_cuda`."""
-        step.streams.setdefault(self, set()).add(torch.cuda.current_stream())
+        contents.streams.add(torch.cuda.current_stream())
 
-    def submit(self, comm: Communicator, step: Step, *, at_once: bool = False, is_awaited: bool = False) -> None:
+    def submit(
+        self, comm: Communicator, contents: ContentsT, *, at_once: bool = False, is_awaited: bool = False
+    ) -> None:
         """Submit the operation, after all gradients were taken.
 
         Args:
             comm: the communicator.
-            step: the step.
+            contents: what the bucket has in this step.
             at_once: send the request immediately, as during backward.
             is_awaited: the caller waits for it next.
         """
-        for stream in step.streams.pop(self, ()):  # the operation waits for the current one
-            torch.cuda.current_stream().wait_stream(stream)
-        operation = self._make_operation(comm, step, self.part.format(comm.name))
+        while contents.streams:  # the operation waits for the current one
+            torch.cuda.current_stream().wait_stream(contents.streams.pop())
+        operation = self._make_operation(comm, contents, self.part.format(comm.name))
         question = operation.question
         if question != self._plain or self._noted is None:
             note = ", ".join(part for part in (question.signature.note, self._note) if part)
             self._plain, self._noted = question, question.add_note(note)
         operation.question = self._noted
         operation.is_of_step = True
-        step.handles[self] = comm.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
+        contents.handle = comm.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
-    def finish(self, comm: Communicator, step: Step) -> None:
-        """Wait for the operation, and store its result in the step.
+    def finish(self, comm: Communicator, contents: ContentsT) -> None:
+        """Wait for the submitted operation, and store its result.
 
         Args:
             comm: the communicator with which it was submitted.
-            step: the step.
+            contents: what the bucket has in this step.
 
         Raises:
             HorovodInternalError: the operation failed.
         """
-        step.results[self] = comm.engine.wait(step.handles[self])
+        if contents.handle is not None:
+            contents.result = comm.engine.wait(contents.handle)
 
-    def refuse_changes(self, step: Step) -> None:
+    def refuse_changes(self, contents: ContentsT) -> None:
         """Check that the program has not changed gradients that were taken during backward.
 
         Raises:
             ChangedGradientError: the program has changed one.
         """
-        for entry, gradient in step.local.get(self, {}).items() if self.copies_each or self in step.handles else ():
+        is_taken = self.copies_each or contents.handle is not None
+        for entry, gradient in contents.local.items() if is_taken else ():
             if entry.parameter.grad is not gradient or (
-                gradient is not None and gradient._version != step.ready[entry]  # noqa: SLF001 - torch has no public way
+                gradient is not None and gradient._version != contents.ready[entry]  # noqa: SLF001 - torch has no public way
             ):
                 raise ChangedGradientError(entry.name)
 
-    def take(self, step: Step) -> None:
+    def take(self, contents: ContentsT) -> None:
         """Take all gradients of the bucket as they are now, including the missing ones."""
-        local = step.local[self] = {entry: entry.parameter.grad for entry in self.entries}
-        step.ready.update(
+        local = contents.local = {entry: entry.parameter.grad for entry in self.entries}
+        contents.ready.update(
             {entry: gradient._version for entry, gradient in local.items() if gradient is not None}  # noqa: SLF001 - as above
         )
 
-    def copy_in(self, step: Step, entry: Entry) -> None:
+    def copy_in(self, contents: ContentsT, entry: Entry) -> None:
         """Copy one complete gradient; only where `copies_each`."""
         raise NotImplementedError
 
     @abstractmethod
-    def install(self, step: Step) -> None:
+    def install(self, contents: ContentsT) -> None:
         """Replace the gradients by the results."""
 
     @abstractmethod
-    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[Any]:
+    def _make_operation(self, comm: Communicator, contents: ContentsT, name: str) -> Operation[Any]:
         """Create the operation on the gradients that were taken."""

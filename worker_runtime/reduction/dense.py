@@ -22,9 +22,8 @@ Long because a bucket and its memory belong together.
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
 import torch
 
@@ -33,7 +32,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import GradientShapeError
-from worker_runtime.reduction.bucket import Bucket, Entry, Step, find_dtype
+from worker_runtime.reduction.bucket import Bucket, Contents, Entry, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Settings
 
@@ -152,7 +151,21 @@ def _allocate(parts: Sequence[Part]) -> tuple[list[torch.Tensor], list[torch.Ten
     return flats, [views[index] for index in range(len(parts))]
 
 
-class DenseBucket(Bucket):
+@dataclass(slots=True, eq=False)
+class DenseContents(Contents[list[torch.Tensor]]):
+    """What a dense bucket has in one step.
+
+    memory: its flat tensors.
+    packed: the packed gradients; None in the place of one that the result cannot overwrite.
+    sparse_dims: the number of sparse dimensions of sparse gradients.
+    """
+
+    memory: Memory | None = None
+    packed: list[torch.Tensor | None] = field(default_factory=list)
+    sparse_dims: dict[Entry, int] = field(default_factory=dict)
+
+
+class DenseBucket(Bucket[DenseContents]):
     """Gradients that are reduced as dense tensors. Sparse ones are made dense, and their results sparse again.
 
     Args:
@@ -161,6 +174,8 @@ class DenseBucket(Bucket):
         comm: the communicator.
         sparse_dims: the number of sparse dimensions of each entry's result; 0 for a dense result.
     """
+
+    begin = DenseContents
 
     def __init__(
         self,
@@ -187,28 +202,27 @@ class DenseBucket(Bucket):
         self._memory: Memory | None = None
         self._spare: Memory | None = None
 
-    def take(self, step: Step) -> None:
+    def take(self, contents: DenseContents) -> None:
         """See `Bucket`; a missing gradient counts as zeros."""
         if not self.copies_each:
-            super().take(step)
+            super().take(contents)
             return
-        local = step.local.setdefault(self, {})
         for entry in self.entries:
-            if entry not in local:
-                self.copy_in(step, entry)
+            if entry not in contents.local:
+                self.copy_in(contents, entry)
 
-    def copy_in(self, step: Step, entry: Entry) -> None:
+    def copy_in(self, contents: DenseContents, entry: Entry) -> None:
         """Copy the entry's gradient, or zeros, into the flat tensor.
 
         Raises:
             GradientShapeError: the gradient has another shape than its parameter had when the bucket was planned.
         """
-        self._copy_scaled(step, entry, self._before)
-        step.ready[entry] = entry.find_version()
+        self._copy_scaled(contents, entry, self._before)
+        contents.ready[entry] = entry.find_version()
 
-    def _copy_scaled(self, step: Step, entry: Entry, factor: torch.Tensor | None) -> None:
+    def _copy_scaled(self, contents: DenseContents, entry: Entry, factor: torch.Tensor | None) -> None:
         """Copy a gradient, multiplied by a factor, into the flat tensor; see `copy_in`."""
-        memory, local = self._open(step), step.local.setdefault(self, {})
+        memory, local = self._open(contents), contents.local
         place = self._places[entry]
         parameter = entry.parameter
         view, gradient = memory.views[place], parameter.grad
@@ -224,7 +238,7 @@ class DenseBucket(Bucket):
         has_graph = gradient.requires_grad  # from backward(create_graph=True): the program needs it unchanged
         source = gradient.detach() if has_graph else gradient
         if not is_strided:
-            step.sparse_dims[entry] = gradient.sparse_dim()
+            contents.sparse_dims[entry] = gradient.sparse_dim()
             source = source.to_dense()
         if source.shape != view.shape:
             raise GradientShapeError(entry.name, source.shape, view.shape)
@@ -235,16 +249,16 @@ class DenseBucket(Bucket):
         if is_strided and not (self._keeps or has_graph or view.dtype is not find_dtype(parameter)):
             local[entry] = parameter.grad = memory.show(place)
 
-    def _pack(self, step: Step, memory: Memory) -> None:
+    def _pack(self, contents: DenseContents, memory: Memory) -> None:
         """Copy all gradients that were taken into the flat tensors, and zeros for missing ones."""
-        local = step.local.get(self, {})
-        gradients = [local.get(entry) for entry in self.entries]
-        packed: list[Any] = [
+        gradients = [contents.local.get(entry) for entry in self.entries]
+        packed = contents.packed = [
             gradient if gradient is not None and _may_be_overwritten(gradient, *form) else None
             for gradient, form in zip(gradients, self._forms, strict=True)
         ]
-        if all(gradient is not None for gradient in packed):
-            torch._foreach_copy_(memory.views, packed)
+        present = [gradient for gradient in packed if gradient is not None]
+        if len(present) == len(packed):
+            torch._foreach_copy_(memory.views, present)
         else:
             for entry, gradient, mine, view in zip(self.entries, gradients, packed, memory.views, strict=True):
                 if mine is not None:
@@ -252,35 +266,32 @@ class DenseBucket(Bucket):
                 elif gradient is None:
                     view.zero_()
                 else:
-                    self._copy_scaled(step, entry, None)
+                    self._copy_scaled(contents, entry, None)
         if self._before is not None:
             for flat in memory.flats:
                 flat.mul_(self._before)
-        step.contexts[self] = packed
 
-    def _unpack(self, step: Step) -> list[int]:
+    def _unpack(self, contents: DenseContents, memory: Memory) -> list[int]:
         """Copy the results back to the packed gradients that still exist; return the places of the others."""
-        gradients, views = step.contexts[self], step.memories[self].views
-        others = [
-            place
-            for place, (entry, gradient) in enumerate(zip(self.entries, gradients, strict=True))
-            if gradient is None or entry.parameter.grad is not gradient
-        ]
-        if others:
-            left = sorted({*range(len(views))}.difference(others))
-            gradients, views = [gradients[place] for place in left], [views[place] for place in left]
+        gradients, views, others = [], [], []
+        for place, (entry, gradient) in enumerate(zip(self.entries, contents.packed, strict=True)):
+            if gradient is None or entry.parameter.grad is not gradient:
+                others.append(place)
+            else:
+                gradients.append(gradient)
+                views.append(memory.views[place])
         if gradients:
             torch._foreach_copy_(gradients, views)
         return others
 
-    def install(self, step: Step) -> None:
+    def install(self, contents: DenseContents) -> None:
         """Make each gradient its part of the flat tensor, or copy the values.
 
         Raises:
             GradientShapeError: the parameter has another shape than when the bucket was planned.
         """
-        memory: Memory = step.memories[self]
-        for place in range(len(self.entries)) if self.copies_each else self._unpack(step):
+        memory = self._open(contents)
+        for place in range(len(self.entries)) if self.copies_each else self._unpack(contents, memory):
             entry, view = self.entries[place], memory.views[place]
             parameter = entry.parameter
             gradient = parameter.grad
@@ -291,7 +302,7 @@ class DenseBucket(Bucket):
             if parameter.shape != view.shape:
                 raise GradientShapeError(entry.name, view.shape, parameter.shape)
             dtype = find_dtype(parameter)
-            if sparse_dims := step.sparse_dims.get(entry, self._sparse_dims[place]):
+            if sparse_dims := contents.sparse_dims.get(entry, self._sparse_dims[place]):
                 parameter.grad = view.to(dtype).to_sparse(sparse_dims)
             elif view.dtype is dtype and view.device == parameter.device:
                 parameter.grad = memory.show(place)
@@ -300,25 +311,24 @@ class DenseBucket(Bucket):
             else:
                 gradient.copy_(view)
 
-    def finish(self, comm: Communicator, step: Step) -> None:
+    def finish(self, comm: Communicator, contents: DenseContents) -> None:
         """Wait for the operation, and multiply the result by the factor."""
-        super().finish(comm, step)
+        super().finish(comm, contents)
         if self._after != 1.0:
-            for flat in step.memories[self].flats:
+            for flat in self._open(contents).flats:
                 flat.mul_(self._after)
 
-    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
-        memory = self._open(step)
+    def _make_operation(self, comm: Communicator, contents: DenseContents, name: str) -> Operation[list[torch.Tensor]]:
+        memory = self._open(contents)
         if not self.copies_each:
-            self._pack(step, memory)
+            self._pack(contents, memory)
         flats = memory.flats
         return Allreduce(flats, self._how, comm.members, name, flats)
 
-    def _open(self, step: Step) -> Memory:
+    def _open(self, contents: DenseContents) -> Memory:
         """The memory of this step: that of the last step, or if that is in use, a second one, in turns."""
-        memory: Memory | None = step.memories.get(self)
-        if memory is not None:
-            return memory
+        if contents.memory is not None:
+            return contents.memory
         memory, spare = self._memory, None
         if memory is not None and self._is_in_use(memory):
             memory, spare = self._spare, memory
@@ -327,7 +337,7 @@ class DenseBucket(Bucket):
         if memory is None:
             memory = Memory(self._parts)
         self._memory, self._spare = memory, spare
-        step.memories[self] = memory
+        contents.memory = memory
         return memory
 
     def _is_in_use(self, memory: Memory) -> bool:

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import torch
 
@@ -93,7 +94,7 @@ def make_buckets(
     sparse_dims: Sequence[int] | None = None,
     order: Iterable[int] | None = None,
     first_number: int = 0,
-) -> list[Bucket]:
+) -> list[Bucket[Any]]:
     """Put gradients into buckets, in the order in which the buckets become complete.
 
     Args:
@@ -116,7 +117,7 @@ def make_buckets(
         items.append(Item(parameter.numel() * dtype.itemsize, (dtype, parameter.device), group))
     planned = plan_buckets(items, *settings.bounds, order)
     whole = f"{settings.describe()}, of {len(entries)} in all ({make_digest(entries)})"
-    buckets: list[Bucket] = []
+    buckets: list[Bucket[Any]] = []
     for number, indices in zip(count(first_number), planned, strict=False):
         members = [entries[index] for index in indices]
         note = f"{describe(members)}, {whole}"

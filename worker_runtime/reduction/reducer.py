@@ -100,7 +100,7 @@ class GradientReducer:
         self._engine: Engine | None = None
         self._generation = 0
         self._communicator: Communicator | None = None
-        self._buckets: list[Bucket] = []
+        self._buckets: list[Bucket[Any]] = []
         self._planned: object = None  # the inputs of the plan of a warm-up step's buckets
         self._sparse_dims: dict[Entry, int] = {}  # of the overlapped plan; without zeros
         self._step = Step()
@@ -121,7 +121,7 @@ class GradientReducer:
         return tuple(self._tracked.entries)
 
     @property
-    def buckets(self) -> tuple[Bucket, ...]:
+    def buckets(self) -> tuple[Bucket[Any], ...]:
         """The buckets of the present plan."""
         return tuple(self._buckets)
 
@@ -133,7 +133,7 @@ class GradientReducer:
     def completes_bucket(self, entry: Entry) -> bool:
         """Whether the gradient of `entry` is the last missing one of its bucket."""
         bucket = entry.bucket
-        return bucket is not None and len(self._step.local.get(bucket, ())) == len(bucket.entries) - 1
+        return bucket is not None and len(self._step.open_contents(bucket).local) == len(bucket.entries) - 1
 
     @property
     def is_reduced(self) -> bool:
@@ -306,7 +306,7 @@ class GradientReducer:
             self._record(entry)
             return
         if bucket.is_on_cuda:
-            bucket.note_stream(step)
+            bucket.note_stream(step.contents[bucket])
         gradients[entry] = entry.parameter.grad  # the common case, which needs no lock
         latest = step.latest
         if len(gradients) == len(bucket.entries) or (latest is not None and latest.terms is None):
@@ -321,7 +321,7 @@ class GradientReducer:
             if not self._step.has_begun:
                 self._begin(comm)
             bucket = entry.bucket
-            if entry in self._step.ready or (bucket is not None and entry in self._step.local.get(bucket, ())):
+            if entry in self._step.ready or (bucket is not None and entry in self._step.open_contents(bucket).local):
                 self._restart(entry)
             step, bucket = self._step, entry.bucket
             is_single = self.passes == 1 and not step.passes_left
@@ -332,32 +332,33 @@ class GradientReducer:
             if bucket is None:
                 step.ready[entry] = entry.find_version()
                 return
+            contents = step.open_contents(bucket)
             if bucket.is_on_cuda:
-                bucket.note_stream(step)
+                bucket.note_stream(contents)
             if bucket.copies_each:
                 with torch.no_grad():
-                    bucket.copy_in(step, entry)
+                    bucket.copy_in(contents, entry)
             else:
-                gradients = step.local.setdefault(bucket, {})
-                gradients[entry] = entry.parameter.grad
+                contents.local[entry] = entry.parameter.grad
                 if is_single:
-                    step.open[bucket] = gradients
+                    step.open[bucket] = contents.local
             self._advance(step, bucket)
 
-    def _advance(self, step: Step, bucket: Bucket) -> None:
+    def _advance(self, step: Step, bucket: Bucket[Any]) -> None:
         """After a gradient of a bucket: submit the bucket if it is full, else run released operations."""
         with self._lock:
             comm = self._enter()
             if comm is None or self._step is not step:
                 return
             is_last = bucket is self._buckets[-1]
-            is_full = len(step.local[bucket]) == len(bucket.entries) and bucket not in step.handles
+            contents = step.contents[bucket]
+            is_full = len(contents.local) == len(bucket.entries) and contents.handle is None
             if is_full and not (is_last and self._preparations):
-                bucket.take(step)
+                bucket.take(contents)
                 with suppress(StepRevokedError):  # the next call enters the new generation
                     # For the last bucket the step is near, so the background thread need not wake.
-                    bucket.submit(comm, step, at_once=True, is_awaited=is_last)
-                step.latest = step.handles.get(bucket)
+                    bucket.submit(comm, contents, at_once=True, is_awaited=is_last)
+                step.latest = contents.handle
             elif step.latest is not None and step.latest.terms is None:
                 comm.engine.progress()
 
@@ -388,6 +389,7 @@ class GradientReducer:
     def _reduce(self, comm: Communicator) -> None:
         """Complete the step; see `synchronize`."""
         was_overlapped = self._is_overlapped
+        negotiation = None
         self._adapt(comm)
         with self._completing(comm):
             if self._superseded is None:
@@ -396,7 +398,7 @@ class GradientReducer:
             if self._check is not None:
                 self._check.ask(comm)
             if not was_overlapped:
-                self._negotiate(comm)
+                negotiation = self._negotiate(comm)
             elif self._has_changed:
                 self._extend(comm)
             self._complete(comm)
@@ -408,8 +410,7 @@ class GradientReducer:
             if self._check is not None:
                 self._check.count_step()
             for bucket in self._buckets:
-                bucket.install(step)
-        negotiation: Negotiation | None = step.negotiation
+                bucket.install(step.contents[bucket])
         has_changed = self._has_changed
         self._has_changed = False
         self._end_step()
@@ -481,22 +482,25 @@ class GradientReducer:
                 self._extend(comm)  # the other ranks also submit buckets of new parameters
         if not self._is_overlapped and self._step.asked is None:
             comm.fail(PLAN, error)
-        for bucket in self._buckets if self._is_overlapped or self._step.negotiation is not None else ():
-            if bucket not in self._step.handles:
+        submitted = self._step.handles
+        for bucket in self._buckets if self._is_overlapped or self._step.has_negotiated else ():
+            if bucket not in submitted:
                 comm.fail(bucket.part, error)
 
-    def _negotiate(self, comm: Communicator) -> None:
+    def _negotiate(self, comm: Communicator) -> Negotiation:
         """In a warm-up step: negotiate, and plan the buckets from the result."""
         entries = tuple(self._tracked.entries)
         note = f"{self._settings.describe()}, {describe(entries)}"
         step = self._step
         step.asked = ask_negotiation(comm, entries, step.ready, self._steps_since_discard, note)
-        step.negotiation = negotiation = read_negotiation(comm, step.asked, len(entries))
+        negotiation = read_negotiation(comm, step.asked, len(entries))
+        step.has_negotiated = True
         planned = (comm, entries, tuple(entry.form for entry in entries), negotiation.sparse_dims)
         if planned != self._planned:
             dims = negotiation.sparse_dims
             self._buckets = make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order)
             self._planned = planned
+        return negotiation
 
     def _extend(self, comm: Communicator) -> None:
         """In an overlapped step: add buckets for new parameters."""
@@ -512,30 +516,32 @@ class GradientReducer:
             takes: take the missing gradients; False where the step is discarded and their values do not matter.
         """
         for bucket in self._buckets if takes else ():
-            bucket.refuse_changes(self._step)
-        self._submit_rest(comm, takes=takes)
-        if not self._buckets:
+            bucket.refuse_changes(self._step.open_contents(bucket))
+        last = self._submit_rest(comm, takes=takes)
+        if last is None:
             return True
-        last = self._step.handles[self._buckets[-1]]
         comm.engine.await_answer(last)  # first: this sends its request now, so that it runs beside the others
         failures = []
         for bucket in self._buckets:
             try:
-                bucket.finish(comm, self._step)
+                bucket.finish(comm, self._step.contents[bucket])
             except HorovodInternalError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
         return last.terms is None or not last.terms.joined
 
-    def _submit_rest(self, comm: Communicator, *, takes: bool) -> None:
-        """Submit the buckets that were not submitted during backward."""
-        step = self._step
+    def _submit_rest(self, comm: Communicator, *, takes: bool) -> Handle[Any] | None:
+        """Submit the buckets that were not submitted during backward; return the handle of the last one."""
+        last = None
         for bucket in self._buckets:
-            if bucket not in step.handles:
+            contents = self._step.open_contents(bucket)
+            if contents.handle is None:
                 if takes:
-                    bucket.take(step)
-                bucket.submit(comm, step, is_awaited=bucket is self._buckets[-1])
+                    bucket.take(contents)
+                bucket.submit(comm, contents, is_awaited=bucket is self._buckets[-1])
+            last = contents.handle
+        return last
 
     def _restart(self, entry: Entry) -> None:
         """Handle a second gradient of a complete entry: an error, unless the program has discarded the first one."""
@@ -559,7 +565,7 @@ class GradientReducer:
         self._order = self._order or negotiation.order
         self._plan_overlap(make_buckets(entries, self._settings, comm, sparse_dims=dims, order=self._order))
 
-    def _plan_overlap(self, buckets: list[Bucket]) -> None:
+    def _plan_overlap(self, buckets: list[Bucket[Any]]) -> None:
         self._buckets = buckets
         for bucket in buckets:
             for entry in bucket.entries:

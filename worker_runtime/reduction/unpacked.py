@@ -10,6 +10,8 @@ The elements of a sparse gradient are gathered, so the transfer is as large as t
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,12 +20,14 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.reduction.bucket import Bucket, Entry, Step, find_dtype
+from worker_runtime.reduction.bucket import Bucket, Contents, Entry, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Compressor, Settings
 
+Tensors: TypeAlias = list[torch.Tensor]
 
-class InPlaceBucket(Bucket):
+
+class InPlaceBucket(Bucket[Contents[Tensors]]):
     """Dense gradients that are reduced in their own memory and dtype.
 
     Args:
@@ -31,6 +35,8 @@ class InPlaceBucket(Bucket):
         settings: how the gradients are combined.
         comm: the communicator.
     """
+
+    begin = Contents
 
     def __init__(
         self, entries: Sequence[Entry], number: int, note: str, settings: Settings, comm: Communicator
@@ -41,18 +47,18 @@ class InPlaceBucket(Bucket):
         self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction, *factors)
         self._keeps = comm.is_elastic
 
-    def refuse_changes(self, step: Step) -> None:
+    def refuse_changes(self, contents: Contents[Tensors]) -> None:
         """Check nothing: the reduction itself changes the gradients."""
 
-    def install(self, step: Step) -> None:
+    def install(self, contents: Contents[Tensors]) -> None:
         """Make the results the gradients, where they are not the same tensors already."""
-        for entry, result in zip(self.entries, step.results[self], strict=True):
+        for entry, result in zip(self.entries, contents.result, strict=True):
             parameter = entry.parameter
             if parameter.grad is not result and (parameter.requires_grad or parameter.grad is not None):
                 parameter.grad = result
 
-    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
-        del step
+    def _make_operation(self, comm: Communicator, contents: Contents[Tensors], name: str) -> Operation[Tensors]:
+        del contents
         gradients = [_find_gradient(entry.parameter) for entry in self.entries]
         return Allreduce(gradients, self._how, comm.members, name, None if self._keeps else gradients)
 
@@ -67,7 +73,17 @@ def _find_gradient(parameter: torch.Tensor) -> torch.Tensor:
     )
 
 
-class CompressedBucket(Bucket):
+@dataclass(slots=True, eq=False)
+class CompressedContents(Contents[Tensors]):
+    """What a bucket of compressed gradients has in one step.
+
+    contexts: what the compressor needs to decompress each gradient.
+    """
+
+    contexts: list[Any] = field(default_factory=list)
+
+
+class CompressedBucket(Bucket[CompressedContents]):
     """Compressed gradients. Sparse ones are made dense before compression, and sparse again at the end.
 
     Args:
@@ -76,6 +92,8 @@ class CompressedBucket(Bucket):
         compressor: the user's compressor.
     """
 
+    begin = CompressedContents
+
     def __init__(
         self, entries: Sequence[Entry], number: int, note: str, settings: Settings, compressor: Compressor
     ) -> None:
@@ -83,9 +101,9 @@ class CompressedBucket(Bucket):
         self._how = settings.how
         self._compressor = compressor
 
-    def install(self, step: Step) -> None:
+    def install(self, contents: CompressedContents) -> None:
         """Decompress the results into new gradients."""
-        for entry, result, context in zip(self.entries, step.results[self], step.contexts[self], strict=True):
+        for entry, result, context in zip(self.entries, contents.result, contents.contexts, strict=True):
             parameter = entry.parameter
             if parameter.grad is None and not parameter.requires_grad:
                 continue
@@ -93,9 +111,9 @@ class CompressedBucket(Bucket):
             sparse_dims = entry.find_sparse_dims()
             parameter.grad = gradient.to_sparse(sparse_dims) if sparse_dims else gradient
 
-    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[list[torch.Tensor]]:
+    def _make_operation(self, comm: Communicator, contents: CompressedContents, name: str) -> Operation[Tensors]:
         compressed = [self._compressor.compress(_make_dense(entry.parameter)) for entry in self.entries]
-        step.contexts[self] = [context for _, context in compressed]
+        contents.contexts = [context for _, context in compressed]
         return Allreduce([tensor for tensor, _ in compressed], self._how, comm.members, name)
 
 
@@ -106,7 +124,7 @@ def _make_dense(parameter: torch.Tensor) -> torch.Tensor:
     return gradient.detach() if gradient.layout is torch.strided else gradient.detach().to_dense()
 
 
-class SparseBucket(Bucket):
+class SparseBucket(Bucket[Contents[torch.Tensor]]):
     """A parameter whose gradient is sparse on some rank. A rank without a gradient contributes no elements.
 
     Args:
@@ -116,6 +134,7 @@ class SparseBucket(Bucket):
         sparse_dims: the number of sparse dimensions of the gradient, the same on all ranks.
     """
 
+    begin = Contents
     kind = "allgather"
 
     def __init__(self, entry: Entry, number: int, note: str, settings: Settings, sparse_dims: int) -> None:
@@ -124,14 +143,16 @@ class SparseBucket(Bucket):
         self._sparse_dims = sparse_dims
         self._dtype = settings.choose_dtype(find_dtype(entry.parameter))
 
-    def install(self, step: Step) -> None:
+    def install(self, contents: Contents[torch.Tensor]) -> None:
         """Replace the gradient by the result, which is sparse and not coalesced, like a gradient of autograd."""
         (entry,) = self.entries
         if entry.parameter.requires_grad or entry.parameter.grad is not None:
-            entry.parameter.grad = step.results[self].to(find_dtype(entry.parameter))
+            entry.parameter.grad = contents.result.to(find_dtype(entry.parameter))
 
-    def _make_operation(self, comm: Communicator, step: Step, name: str) -> Operation[torch.Tensor]:
-        del step
+    def _make_operation(
+        self, comm: Communicator, contents: Contents[torch.Tensor], name: str
+    ) -> Operation[torch.Tensor]:
+        del contents
         return SparseAllreduce(self._make_sparse(), self._reduction, comm.members, name)
 
     def _make_sparse(self) -> torch.Tensor:

@@ -6,7 +6,7 @@ import torch
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import Settings
-from worker_runtime.reduction.bucket import Bucket, Entry, Step
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.plan import (
     Negotiation,
@@ -119,12 +119,12 @@ def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_ag
     def body(engine: ThreadEngine) -> object:
         comm, bucket = make_bucket(engine)
         for _ in range(2):
-            step = Step()
-            bucket.take(step)
-            bucket.submit(comm, step)
-            bucket.finish(comm, step)
-            bucket.install(step)
-        terms = step.handles[bucket].terms
+            contents = bucket.begin({})
+            bucket.take(contents)
+            bucket.submit(comm, contents)
+            bucket.finish(comm, contents)
+            bucket.install(contents)
+        terms = contents.handle.terms
         return engine.asked, terms.members, bucket.entries[0].parameter.grad.tolist(), engine.notes[0]
 
     for asked, members, gradient, note in world.run(body):
@@ -150,14 +150,14 @@ def test_on_cuda_a_bucket_waits_for_every_stream_that_has_computed_one_of_its_gr
 ) -> None:
     side, own = StubStream(), StubStream()
     comm, bucket = make_bucket(world.engines[0])
-    step = Step()
+    contents = bucket.begin({})
     for stream in (side, side, own):
         monkeypatch.setattr(torch.cuda, "current_stream", lambda stream=stream: stream)
-        bucket.note_stream(step)
-    bucket.take(step)
-    bucket.submit(comm, step)
+        bucket.note_stream(contents)
+    bucket.take(contents)
+    bucket.submit(comm, contents)
     assert set(own.awaited) == {side, own}
-    assert not step.streams
+    assert not contents.streams
 
 
 @pytest.mark.gpu

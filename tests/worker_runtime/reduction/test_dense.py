@@ -19,7 +19,6 @@ from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction import dense
-from worker_runtime.reduction.bucket import Step
 from worker_runtime.reduction.dense import PACKED_BYTES
 
 
@@ -116,7 +115,7 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
 
         engine.commit = look_and_commit
         reducer.synchronize()
-        assert not reducer._step.local
+        assert not reducer._step.contents
         return engine.asked[-1], list_gradients(parameters)
 
     assert world.run(body) == [("commit", [[1.5] * 4] * 2)] * 2
@@ -171,7 +170,9 @@ def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) ->
         for _ in range(4):
             train(reducer, parameters, 1.0 + engine.rank / 512)
         gradients = [parameter.grad for parameter in parameters]
-        assert reducer.buckets[0]._make_operation(reducer._communicator, Step(), "x").tensors[0].dtype == torch.bfloat16
+        (bucket,) = reducer.buckets
+        operation = bucket._make_operation(reducer._communicator, bucket.begin({}), "x")
+        assert operation.tensors[0].dtype == torch.bfloat16
         return [(gradient.dtype, gradient.tolist()) for gradient in gradients]
 
     assert world.run(body) == [[(torch.float32, [1.0] * 4)] * 2] * 2
