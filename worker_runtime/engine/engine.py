@@ -291,13 +291,11 @@ class Engine:
                     if error is not None:
                         self._report_failure(handle, terms, error)
                 if handle.failure is not None:
-                    handle.works = ()
+                    self.in_flight.drop_works(handle)
                     self.in_flight.forget(handle)
                     raise handle.failure
-                if terms is not None and self.in_flight.settle(handle, terms, self.current):
-                    result = handle.operation.finish(terms, handle.payload)
-                    handle.finish(result)
-                    return result
+                if terms is not None and self.in_flight.finish(handle, terms, self.current):
+                    return handle.result
                 # else a rank was lost, and the operation runs again with the other ranks
         except IllegalTransitionError as error:
             driver = self.current.driver
@@ -325,7 +323,7 @@ class Engine:
         """Wait for the next generation after one has failed; in a static job fail the operation."""
         with self.in_flight.lock:
             if not handle.is_answered and (self.is_closed or not self.is_elastic):
-                handle.fail(self._explain_end(handle.title))
+                self.in_flight.fail(handle, self._explain_end(handle.title))
             elif not handle.is_answered and (self.is_suspended or self.current is generation):
                 self.in_flight.changed.wait(_LOOK_SECONDS)
 
@@ -448,7 +446,8 @@ class Engine:
         self.current.change_sets(terms)
         if question.signature.kind is Kind.JOIN:
             self._names.count_join()
-        handle.begin(terms, (), memoryview(operation.payload if question.signature.payload_dtype else b""))
+        payload = memoryview(operation.payload if question.signature.payload_dtype else b"")
+        self.in_flight.release(handle, terms, (), payload, self.current)
 
     def close(self, *, end: str = "") -> None:
         """Close the engine and its group. Pending operations fail on all ranks.
@@ -482,17 +481,17 @@ class Engine:
             generation.interrupt()
         for handle in handles:
             if not handle.is_done():
-                handle.fail(ShutDownError(handle.title, self.rank))
+                self.in_flight.fail(handle, ShutDownError(handle.title, self.rank))
         if generation.close([handle.works for handle in handles]):
             for handle in handles:
                 self._drop_works(handle)
 
     def _drop_works(self, handle: Handle[Any]) -> None:
-        """Drop the works of a completed operation, which hold the group's connections; keep its error."""
+        """Drop the works of a completed operation; keep their error."""
         error = await_works(handle.works)
         if error is not None:
-            handle.fail(OperationFailedError(handle.title, self.rank, describe_cause(error)))
-        handle.works = ()
+            self.in_flight.fail(handle, OperationFailedError(handle.title, self.rank, describe_cause(error)))
+        self.in_flight.drop_works(handle)
 
     def abandon(self) -> None:
         """Forget the group in a forked child: its threads and connections belong to the parent."""
@@ -500,7 +499,7 @@ class Engine:
         self.in_flight.renew_lock()
         for handle in self.in_flight:
             self.current.keep(handle.works)
-            handle.fail(ForkedError(self.rank))
+            self.in_flight.fail(handle, ForkedError(self.rank))
         self.current.abandon()
 
     # The sequencer's answers, in the thread that drives the connection.
@@ -509,7 +508,7 @@ class Engine:
         match answer:
             case Answered():
                 generation.seen = answer.terms[-1].index
-                if answer.unpack is None or not self._finish_together(generation, answer, answer.unpack):
+                if answer.unpack is None or not self.in_flight.finish_together(answer, answer.unpack, generation):
                     for handle, terms, payload in zip(answer.handles, answer.terms, answer.payloads, strict=True):
                         self._start(generation, handle, terms, payload)
             case Neutral(terms):
@@ -536,27 +535,10 @@ class Engine:
                     generation.interrupt()
                     begun = (FailedWork(begun),)
                 works = begun
-            with self.in_flight.lock:
-                if not generation.is_over:
-                    handle.begin(terms, works, payload)
+            self.in_flight.release(handle, terms, works, payload, generation)
         except BaseException:  # from a signal's handler, before the handle has the started works
             generation.is_unsure = True
             raise
-
-    def _finish_together(
-        self, generation: Generation, answer: Answered, unpack: Callable[[], Sequence[object] | None]
-    ) -> bool:
-        """Finish operations that were released together; return False if each must be run separately."""
-        with self.in_flight.lock:  # held throughout: a suspension in between would lose results written in place
-            if generation.is_over:
-                return True
-            results = unpack()
-            if results is None:
-                return False
-            for handle, terms, result in zip(answer.handles, answer.terms, results, strict=True):
-                handle.complete(terms, result)
-                self.in_flight.note_end(handle, terms, generation)
-        return True
 
     def _take_part(self, generation: Generation, terms: Release) -> None:
         """Take part in an operation that this rank, after `join()`, has not submitted."""
@@ -585,17 +567,16 @@ class Engine:
 
     def _refuse(self, generation: Generation, answer: Refused) -> None:
         """Fail a refused operation, and free its name. The caller holds the lock."""
-        handle, driver = answer.handle, generation.driver
-        operation = handle.operation
+        driver, operation = generation.driver, answer.handle.operation
+        error = DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason)
         if isinstance(operation, Failed) and operation.followers and not answer.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
             following: Handle[Any] = Handle(follower)
-            self.in_flight.put(following)  # in its place, so that no other thread can use the name in between
+            self.in_flight.refuse(answer.handle, error, following)
             driver.ask(following, at_once=True, is_awaited=False)
         else:
-            self.in_flight.forget(handle)
-        handle.fail(DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason))
+            self.in_flight.refuse(answer.handle, error)
 
     def _give_up(self, generation: Generation, reason: str, fault: Exception | None = None) -> None:
         """Note that a generation has failed, and interrupt its running operations."""
@@ -615,7 +596,8 @@ class Engine:
         """Handle a failed communication: fail the operation, or in an elastic job wait for the recovery."""
         generation = self.current
         if self.retry is None:
-            handle.fail(OperationFailedError(handle.title, self.rank, self._spread_failure(generation, handle, error)))
+            spread = self._spread_failure(generation, handle, error)
+            self.in_flight.fail(handle, OperationFailedError(handle.title, self.rank, spread))
             return
         cause = describe_cause(error)
         self.retry.report_failure(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
@@ -623,7 +605,7 @@ class Engine:
             while handle.state is State.RELEASED and handle.terms is terms and not self.is_closed:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
             if self.is_closed:
-                handle.fail(self._explain_end(handle.title))
+                self.in_flight.fail(handle, self._explain_end(handle.title))
 
     def _spread_failure(self, generation: Generation, handle: Handle[Any], error: RuntimeError) -> str:
         """Close the connections, since a failure does not spread to the peers by itself; return the cause."""

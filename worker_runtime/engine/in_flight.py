@@ -1,4 +1,7 @@
-"""The operations in flight, which survive changes of the generation; and the steps that the ranks have completed."""
+"""The operations in flight, which survive changes of the generation; and the steps that the ranks have completed.
+
+All transitions of a submitted operation's `Handle` are here. Elsewhere a handle is only read.
+"""
 
 import threading
 from collections import Counter
@@ -6,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from worker_runtime.collectives.agreements import Commit
-from worker_runtime.coordination.operation import Handle
+from worker_runtime.coordination.messages import Answered
+from worker_runtime.coordination.operation import Handle, Operation, State
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import Retry, runs_with_step
@@ -102,19 +106,79 @@ class InFlight:
         handles, self.handles = list(self.handles.values()), {}
         return handles
 
+    def release(
+        self, handle: Handle[Any], terms: Release, works: Sequence[Work], payload: memoryview, generation: Generation
+    ) -> None:
+        """Note the release of an operation and its started works, unless the generation is over."""
+        with self.lock:
+            if not generation.is_over:
+                handle.begin(terms, works, payload)
+
+    def finish_together(
+        self, answer: Answered, unpack: Callable[[], Sequence[object] | None], generation: Generation
+    ) -> bool:
+        """Finish operations that were released together; return False if each must be run separately."""
+        with self.lock:  # held throughout: a suspension in between would lose results written in place
+            if generation.is_over:
+                return True
+            results = unpack()
+            if results is None:
+                return False
+            for handle, terms, result in zip(answer.handles, answer.terms, results, strict=True):
+                handle.complete(terms, result)
+                self.note_end(handle, terms, generation)
+        return True
+
+    def refuse(self, handle: Handle[Any], error: Exception, following: Handle[Any] | None = None) -> None:
+        """Fail an operation, and free its name, or give it to another handle. The caller holds the lock."""
+        if following is None:
+            self.forget(handle)
+        else:
+            self.put(following)  # in its place, so that no other thread can use the name in between
+        handle.fail(error)
+
+    def fail(self, handle: Handle[Any], error: Exception) -> None:
+        """Make a wait raise the error, unless the operation has already succeeded or failed."""
+        handle.fail(error)
+
+    def drop_works(self, handle: Handle[Any]) -> None:
+        """Drop the works of an operation that has ended: they hold the group's connections."""
+        handle.works = ()
+
+    def renew(self, handle: Handle[Any], operation: Operation[Any]) -> None:
+        """Replace a pending operation by that of the next generation. The caller holds the lock."""
+        handle.operation = operation
+
+    def interrupt(self, generation: Generation) -> dict[Handle[Any], int]:
+        """Decide for each released operation whether it is done; the others are pending again.
+
+        The caller holds the lock.
+
+        Returns:
+            The interrupted operations, with the indices of their releases.
+        """
+        indices = {}
+        for handle in self:
+            terms = handle.terms
+            if handle.state is State.RELEASED and terms is not None and not self.succeed(handle, terms, generation):
+                indices[handle] = terms.index
+                handle.reset()
+        return indices
+
     def fail_pending(self, make_error: Callable[[str], Exception]) -> None:
         """Fail all unanswered operations with the error that `make_error` creates from the title."""
         for handle in self:
             if not handle.is_answered:
                 handle.fail(make_error(handle.title))
 
-    def settle(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:
-        """Note that the works of a handle have completed; return False if it was interrupted before."""
+    def finish(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:
+        """Compute the result of an operation whose works have completed; return False if it was interrupted before."""
         with self.lock:
             if handle.terms is not terms:
                 return False
             handle.succeed()
             self.note_end(handle, terms, generation)
+        handle.finish(handle.operation.finish(terms, handle.payload))
         return True
 
     def succeed(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.operation import Handle, State
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
@@ -66,7 +66,7 @@ class Succession:
                 engine.is_suspended = True
                 for handle in engine.in_flight:
                     generation.keep(handle.works)
-                self._take_stock()
+                self._indices |= engine.in_flight.interrupt(generation)
                 engine.in_flight.changed.notify_all()
 
     def disconnect(self) -> None:
@@ -169,19 +169,6 @@ class Succession:
         if self.engine.is_suspended and generation.number == number and generation.driver is not None:
             generation.driver.halt(reason, 0.0)
 
-    def _take_stock(self) -> None:
-        """Decide for each operation in flight whether it is done. The caller holds the lock."""
-        engine = self.engine
-        for handle in engine.in_flight:
-            terms = handle.terms
-            if (
-                handle.state is State.RELEASED
-                and terms is not None
-                and not engine.in_flight.succeed(handle, terms, engine.current)
-            ):
-                self._indices[handle] = terms.index
-                handle.reset()
-
     def _describe(self, handle: Handle[Any]) -> PendingOperation:
         operation, index = handle.operation, self._indices.get(handle)
         return PendingOperation(
@@ -238,7 +225,7 @@ class Succession:
         answer = done.get((former, number, "" if number else question.name))
         if answer is not None and handle in self._reported:
             terms, payload = decode_answer(b"" if number else answer, question, former)
-            handle.begin(terms, (), payload)
+            engine.in_flight.release(handle, terms, (), payload, engine.current)
             if number:
                 engine.steps.rounds[question.process_set] = number
                 engine.steps.note_commit(question.process_set, former)
@@ -246,7 +233,6 @@ class Succession:
             engine.in_flight.forget(handle)
             return
         try:
-            handle.operation = engine.renew(operation)
+            engine.in_flight.renew(handle, engine.renew(operation))
         except HorovodInternalError as error:
-            handle.fail(error)
-            engine.in_flight.forget(handle)
+            engine.in_flight.refuse(handle, error)

@@ -1,6 +1,7 @@
 """Order, failures and endings of operations that were begun asynchronously."""
 
 import os
+import re
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
+from tests.house.sources import read_sources
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api import functions
 from worker_runtime.collectives.agreements import Barrier
@@ -98,3 +100,9 @@ def test_after_a_failure_an_operation_counts_as_done_though_gloo_never_completes
     engine.current.note_failure("rank 1 was lost")
     engine.current.failed_at = 0.0
     assert engine.poll(handle)
+
+
+def test_a_handle_changes_in_one_file_only() -> None:
+    change = re.compile(r"\bhandle\.(?:(?:begin|complete|succeed|finish|reset|fail)\(|\w+ = )")
+    changing = {str(path) for path, source in read_sources("worker_runtime") if change.search(source)}
+    assert changing == {"worker_runtime/engine/in_flight.py"}
