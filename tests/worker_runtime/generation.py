@@ -65,11 +65,11 @@ class Played:
 
         return begin
 
-    def shut_down(self) -> bool:
+    def shut_down(self) -> Callable[[], bool]:
         """As `Connections`."""
         for work in self.works:
             work.is_bad = not work.is_done and not self.lingers
-        return not self.is_stuck
+        return lambda: not self.is_stuck
 
     def find_silent(self, limit_seconds: float) -> str:
         """Whom the test names."""
