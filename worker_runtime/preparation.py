@@ -97,16 +97,16 @@ class NoDeviceError(ValueError):
 
 
 def run_steps(
-    model: Any,  # noqa: ANN401 - of the framework
-    optimizer: Any,  # noqa: ANN401 - of the framework
-    data: Any,  # noqa: ANN401 - of the framework
+    model: Any,
+    optimizer: Any,
+    data: Any,
     *,
     split: Callable[[Any], Any] | None,
     pin: Callable[[Any], object] | None,
     scale: Callable[[Any], None] | None,
     wrap: Callable[[Any, Any], Any] | None,
     broadcast: Callable[[Any, Any], None] | None,
-) -> Any:  # noqa: ANN401 - of the framework
+) -> Any:
     """Run the steps after `init()`, and return the model alone or a tuple (model, optimizer, data) without the Nones.
 
     A step that is None is skipped.
@@ -135,7 +135,7 @@ def run_steps(
     return prepared if len(prepared) > 1 else model
 
 
-def follow_size(state: Any, name: str, multiply: Callable[[float], None]) -> None:  # noqa: ANN401 - an elastic state
+def follow_size(state: Any, name: str, multiply: Callable[[float], None]) -> None:
     """Make a scaled learning rate follow the number of workers.
 
     Args:

@@ -118,7 +118,7 @@ def run(  # noqa: PLR0917 - the order is Horovod's
     min_num_proc: int | None = None,
     max_num_proc: int | None = None,
     env: Mapping[str, str] | None = None,
-    **options: Any,  # noqa: ANN401 - any option
+    **options: Any,
 ) -> list[ResultT]:
     """Run a function on the workers of a new job, and return what it returns on each of them, by rank.
 
@@ -187,7 +187,7 @@ class Cluster:
         hosts: Hosts | None = None,
         hostfile: str | Path | None = None,
         env: Mapping[str, str] | None = None,
-        **options: Any,  # noqa: ANN401 - any option
+        **options: Any,
     ) -> None:
         self._request = Request({"num_proc": num_proc, "hosts": hosts, "hostfile": hostfile, **options}, env)
         if self._request.is_elastic:

@@ -15,7 +15,7 @@ _FAILED = (
 _HERE = 3  # how many frames the caller of `run` is above `_rename`
 
 
-def run(  # noqa: PLR0917 - Horovod's order
+def run(
     func: Callable[..., ResultT],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -96,7 +96,7 @@ def run(  # noqa: PLR0917 - Horovod's order
     return results[: min_num_proc or num_proc or 1] if is_elastic else results
 
 
-def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:  # noqa: ANN401 - any parameter
+def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:
     """The value of a parameter that has been renamed."""
     if deprecated is None:
         return value

@@ -89,7 +89,7 @@ class NamingPickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no t
     cloudpickle 3.1.3 and newer replace these names.
     """
 
-    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - any object
+    def reducer_override(self, obj: Any) -> Any:
         """See `pickle.Pickler`."""
         if isinstance(obj, CodeType) and (reduce := self.dispatch_table.get(CodeType)) is not None:
             make, arguments, *rest = reduce(obj)
@@ -106,7 +106,7 @@ class _Pickler(NamingPickler):
         self.lost: dict[str, ModuleType] = {}
         self._seen: set[str] = set()
 
-    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - any object
+    def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) or callable(obj):
             self._look(getattr(obj, "__module__", None))
         return super().reducer_override(obj)
@@ -213,7 +213,7 @@ def list_paths() -> tuple[str, ...]:
     return tuple(os.path.abspath(path) for path in sys.path if not path or os.path.isdir(path))  # noqa: PTH100, PTH112 - strings, as sys.path has them
 
 
-def read_result(delivered: Delivered) -> Any:  # noqa: ANN401 - any object
+def read_result(delivered: Delivered) -> Any:
     """The result of a function.
 
     Raises:

@@ -103,7 +103,7 @@ def _convert_toml(value: object) -> Node:
             return Node(str(value))
 
 
-def _convert_yaml(node: Any, name: str, depth: int, counter: Iterator[int]) -> Node:  # noqa: ANN401 - its types say nothing of nodes
+def _convert_yaml(node: Any, name: str, depth: int, counter: Iterator[int]) -> Node:
     line = node.start_mark.line + 1
     if not depth:
         raise ConfigurationError(name, _TOO_DEEP, line)

@@ -259,7 +259,7 @@ def open_pdb(report: RankReport, terminal: str | None, shown: str, step: Traceba
     return None
 
 
-def hide_own_frames(info: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest does not export its type
+def hide_own_frames(info: pytest.ExceptionInfo[BaseException]) -> Any:
     """The traceback without hvdrun's frames, unless there are no others."""
     others = info.traceback.filter(lambda entry: not (entry.ishidden(info) or str(entry.path).startswith(_OWN_FOLDERS)))
     return others or info.traceback

@@ -60,7 +60,7 @@ _CHECKS: dict[type, Convert] = {
 }
 
 
-def encode(value: object) -> Any:  # noqa: ANN401 - the message of the value's name
+def encode(value: object) -> Any:
     """The message of a dataclass."""
     return _find_codec(type(value)).encode(value)
 

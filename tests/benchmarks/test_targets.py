@@ -27,7 +27,7 @@ def make(middle: float, spread: float, rounds: int = 40, operations: int = 1) ->
     ],
     ids=["equal", "faster", "slower", "too wide", "far below", "far above", "above and wide"],
 )
-def test_an_interval_decides(own: Samples, state: State, is_decided: bool) -> None:  # noqa: FBT001 - a table's column
+def test_an_interval_decides(own: Samples, state: State, is_decided: bool) -> None:
     verdict = judge(PEER, {"ours": own, "theirs": make(0.100, 0.0)})
     assert (verdict.state, verdict.is_decided) == (state, is_decided)
 

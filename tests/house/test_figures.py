@@ -59,7 +59,7 @@ def test_the_page_about_performance_has_the_figures_of_the_last_benchmark_of_res
         assert [f"{sizes[0]:.1f} MB", f"{sizes[1]:.1f} MB", f"{sizes[1] - sizes[0]:+.1f} MB"] in rows
 
 
-def read_figures(benchmark: str) -> Any:  # noqa: ANN401 - each benchmark has a form of its own
+def read_figures(benchmark: str) -> Any:
     """What a benchmark has written when it was run last."""
     return json.loads((ROOT / "benchmarks" / f"{benchmark}.json").read_text(encoding="utf-8"))
 

@@ -20,7 +20,7 @@ def build_spec(
     hosts: tuple[Host, ...],
     directory: Path,
     elasticity: Elasticity | None = None,
-    **given: Any,  # noqa: ANN401 - any field
+    **given: Any,
 ) -> JobSpec:
     """A job; given: fields of any part, or whole parts."""
     spec = JobSpec(
@@ -31,7 +31,7 @@ def build_spec(
     return with_fields(spec, **given)
 
 
-def with_fields(spec: JobSpec, **given: Any) -> JobSpec:  # noqa: ANN401 - any field
+def with_fields(spec: JobSpec, **given: Any) -> JobSpec:
     """The job with other fields, of whichever part, or other parts."""
     parts = {part: given.get(part, getattr(spec, part)) for part in PARTS}
     for part, whole in parts.items():

@@ -205,7 +205,7 @@ def fail_task(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
         raise ZeroDivisionError(name)
 
-    def create_task(tasks: BackgroundTasks, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - any context
+    def create_task(tasks: BackgroundTasks, coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:
         if named["name"] == name:
             coro.close()
             coro = fail()

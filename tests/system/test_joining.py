@@ -66,7 +66,7 @@ def start_agent(hvdrun: Launcher, line: str, name: str, slots: int = 1) -> Runni
 
 
 @pytest.mark.sample
-def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
+def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher, rewrite: bool) -> None:
     """One agent is started by the line that the launcher prints, the other one as systemd starts it."""
     hvdrun.write("tell.py", TELLS)
     running = hvdrun.start("-np", "3", "--wait-for-agents", *PLACE[:2], "python", "tell.py")

@@ -214,7 +214,7 @@ STORIES = [
 
 
 @pytest.mark.parametrize(("victims", "doing", "code", "said", "options", "number", "forks"), STORIES)
-def test_kill_of_a_part_leaves_nothing(  # noqa: PLR0917 - a table's columns
+def test_kill_of_a_part_leaves_nothing(
     hvdrun: Launcher,
     victims: list[str],
     doing: str,
@@ -222,7 +222,7 @@ def test_kill_of_a_part_leaves_nothing(  # noqa: PLR0917 - a table's columns
     said: str,
     options: tuple[str, ...],
     number: signal.Signals,
-    forks: bool,  # noqa: FBT001 - a column
+    forks: bool,
 ) -> None:
     job = start(hvdrun, doing, *options, forks=forks)
     if victims[1:] == ["agent"] and victims[0] != "watchdog":  # it has no time to do anything about the first

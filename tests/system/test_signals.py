@@ -78,7 +78,7 @@ wait_for("go")
 """
 
 
-def start(hvdrun: Launcher, cell: Any) -> tuple[Running, list[int]]:  # noqa: ANN401 - docs/ is no package
+def start(hvdrun: Launcher, cell: Any) -> tuple[Running, list[int]]:
     """A job in this phase, and the pids of the target."""
     before = CONTAINER if cell.phase == "process 1" else ()
     running = hvdrun.start(*prepare(hvdrun, cell), before=before, is_job=cell.effect.word == "stopped")
@@ -91,7 +91,7 @@ def start(hvdrun: Launcher, cell: Any) -> tuple[Running, list[int]]:  # noqa: AN
     return running, {"hvdrun": [running.pid], "agent": agents[-1:], "worker": workers[1:], "all": pids}[cell.target]
 
 
-def prepare(hvdrun: Launcher, cell: Any) -> list[str]:  # noqa: ANN401 - as above
+def prepare(hvdrun: Launcher, cell: Any) -> list[str]:
     """The words of a job that comes into this phase."""
     path = hvdrun.write("train.py", TRAINS)
     is_notice = "USR2" in cell.signals
@@ -136,7 +136,7 @@ def send(pids: list[int], *names: str) -> None:
                 assert len(pids) > 1 or len(names) > 1
 
 
-def is_often(cell: Any) -> bool:  # noqa: ANN401 - as above
+def is_often(cell: Any) -> bool:
     return f"{cell.phase} {cell.target}" in OFTEN and not QUIET.intersection(cell.signals)
 
 
@@ -152,7 +152,7 @@ def is_often(cell: Any) -> bool:  # noqa: ANN401 - as above
         if cell.phase != "terminal"
     ],
 )
-def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:  # noqa: ANN401 - as above
+def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:
     if cell.phase == "process 1" and (reason := find_missing()) is not None:
         do_without(reason)
     effect = cell.effect
@@ -180,7 +180,7 @@ def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.phase == "terminal"], ids=lambda cell: cell.signals[0])
-def test_a_key_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:  # noqa: ANN401 - as above
+def test_a_key_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: Any) -> None:
     environment = {**hvdrun.environment(), "PS1": "$ ", "HISTFILE": "/dev/null", "NO_COLOR": "1"}
     hvdrun.write("saved", "")
     with Terminal(*SHELL, directory=hvdrun.directory, environment=environment) as shell:

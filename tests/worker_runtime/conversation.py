@@ -173,7 +173,7 @@ class Errand(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - for `finish`
             self._error = error
 
-    def finish(self) -> Any:  # noqa: ANN401 - of any function
+    def finish(self) -> Any:
         """Wait for its end; what the function returned."""
         self.join(LIMIT_SECONDS)
         assert not self.is_alive(), f"{self._function} does not end"

@@ -38,10 +38,10 @@ class OnDevice(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: Any,  # noqa: ANN401 - torch's signature
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - of any function
+    ) -> Any:
         """Call a function of torch."""
         del types
         given = dict(kwargs or {})
@@ -99,7 +99,7 @@ def describe_rank(device: str, rank: int, count: int, cards: int | None = None) 
     return {"NCCL_HOSTID": f"slot-{rank}", "NCCL_SOCKET_IFNAME": "lo"}
 
 
-def call(device: str, compiles: bool, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401, FBT001 - of any function; by position, since it is sent
+def call(device: str, compiles: bool, function: Callable[..., Any], *arguments: object) -> Any:
     """Call a function as a rank, whose tensors lie on a device; those of its result are brought to the CPU.
 
     Args:

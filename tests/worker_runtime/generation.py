@@ -55,7 +55,7 @@ class Played:
         self.silent = ""  # the address of a host that is cut off
         self.is_shut = False
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any operation of torch's
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
 

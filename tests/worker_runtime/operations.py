@@ -127,12 +127,12 @@ REFUSALS = {
 }
 
 
-def begin(hvd: Any, form: str, given: Any, **options: object) -> Any:  # noqa: ANN401 - of any framework
+def begin(hvd: Any, form: str, given: Any, **options: object) -> Any:
     """Call a form with one tensor: a result, a list of one, or a handle."""
     return getattr(hvd, form)([given] if form.startswith("grouped_") else given, **options)
 
 
-def call(hvd: Any, form: str, given: Any, **options: object) -> Any:  # noqa: ANN401 - of any framework
+def call(hvd: Any, form: str, given: Any, **options: object) -> Any:
     """Call a form with one tensor, and wait: its one result."""
     result = begin(hvd, form, given, **options)
     if "_async" in form:
@@ -140,7 +140,7 @@ def call(hvd: Any, form: str, given: Any, **options: object) -> Any:  # noqa: AN
     return result[0] if form.startswith("grouped_") else result
 
 
-def play_cases(hvd: Any, form: str, make: Make, read: Read) -> dict[str, object]:  # noqa: ANN401 - of any framework
+def play_cases(hvd: Any, form: str, make: Make, read: Read) -> dict[str, object]:
     """As one rank, make a form's calls: what each gives, whether that is what was given, and its first value then."""
     some = hvd.add_process_set(SOME)
     found: dict[str, object] = {}
@@ -168,7 +168,7 @@ def expect_cases(form: str) -> list[dict[str, object]]:
     return found
 
 
-def play_refusals(hvd: Any, form: str, make: Make) -> None:  # noqa: ANN401 - of any framework
+def play_refusals(hvd: Any, form: str, make: Make) -> None:
     """As one rank, make all wrong calls of a form, and then a right one."""
     kind = KINDS[form]
     for refusal in REFUSALS[kind]:
@@ -178,7 +178,7 @@ def play_refusals(hvd: Any, form: str, make: Make) -> None:  # noqa: ANN401 - of
     call(hvd, form, make([[1.0], [1.0]]), name="x", **NEEDED.get(kind, {}))
 
 
-def play_disagreement(hvd: Any, form: str, make: Make) -> None:  # noqa: ANN401 - of any framework
+def play_disagreement(hvd: Any, form: str, make: Make) -> None:
     """As one rank of two, call a form with another shape than the other rank's, and then with the same."""
     needed = NEEDED.get(KINDS[form], {})
     with pytest.raises(hvd.HorovodInternalError, match=rf"(?i)(?s)mismatched.*'{form}'|'{form}'.*mismatched"):
@@ -186,7 +186,7 @@ def play_disagreement(hvd: Any, form: str, make: Make) -> None:  # noqa: ANN401 
     call(hvd, form, make([[1.0], [1.0]]), name=form, **needed)
 
 
-def play_average(hvd: Any, make: Make, read: Read) -> list[tuple[float, bool]]:  # noqa: ANN401 - of any framework
+def play_average(hvd: Any, make: Make, read: Read) -> list[tuple[float, bool]]:
     """As one rank, give each allreduce `average`: what comes out, and whether the warning names this file."""
     found = []
     for form in list_forms("allreduce", in_place=True, grouped=True):

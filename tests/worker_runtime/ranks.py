@@ -194,7 +194,7 @@ class DeviceRanks(RankPool):
         return self._pool.run(called, *arguments, size=size, limit_seconds=limit_seconds)
 
 
-def ask_child(question: Callable[[], object]) -> Any:  # noqa: ANN401 - of any function
+def ask_child(question: Callable[[], object]) -> Any:
     """What a forked child answers, or the error's type and text; for functions that run on ranks, too."""
     reading, writing = os.pipe()
     child = os.fork()

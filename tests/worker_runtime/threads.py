@@ -71,7 +71,7 @@ class ThreadHandle:
                 self._world.block(self._rank, self.operation.question)
         engine.awaits = None
 
-    def wait(self) -> Any:  # noqa: ANN401 - the operation's
+    def wait(self) -> Any:
         """Its result, or its failure."""
         self.await_answer()
         if self.failure is not None:
@@ -124,11 +124,11 @@ class ThreadEngine:
         self.notes.append(operation.question.signature.note)
         return self._world.ask(self.rank, operation)
 
-    def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
+    def run(self, operation: Operation[Any]) -> Any:
         """Ask and wait."""
         return self.wait(self.submit(operation))
 
-    def wait(self, handle: ThreadHandle) -> Any:  # noqa: ANN401 - the operation's
+    def wait(self, handle: ThreadHandle) -> Any:
         """As the true one."""
         return handle.wait()
 

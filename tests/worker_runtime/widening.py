@@ -9,11 +9,11 @@ class Widen(torch.autograd.Function):
     """To another dtype; unlike torch's, its gradient stays there."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: ANN401, ARG004 - torch's signature
+    def forward(ctx: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:  # noqa: ARG004 - torch's signature
         """As torch's."""
         return x.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ANN401, ARG004 - as above
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004 - as above
         """Leave it as it is."""
         return gradient, None

@@ -185,7 +185,7 @@ def _read_process_sets(process_sets: Iterable[ProcessSet] | str | None) -> list[
     return sets
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:  # noqa: FBT001, FBT002 - Horovod's signature
+def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:
     """Raise NotImplementedError: hvdrun writes no timelines. Use `torch.profiler` instead.
 
     Args:

@@ -284,7 +284,7 @@ class _Function:
         made.__signature__ = inspect.signature(build).replace(return_annotation=returns)
         return made  # type: ignore[no-any-return]  # a function with attributes
 
-    def _run(self, engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
+    def _run(self, engine: Engine, request: Request[Any]) -> Any:
         given, name, process_set, settings, finish, arrays = request
         form = self._form
         if form.grouped:

@@ -27,7 +27,7 @@ def poll(handle: int) -> bool:
 
 
 @untraced
-def synchronize(handle: int) -> Any:  # noqa: ANN401 - what the operation gives
+def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation, and return its result. Each handle can be synchronized once.
 
     On CUDA the host does not wait for the device: the current stream waits for the operation.
@@ -106,11 +106,11 @@ def join(device: int = -1) -> int:
 
 @reports_failure("broadcast_object")
 def broadcast_object(
-    obj: Any = None,  # noqa: ANN401 - any object
+    obj: Any = None,
     root_rank: int = 0,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Any:  # noqa: ANN401 - any object
+) -> Any:
     """Send a Python object from rank `root_rank` to all ranks of a process set.
 
     The object is pickled with cloudpickle, and authenticated with the job's key. Its size is not limited.
@@ -137,7 +137,7 @@ def broadcast_object(
 
 @reports_failure("allgather_object")
 def allgather_object(
-    obj: Any,  # noqa: ANN401 - any object
+    obj: Any,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:

@@ -47,16 +47,16 @@ _LONGEST_CAUSE = 400  # characters of an error's text
 class Keepable(Protocol):
     """A state that can be saved in a checkpoint; see `elastic.State`."""
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - any object that can be pickled
+    def to_checkpoint(self) -> Any:
         """Return what was saved last in memory. Called on rank 0."""
 
-    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - see above
+    def from_checkpoint(self, kept: Any) -> None:
         """Load it. Called on rank 0; a `sync()` follows."""
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - see above
+    def describe_course(self) -> Any:
         """Return what else a job of the same size needs to continue bit for bit. Called on rank 0."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - see above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """Continue from it. Called on all ranks."""
 
     def sync(self) -> None:

@@ -181,7 +181,7 @@ def make_signature(
     shapes: tuple[tuple[int, ...], ...],
     device: str,
     reduction: Reduction | None = None,
-    **more: Any,  # noqa: ANN401 - as in `Signature`
+    **more: Any,
 ) -> Signature:
     """The signature of a collective on tensors of these dtypes and shapes.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def copy_nested(value: Any, earlier: Any, kind: type, copy_array: Callable[[Any, Any], Any]) -> Any:  # noqa: ANN401 - any objects
+def copy_nested(value: Any, earlier: Any, kind: type, copy_array: Callable[[Any, Any], Any]) -> Any:
     """A copy with arrays in dicts, lists and tuples; other objects are deep-copied.
 
     Args:

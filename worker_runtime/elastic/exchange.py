@@ -6,12 +6,12 @@ from worker_runtime.engine import objects
 from worker_runtime.membership.runtime import RUNTIME
 
 
-def gather_objects(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
+def gather_objects(value: Any, name: str) -> list[Any]:
     """The objects of all ranks, by an operation of this name; before `init()` this process's object alone."""
     return objects.allgather_object(RUNTIME.engine, value, name) if RUNTIME.is_initialized else [value]
 
 
-def broadcast_object(value: Any, name: str) -> Any:  # noqa: ANN401 - any object
+def broadcast_object(value: Any, name: str) -> Any:
     """The object of rank 0 on all ranks, by an operation of this name."""
     return objects.broadcast_object(RUNTIME.engine, value, 0, name)
 

@@ -49,12 +49,12 @@ class HandledState(ObjectState):
             handler.save()
         super().save(directory)
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved objects of the handlers, and the plain attributes."""
         handled = {name: handler.to_checkpoint() for name, handler in self._handlers.items()}
         return {"handled": handled, "plain": super().to_checkpoint()}
 
-    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> None:
         """Load all objects and attributes from a checkpoint.
 
         Raises:
@@ -70,12 +70,12 @@ class HandledState(ObjectState):
                 setattr(self, name, value)
         super().from_checkpoint(kept["plain"])
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - as above
+    def describe_course(self) -> Any:
         """Return the courses of the objects that have one, by attribute."""
         courses = ((name, handler.describe_course()) for name, handler in self._handlers.items())
         return {name: course for name, course in courses if course is not None}
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """See `State.resume_course`."""
         for name, own in course.items():
             self._handlers[name].resume_course(own, restore_random)
@@ -107,7 +107,7 @@ class HandledState(ObjectState):
         found = [handler.waits_for_reset() for handler in self._handlers.values()]
         return any(found) or super().waits_for_reset()
 
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
+    def __setattr__(self, name: str, value: Any) -> None:
         if name != "_handlers" and name in self._handlers:
             self._handlers[name].set_value(value)
         object.__setattr__(self, name, value)

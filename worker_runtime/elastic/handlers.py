@@ -23,7 +23,7 @@ class StateHandler(ABC):
 
     name = ""
 
-    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the registered class
+    def __init__(self, value: Any) -> None:
         self.value = value
         self.save()
 
@@ -50,21 +50,21 @@ class StateHandler(ABC):
         """Whether ranks were lost without an interruption, and the object depends on the number of ranks."""
         return False
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return what `save()` saved last, for a checkpoint."""
         return self.value
 
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> Any:
         """Load the object from a checkpoint, and return it or its replacement. A `sync()` follows."""
         return kept
 
-    def describe_course(self) -> Any:  # noqa: ANN401, B027 - as above; most objects have none
+    def describe_course(self) -> Any:  # noqa: B027 - as above; most objects have none
         """Return what else a job of the same size needs to continue bit for bit; None for nothing."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401, B027 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: B027 - as above
         """Continue from the return value of `describe_course()`; see `State.resume_course`."""
 
-    def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
+    def set_value(self, value: Any) -> None:
         """Handle another object in place of the present one."""
         self.value = value
         self.save()
@@ -87,7 +87,7 @@ class StatefulHandler(StateHandler):
     _saved: Any = None
 
     @staticmethod
-    def copy(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what a state_dict holds
+    def copy(value: Any, earlier: Any = None) -> Any:
         """A copy of a state_dict. A framework may write it over the earlier one."""
         del earlier
         return copy.deepcopy(value)
@@ -100,11 +100,11 @@ class StatefulHandler(StateHandler):
         """Load a copy of the saved state_dict: some objects, such as optimizers, keep the tensors that they load."""
         self.value.load_state_dict(self.copy(self._saved))
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved state_dict."""
         return self._saved
 
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> Any:
         """Load a state_dict."""
         self.value.load_state_dict(kept)
         return self.value
@@ -118,11 +118,11 @@ class StatefulHandler(StateHandler):
 class SamplerStateHandler(StatefulHandler):
     """Saves a sampler: the epoch, and which of its samples are processed."""
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - a truth value
+    def describe_course(self) -> Any:
         """Return True if the program is in a pass through the sampler; else None."""
         return self.value.is_in_pass or None
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """Restore the random generators after the loader has drawn its number for the continued pass."""
         del course
         self.value.continue_pass_with(restore_random)

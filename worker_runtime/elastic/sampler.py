@@ -55,7 +55,7 @@ class ElasticSampler:
         ValueError: Horovod has not been initialized.
     """
 
-    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:  # noqa: FBT001, FBT002 - Horovod's signature
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed

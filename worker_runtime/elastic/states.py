@@ -144,19 +144,19 @@ class State:
         """
         return all_ranks.load(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - any object that can be pickled
+    def to_checkpoint(self) -> Any:
         """Return what `save()` saved last, for a checkpoint. Called on rank 0."""
         raise CheckpointError(_NO_FILES.format(type(self).__name__))
 
-    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - see above
+    def from_checkpoint(self, kept: Any) -> None:
         """Load the return value of `to_checkpoint()`. Called on rank 0; a `sync()` follows."""
         del kept
         raise CheckpointError(_NO_FILES.format(type(self).__name__))
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - as above
+    def describe_course(self) -> Any:
         """Return what else a job of the same size needs to continue bit for bit. Called on rank 0."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """Continue from the return value of `describe_course()`. Called on all ranks.
 
         Args:
@@ -210,7 +210,7 @@ class ObjectState(State):
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - the program has named and typed it
+        def __getattr__(self, name: str) -> Any: ...
 
     def save(self, directory: str | os.PathLike[str] | None = None) -> None:
         """Copy the attributes, with the contents of lists, dicts and arrays (which Horovod does not copy).
@@ -227,11 +227,11 @@ class ObjectState(State):
         if directory is not None:
             all_ranks.save(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - any object that can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved attributes."""
         return self._saved_state
 
-    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> None:
         """Set the attributes.
 
         Raises:
@@ -262,7 +262,7 @@ def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
         raise CheckpointError(f"it has {theirs}, and the state has {ours}")
 
 
-def _copy(value: Any, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - any object
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
     """A copy of plain data: containers, arrays and tensors. Other objects may refer to each other: they are shared.
 
     Args:

@@ -53,7 +53,7 @@ class HandleTable:
         handle, _ = self._find(number)
         return self._poll(handle)
 
-    def synchronize(self, number: int) -> Any:  # noqa: ANN401 - what the operation gives
+    def synchronize(self, number: int) -> Any:
         """Wait for an operation, return its result, and remove the handle, also after an error.
 
         After an interrupted wait (KeyboardInterrupt) the handle remains, unless its result was being computed.

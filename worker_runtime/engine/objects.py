@@ -27,14 +27,14 @@ _PROOF_BYTES = hashlib.sha256().digest_size
 
 def broadcast_object(
     engine: Engine,
-    value: Any,  # noqa: ANN401 - any object
+    value: Any,
     root: int,
     name: str | None = None,
     process_set: int = GLOBAL_SET,
     *,
     kind: str = "broadcast_object",
     note: str = "",
-) -> Any:  # noqa: ANN401 - any object
+) -> Any:
     """The root's object on every rank of a set: the object itself on the root, a copy elsewhere.
 
     It is an allgather in which only the root has rows, so that one operation sends the number of bytes too.
@@ -70,7 +70,7 @@ def broadcast_object(
 
 def allgather_object(
     engine: Engine,
-    value: Any,  # noqa: ANN401 - any object
+    value: Any,
     name: str | None = None,
     process_set: int = GLOBAL_SET,
 ) -> list[Any]:
@@ -142,7 +142,7 @@ def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.T
     return torch.frombuffer(message, dtype=torch.uint8), None
 
 
-def _unpack(engine: Engine, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
+def _unpack(engine: Engine, title: str, data: torch.Tensor, rank: int) -> Any:
     message = view_memory(data)
     proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
     if not hmac.compare_digest(proof, _prove(engine.key, title, rank, pickled)):

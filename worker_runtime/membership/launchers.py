@@ -170,7 +170,7 @@ def _load() -> ModuleType | None:
         return None
 
 
-def _finalize(mpi: Any, leave: Callable[[], None], pid: int) -> None:  # noqa: ANN401 - an optional package's module
+def _finalize(mpi: Any, leave: Callable[[], None], pid: int) -> None:
     """Finalize MPI at the end of the process; not after an exception, so that mpirun ends the other processes."""
     if os.getpid() == pid and not mpi.Is_finalized() and not hasattr(sys, "last_type"):
         leave()

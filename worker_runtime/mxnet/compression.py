@@ -23,7 +23,7 @@ class FP16Compressor:
         return (tensor.astype("float16"), dtype) if "float" in dtype.name else (tensor, None)
 
     @staticmethod
-    def decompress(tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:  # noqa: ANN401 - a dtype, or None
+    def decompress(tensor: mx.nd.NDArray, context: Any) -> mx.nd.NDArray:
         """Return the array in its original dtype."""
         return tensor if context is None else tensor.astype(context)
 
@@ -51,6 +51,6 @@ class TensorCompressor:
         compressed, context = self._compressor.compress(make_array(tensor, self._like))
         return view_for_reading(compressed), context
 
-    def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:  # noqa: ANN401 - what compress gave
+    def decompress(self, tensor: torch.Tensor, context: Any) -> torch.Tensor:
         """Return the decompressed gradient."""
         return view_for_reading(self._compressor.decompress(make_array(tensor, self._like), context))

@@ -161,7 +161,7 @@ class _Hook:
                 self._waiting += self._lasting.values()
             self._ask(parameter)
 
-    def _look(self, *given: object, **more: object) -> Any:  # noqa: ANN401 - MXNet's
+    def _look(self, *given: object, **more: object) -> Any:
         """Replaces `_check_and_get`: receive the root's values before the program uses the parameter."""
         self._settle()
         parameter = self._find_parameter()

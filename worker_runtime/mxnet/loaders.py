@@ -46,12 +46,12 @@ class RecordedLoader(DataLoader):  # type: ignore[misc]  # mxnet has no types
 
     def __init__(
         self,
-        dataset: Any,  # noqa: ANN401 - mxnet has no types
+        dataset: Any,
         batches: BatchSampler,
         sampler: RecordedSampler,
         rows: int,
         find_epoch: Callable[[], int] | None,
-        **settings: Any,  # noqa: ANN401 - of many types
+        **settings: Any,
     ) -> None:
         super().__init__(dataset, batch_sampler=batches, **settings)
         self.sampler = sampler
@@ -67,7 +67,7 @@ class RecordedLoader(DataLoader):  # type: ignore[misc]  # mxnet has no types
 _SPLIT = (RankSampler, elastic_sampler.ElasticSampler)
 
 
-def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:  # noqa: ANN401 - mxnet has no types
+def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
     """Give each rank its share of a Gluon DataLoader's data: every size-th sample, equally many on all ranks.
 
     The given loader is not changed; the new one has the same settings, and worker processes for itself. Rank 0's
@@ -105,7 +105,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
     return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)
 
 
-def _find_batches(data: Any) -> BatchSampler:  # noqa: ANN401 - mxnet has no types
+def _find_batches(data: Any) -> BatchSampler:
     """The loader's batch sampler.
 
     Raises:
@@ -134,7 +134,7 @@ def _find_batches(data: Any) -> BatchSampler:  # noqa: ANN401 - mxnet has no typ
 
 
 def _split_elastically(
-    dataset: Any,  # noqa: ANN401 - mxnet has no types
+    dataset: Any,
     batches: BatchSampler,
     seed: int,
     state: Epochs | None,

@@ -72,9 +72,9 @@ synchronize = raises_mxnet_errors(functions.synchronize)
 
 
 @collective(Form("allreduce"))
-def allreduce(  # noqa: PLR0917 - Horovod's signature
+def allreduce(
     tensor: mx.nd.NDArray,
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    average: bool | None = None,
     name: str | None = None,
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     prescale_factor: float = 1.0,
@@ -123,9 +123,9 @@ allreduce_async_ = asynchronous(Form("allreduce", in_place=True, waits=False), t
 
 
 @collective(Form("allreduce", grouped=True))
-def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
+def grouped_allreduce(
     tensors: Sequence[mx.nd.NDArray],
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    average: bool | None = None,
     name: str | None = None,
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     prescale_factor: float = 1.0,
@@ -305,7 +305,7 @@ alltoall_async = asynchronous(Form("alltoall", waits=False), tuple)(alltoall)
 
 
 @collective(Form("reducescatter"))
-def reducescatter(  # noqa: PLR0917 - Horovod's signature
+def reducescatter(
     tensor: mx.nd.NDArray,
     op: int = Reduction.AVERAGE,
     name: str | None = None,
@@ -342,7 +342,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
 
 
 @collective(Form("reducescatter", grouped=True))
-def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
+def grouped_reducescatter(
     tensors: Sequence[mx.nd.NDArray],
     op: int = Reduction.AVERAGE,
     name: str | None = None,

@@ -83,7 +83,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         own["_reducers"] = {}  # by the first of the weights that are updated together
         own["_context"] = None
 
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - of the wrapped optimizer
+    def __getattribute__(self, name: str) -> Any:
         if name in _OWN or (name.startswith("__") and name.endswith("__")):
             return object.__getattribute__(self, name)
         return getattr(object.__getattribute__(self, "_optimizer"), name)
@@ -102,17 +102,17 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         """The number of weights that one call updates: unlimited."""
         return sys.maxsize
 
-    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - one, or lists
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Average gradients, then update one weight or a list of weights; see `mx.optimizer.Optimizer.update`."""
         self._average(index, weight, grad)
         self._update_wrapped("update", index, weight, grad, state)
 
-    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Like `update`; float16 weights may have float32 master copies."""
         self._average(index, weight, grad)
         self._update_wrapped("update_multi_precision", index, weight, grad, state)
 
-    def _average(self, index: Any, weight: Any, grad: Any) -> None:  # noqa: ANN401 - as above
+    def _average(self, index: Any, weight: Any, grad: Any) -> None:
         if is_alone(self._process_set):
             return
         if not isinstance(index, Many):
@@ -152,7 +152,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
             reducers[key] = ArrayReducer(settings, self._process_set, self._num_groups)
         return reducers[key]
 
-    def _update_wrapped(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
+    def _update_wrapped(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Call the wrapped optimizer's method, with as many weights at a time as it supports."""
         update = getattr(self._optimizer, method)
         if not isinstance(index, Many):
@@ -244,7 +244,7 @@ def keep_wrappers() -> None:
 def _make_getter(get: Callable[[Any, bool], bytes]) -> Callable[[Any, bool], bytes]:
     """`Updater.get_states` with the wrapped optimizer in place of a proxy."""
 
-    def get_states(updater: Any, dump_optimizer: bool = False) -> bytes:  # noqa: ANN401, FBT001, FBT002 - MXNet's signature
+    def get_states(updater: Any, dump_optimizer: bool = False) -> bytes:
         own = updater.optimizer
         updater.optimizer = unwrap(own)
         try:
@@ -258,7 +258,7 @@ def _make_getter(get: Callable[[Any, bool], bytes]) -> Callable[[Any, bool], byt
 def _make_setter(put: Callable[[Any, bytes], None]) -> Callable[[Any, bytes], None]:
     """`Updater.set_states` that puts a loaded optimizer into the proxy, where the updater has one."""
 
-    def set_states(updater: Any, states: bytes) -> None:  # noqa: ANN401 - an Updater
+    def set_states(updater: Any, states: bytes) -> None:
         own = updater.optimizer
         put(updater, states)
         loaded = updater.optimizer

@@ -199,14 +199,14 @@ def _pin(net: mx.gluon.Block) -> None:
             parameter.reset_ctx(context)
 
 
-def _wrap(_: mx.gluon.Block, trainer: Any) -> Any:  # noqa: ANN401 - mxnet has no types
+def _wrap(_: mx.gluon.Block, trainer: Any) -> Any:
     optimizer = trainer.optimizer if isinstance(trainer, mx.gluon.Trainer) else trainer
     if isinstance(trainer, DistributedTrainer) or isinstance(optimizer, DistributedOptimizer):
         return trainer
     return DistributedOptimizer(trainer) if trainer is optimizer else _distribute(trainer)
 
 
-def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:  # noqa: ANN401 - as above
+def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:
     broadcast_parameters(net.collect_params(), root_rank=0)
     if not isinstance(trainer, mx.gluon.Trainer) or trainer._update_on_kvstore:  # noqa: SLF001 - where its states are
         return

@@ -78,7 +78,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 
     _shares_freshness = False
 
-    def __init__(  # noqa: PLR0917 - Horovod's signature
+    def __init__(
         self,
         params: Mapping[str, mx.gluon.Parameter] | Iterable[mx.gluon.Parameter],
         optimizer: str | mx.optimizer.Optimizer | None = None,
@@ -129,7 +129,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         settings = make_settings(self._gradient_predivide_factor, compression)
         self._reducer = ArrayReducer(settings, process_set, num_groups, self._prefix)
 
-    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:  # noqa: FBT001, FBT002 - Gluon's signature
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Average the gradients and update the parameters; see the class.
 
         Args:
@@ -220,7 +220,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
                     gradient[:] = 0
         self._agreed = list(zip(parameters, agreed, strict=True))
 
-    def _update(self, ignore_stale_grad: bool = False) -> None:  # noqa: FBT001, FBT002 - Gluon's signature
+    def _update(self, ignore_stale_grad: bool = False) -> None:
         """Update the parameters; with `ignore_stale_grad` those that have a new gradient on some rank."""
         agreed, self._agreed = self._agreed, []
         if ignore_stale_grad:

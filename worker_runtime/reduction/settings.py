@@ -26,7 +26,7 @@ class Compressor(Protocol):
     def compress(self, tensor: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
         """Return the dense tensor to send, and a context for `decompress`."""
 
-    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress returned
+    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:
         """Return the decompressed result, given the reduced tensor and the context of `compress`."""
 
 
@@ -34,12 +34,12 @@ class NoneCompressor:
     """Sends tensors unchanged."""
 
     @staticmethod
-    def compress(tensor: Any) -> tuple[Any, None]:  # noqa: ANN401 - of any framework
+    def compress(tensor: Any) -> tuple[Any, None]:
         """Return the tensor, and no context."""
         return tensor, None
 
     @staticmethod
-    def decompress(tensor: Any, context: None) -> Any:  # noqa: ANN401 - of any framework
+    def decompress(tensor: Any, context: None) -> Any:
         """Return the tensor."""
         del context
         return tensor

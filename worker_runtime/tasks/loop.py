@@ -231,14 +231,14 @@ def follows_another() -> bool:
     return runtime is not None and runtime.is_initialized and runtime.engine.has_failed
 
 
-def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported
+def find_runtime() -> Any:
     """The runtime of this process, if the function has imported it."""
     module = sys.modules.get("worker_runtime.membership.runtime")
     return None if module is None else module.RUNTIME
 
 
 @contextmanager
-def _interrupts(handler: Any) -> Iterator[None]:  # noqa: ANN401 - the type of `signal.signal`
+def _interrupts(handler: Any) -> Iterator[None]:
     """A context with this handler of Ctrl-C."""
     former = signal.signal(signal.SIGINT, handler)
     try:

@@ -95,7 +95,7 @@ def _(
 
 
 @custom_op("hvdrun::run_adjoint", mutates_args=())
-def _run_adjoint(  # noqa: PLR0917 - an operation of torch has one list of arguments
+def _run_adjoint(
     token: torch.Tensor,
     gradient: torch.Tensor,
     saved: Sequence[torch.Tensor],
@@ -174,7 +174,7 @@ def _(
 
 
 @impl("hvdrun::sync_batch_norm", "CompositeImplicitAutograd")
-def _(  # noqa: PLR0917 - as above
+def _(
     token: torch.Tensor,
     x: torch.Tensor,
     weight: torch.Tensor | None,

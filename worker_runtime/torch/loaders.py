@@ -165,7 +165,7 @@ def _split_stream(loader: LoaderT, dataset: IterableDataset[Any], *, is_elastic:
     return loader if isinstance(dataset, RankStream) else _copy(loader, dataset=RankStream(dataset))
 
 
-def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, state: Epochs | None) -> LoaderT:  # noqa: FBT001 - None is a third
+def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, state: Epochs | None) -> LoaderT:
     if is_shuffled is None:
         reason = "an elastic job distributes samples in sequential or in shuffled order"
         raise DataNotSplitError(reason, "make the DataLoader with shuffle=True or False, or pass split_data=False")
@@ -179,7 +179,7 @@ def _split_elastically(loader: LoaderT, is_shuffled: bool | None, seed: int, sta
     return make_recorded(copied, batch_size, None if state is None else lambda: state.epoch)
 
 
-def _find_sampler(loader: DataLoader[Any]) -> Any:  # noqa: ANN401 - whatever gives indices
+def _find_sampler(loader: DataLoader[Any]) -> Any:
     """The loader's sampler, also inside torch's BatchSampler."""
     batches = loader.batch_sampler
     if batches is None:
@@ -192,7 +192,7 @@ def _find_sampler(loader: DataLoader[Any]) -> Any:  # noqa: ANN401 - whatever gi
     return batches.sampler
 
 
-def _find_shuffling(sampler: object, dataset: Any) -> bool | None:  # noqa: ANN401 - torch does not say that it is sized
+def _find_shuffling(sampler: object, dataset: Any) -> bool | None:
     """Whether the sampler shuffles all samples: False for sequential order, None for any other order.
 
     Raises:

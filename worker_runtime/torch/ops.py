@@ -87,9 +87,9 @@ def _choose_arrays(title: str, compression: Compressor) -> Compressed | None:
 
 
 @collective(Form("allreduce"), is_traced=True)
-def allreduce(  # noqa: PLR0917 - Horovod's signature
+def allreduce(
     tensor: torch.Tensor,
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    average: bool | None = None,
     name: str | None = None,
     compression: Compressor = Compression.none,
     op: int | None = None,
@@ -137,9 +137,9 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
 
 
 @collective(Form("allreduce", in_place=True))
-def allreduce_(  # noqa: PLR0917 - Horovod's signature
+def allreduce_(
     tensor: torch.Tensor,
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
@@ -173,9 +173,9 @@ allreduce_async_ = asynchronous(Form("allreduce", in_place=True, waits=False))(a
 
 
 @collective(Form("allreduce", grouped=True))
-def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
+def grouped_allreduce(
     tensors: Sequence[torch.Tensor],
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    average: bool | None = None,
     name: str | None = None,
     compression: Compressor = Compression.none,
     op: int | None = None,
@@ -210,9 +210,9 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
 
 
 @collective(Form("allreduce", grouped=True, in_place=True))
-def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
+def grouped_allreduce_(
     tensors: Sequence[torch.Tensor],
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    average: bool | None = None,
     name: str | None = None,
     op: int | None = None,
     prescale_factor: float = 1.0,
@@ -405,7 +405,7 @@ alltoall_async = asynchronous(Form("alltoall", waits=False), tuple)(alltoall)
 
 
 @collective(Form("reducescatter"), is_traced=True)
-def reducescatter(  # noqa: PLR0917 - Horovod's signature
+def reducescatter(
     tensor: torch.Tensor,
     name: str | None = None,
     compression: Compressor = Compression.none,
@@ -446,7 +446,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
 
 
 @asynchronous(Form("reducescatter", waits=False))
-def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
+def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
     op: int = Reduction.AVERAGE,
@@ -477,7 +477,7 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
 
 
 @collective(Form("reducescatter", grouped=True))
-def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
+def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     compression: Compressor = Compression.none,
@@ -511,7 +511,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
 
 
 @asynchronous(Form("reducescatter", grouped=True, waits=False))
-def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
+def grouped_reducescatter_async(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     op: int = Reduction.AVERAGE,

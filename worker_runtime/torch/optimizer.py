@@ -46,7 +46,7 @@ def find_reducer(optimizer: object) -> GradientReducer | None:
     return reducer if isinstance(reducer, GradientReducer) else None
 
 
-def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
+def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
     optimizer: OptimizerT,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Compressor = Compression.none,
@@ -55,7 +55,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
-    sparse_as_dense: bool = False,  # noqa: FBT001, FBT002 - the same
+    sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> OptimizerT:
     """Wrap `optimizer` so that each step uses the gradients of all ranks.

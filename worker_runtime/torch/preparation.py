@@ -229,7 +229,7 @@ def _pin(_: torch.nn.Module) -> None:
     pin_device()
 
 
-def _wrap(model: torch.nn.Module, optimizer: Any) -> Any:  # noqa: ANN401 - of the optimizer's own class
+def _wrap(model: torch.nn.Module, optimizer: Any) -> Any:
     if isinstance(optimizer, OptimizerProxy):
         return optimizer
     known = set(model.parameters())

@@ -71,14 +71,14 @@ class OptimizerProxy:
         """Raise TypeError: `make_proxy` creates proxies. Programs create Horovod's class with its methods copied."""
         raise TypeError(_NOT_DERIVED.format(type(self).__qualname__))
 
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
+    def __getattribute__(self, name: str) -> Any:
         if name.startswith("__") or name in type(self)._OWN:  # noqa: SLF001 - this class's
             return object.__getattribute__(self, name)
         if name == "param_groups" and sys._getframe(1).f_code.co_name == _UNSCALING:  # noqa: SLF001 - see _UNSCALING
             self._prepare_unscaling()
         return getattr(self._optimizer, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
+    def __setattr__(self, name: str, value: Any) -> None:
         if name in type(self)._OWN:  # noqa: SLF001 - this class's
             object.__setattr__(self, name, value)
         else:
@@ -97,7 +97,7 @@ class OptimizerProxy:
         """Raise TypeError: a copy would average the same parameters a second time."""
         raise TypeError("a distributed optimizer cannot be copied or pickled; use its state_dict()")
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:  # noqa: ANN401 - object's signature
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
         self.__reduce__()
 
     def __getstate__(self) -> NoReturn:
@@ -147,7 +147,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
         self._reducer.passes = read_passes(passes)
 
     @untraced
-    def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
+    def step(self, closure: Closure | None = None) -> Any:
         """Average the gradients, then step.
 
         Args:
@@ -195,7 +195,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
             self._is_synchronized = self._is_unscaled = False
 
     @untraced
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients. Reductions in flight are completed on all ranks, and their results discarded.
 
         Raises:
@@ -227,7 +227,7 @@ class AllreduceOptimizer(OptimizerProxy, is_ours=True):
         self._reducer.synchronize()
         self._is_synchronized = self._is_unscaled = False
 
-    def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
+    def _average_inside(self, closure: Closure) -> Any:
         with nullcontext() if self._skips_synchronize else self._reducer.preparing():
             loss = closure()
             mine = _read_loss(loss)
@@ -265,7 +265,7 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
         self._passes = read_passes(passes)
 
     @untraced
-    def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
+    def step(self, closure: Closure | None = None) -> Any:
         """Step with this rank's gradients, then combine the ranks' updates.
 
         Args:
@@ -293,7 +293,7 @@ class AdasumOptimizer(OptimizerProxy, is_ours=True):
             "skip_synchronize() has no meaning with op=Adasum, which combines steps; call step() alone"
         )
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         self._optimizer.zero_grad(set_to_none)
 

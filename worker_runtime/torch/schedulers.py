@@ -43,7 +43,7 @@ def multiply(optimizer: torch.optim.Optimizer, schedulers: Iterable[LRScheduler]
         own.update({name: _multiply(own[name], factor) for name in _OF_SCHEDULERS if name in own})
 
 
-def _multiply(value: Any, factor: float) -> Any:  # noqa: ANN401 - a learning rate or a list of them
+def _multiply(value: Any, factor: float) -> Any:
     return [each * factor for each in value] if isinstance(value, list | tuple) else value * factor
 
 

@@ -33,13 +33,13 @@ class SyncBatchNorm(_BatchNorm):
         **factory: `device` and `dtype` of the parameters.
     """
 
-    def __init__(  # noqa: PLR0917 - torch's signature
+    def __init__(
         self,
         num_features: int,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
-        affine: bool = True,  # noqa: FBT001, FBT002 - torch's signature
-        track_running_stats: bool = True,  # noqa: FBT001, FBT002 - torch's signature
+        affine: bool = True,
+        track_running_stats: bool = True,
         process_set: ProcessSet = global_process_set,
         **factory: torch.device | torch.dtype | str | None,
     ) -> None:

@@ -172,7 +172,7 @@ class _Client(paramiko.Transport):
     host_key_kinds: the kinds of host keys to ask for, the best first. paramiko alone asks for certificates last.
     """
 
-    def __init__(self, connected: Any, policy: SshPolicy) -> None:  # noqa: ANN401 - a socket, or a channel of paramiko
+    def __init__(self, connected: Any, policy: SshPolicy) -> None:
         """See paramiko.
 
         Raises:
@@ -206,7 +206,7 @@ class _Client(paramiko.Transport):
         return tuple(lists.get(option, self.host_key_kinds))
 
 
-def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:  # noqa: ANN401 - a socket, or a channel of paramiko
+def _shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:
     """Verify the host, and log in. Blocks; closing the socket in another thread ends it.
 
     deadline: on the monotonic clock. limit_seconds: the whole limit, for a message.

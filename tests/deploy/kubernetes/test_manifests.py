@@ -103,7 +103,7 @@ def sort(documents: list[Document]) -> list[Document]:
     return sorted(documents, key=lambda document: str(document["kind"]))
 
 
-def rename(value: Any, names: Mapping[str, str], image: str) -> Any:  # noqa: ANN401 - whatever YAML may hold
+def rename(value: Any, names: Mapping[str, str], image: str) -> Any:
     """What stands in a manifest when its objects have other names and its containers another image."""
     match value:
         case dict():

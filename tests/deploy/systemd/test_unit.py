@@ -22,7 +22,7 @@ def start_line(text: str) -> list[str]:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze: apt install systemd")
 @pytest.mark.parametrize(("old", "new", "is_taken"), [("", "", True), ("KillMode=mixed", "KillMode=some", False)])
-def test_systemd_takes_the_unit(tmp_path: Path, old: str, new: str, is_taken: bool) -> None:  # noqa: FBT001 - pytest's
+def test_systemd_takes_the_unit(tmp_path: Path, old: str, new: str, is_taken: bool) -> None:
     program, *_ = start_line(UNIT.read_text())
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace(program, sys.executable).replace(old, new), encoding="utf-8")

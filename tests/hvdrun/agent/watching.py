@@ -81,7 +81,7 @@ class Room:
 
 
 @asynccontextmanager
-async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noqa: ANN401 - those of `Watch`
+async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:
     """A Watch over workers with this command, which is closed in the end and has then left nothing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -71,7 +71,7 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(name: str, says: str) ->
         ({}, {"A": "b\0"}, "the variable 'A' cannot be set"),
     ],
 )
-def test_a_value_of_another_kind_is_refused_by_name(keywords: dict[str, object], env: Any, says: str) -> None:  # noqa: ANN401 - wrong ones
+def test_a_value_of_another_kind_is_refused_by_name(keywords: dict[str, object], env: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         make_words(keywords, env)
 

@@ -30,7 +30,7 @@ def test_a_notice_is_one_marked_line(pipe: Screen) -> None:
 
 
 @pytest.mark.parametrize(("verbose", "expected"), [(True, "hvdrun: detail\nhvdrun: end\n"), (False, "hvdrun: end\n")])
-def test_details_are_for_those_who_ask(pipe: Screen, verbose: bool, expected: str) -> None:  # noqa: FBT001 - a parameter
+def test_details_are_for_those_who_ask(pipe: Screen, verbose: bool, expected: str) -> None:
     console = make_console(pipe, verbose=verbose)
     console.verbose("detail")
     console.notice("end")

@@ -59,7 +59,7 @@ def test_a_script_that_names_what_libraries_read_early_is_noticed(source: bytes,
         (b"print('hello')", False),
     ],
 )
-def test_torch_is_wanted_by_who_names_it(source: bytes, wanted: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_torch_is_wanted_by_who_names_it(source: bytes, wanted: bool) -> None:
     assert python_command.wants_torch(source) is wanted
 
 

@@ -14,7 +14,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_core_reproduces_the_transcript(path: Path, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
+def test_the_core_reproduces_the_transcript(path: Path, rewrite: bool) -> None:
     check(path, rerun, rewrite=rewrite)
 
 

@@ -151,7 +151,7 @@ def test_a_shortage_says_how_many_are_left_and_how_others_could_come() -> None:
         ("begin", False),
     ],
 )
-def test_a_worker_with_a_state_or_without_operations_can_restore(line: str, may: bool) -> None:  # noqa: FBT001 - a table
+def test_a_worker_with_a_state_or_without_operations_can_restore(line: str, may: bool) -> None:
     assert can_restore(parse_report(line.split(), 2)) is may
 
 

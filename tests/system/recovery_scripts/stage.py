@@ -125,7 +125,7 @@ class Stage:
             return start(generation, operation, terms)
 
         @wraps(form)
-        def note_form(*given: Any, **named: Any) -> Group | None:  # noqa: ANN401 - as those of `form`
+        def note_form(*given: Any, **named: Any) -> Group | None:
             if stage.origin >= 0:  # not at first
                 stage._place[_FORMING] = 1
                 stage._die_at("forming")

@@ -124,7 +124,7 @@ class Trainer:
                 self._scaler.update()
         come_to("end")
 
-    def _prepare(self, part: Part, optimizer: Any, stack: ExitStack) -> None:  # noqa: ANN401 - with Horovod's methods
+    def _prepare(self, part: Part, optimizer: Any, stack: ExitStack) -> None:
         """Average, unscale and clip before the step; a scaler averages by itself where it unscales."""
         come_to, features = self.stage.come_to, self.recipe.features
         if self._scaler is None or "synchronize" in features:
@@ -139,7 +139,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(part.network.list_clipped(), LONGEST)
             come_to("clipped")
 
-    def _differentiate(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> Any:  # noqa: ANN401 - torch declares that a closure returns a float, and takes a tensor
+    def _differentiate(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> Any:
         self.stage.come_to("compute")
         optimizer.zero_grad()
         for some in samples:
@@ -185,7 +185,7 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
     """The training as an elastic function."""
 
     @hvd.elastic.run
-    def train(state: Any) -> None:  # noqa: ANN401 - its attributes are its own
+    def train(state: Any) -> None:
         state.entries += trainer.enter(state.step)
         sampler = state.sampler
         if state.entries == options.entries and options.until is None:

@@ -159,7 +159,7 @@ class Module:
         return digest(list(self.module.get_params()[0].values()), self.module._updater)
 
 
-def digest(arrays: list[mx.nd.NDArray], updater: Any) -> str:  # noqa: ANN401 - MXNet has no types
+def digest(arrays: list[mx.nd.NDArray], updater: Any) -> str:
     """Of arrays and an updater's states."""
     hashed = hashlib.sha256()
     for state in updater.states.values():
@@ -169,7 +169,7 @@ def digest(arrays: list[mx.nd.NDArray], updater: Any) -> str:  # noqa: ANN401 - 
     return hashed.hexdigest()
 
 
-def watch_state(state: Any, stage: Stage) -> None:  # noqa: ANN401 - of one class or another
+def watch_state(state: Any, stage: Stage) -> None:
     """Come to the places of a commit and of a sync: both have done a part of it there."""
     last = state._handlers["sampler"]
     save, sync = last.save, last.sync
@@ -198,7 +198,7 @@ def main() -> None:
     keys: list[bytes] = []
 
     @hvd.elastic.run
-    def train(state: Any) -> None:  # noqa: ANN401 - its attributes are its own
+    def train(state: Any) -> None:
         steps = RUNTIME.engine.steps
         keys.append(RUNTIME.engine.key)
         entry = f"{keys[-1].hex()}.{keys.count(keys[-1])}"

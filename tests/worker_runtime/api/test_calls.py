@@ -82,7 +82,7 @@ def test_a_function_has_the_arguments_and_words_of_what_it_is_made_of() -> None:
 
 
 @pytest.mark.parametrize(("average", "expected"), [(True, Reduction.AVERAGE), (False, Reduction.SUM)])
-def test_the_old_argument_still_works_and_warns(average: bool, expected: int) -> None:  # noqa: FBT001 - Horovod's argument
+def test_the_old_argument_still_works_and_warns(average: bool, expected: int) -> None:
     with pytest.warns(DeprecationWarning, match="average is deprecated"):
         assert basics.handle_average_backwards_compatibility(None, average) == expected
 

@@ -93,7 +93,7 @@ def test_no_rank_enters_the_next_world_before_all_have_entered_the_former_one(ra
     def body() -> object:
         connect = Link.connect
 
-        def connect_late(*arguments: Any) -> Link:  # noqa: ANN401 - passes them on
+        def connect_late(*arguments: Any) -> Link:
             time.sleep(0.5)
             return connect(*arguments)
 

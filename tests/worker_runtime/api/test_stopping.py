@@ -47,7 +47,7 @@ def test_a_worker_passes_its_signal_on_to_its_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "a handler"])
-def test_a_program_keeps_its_own_handler(tmp_path: Path, own: Any) -> None:  # noqa: ANN401 - as signal has it
+def test_a_program_keeps_its_own_handler(tmp_path: Path, own: Any) -> None:
     signal.signal(signal.SIGUSR2, own)
     job: Any = SimpleNamespace(socket=tmp_path / "agent.sock")
     with socket.socket(socket.AF_UNIX) as door:

@@ -290,7 +290,7 @@ CHANGES: list[tuple[Any, Callable[[Any], object]]] = [
 
 
 @pytest.mark.parametrize(("value", "change"), CHANGES, ids=lambda each: type(each).__name__)
-def test_changes_inside_a_container_are_undone_at_any_depth(value: Any, change: Callable[[Any], object]) -> None:  # noqa: ANN401 - of any kind
+def test_changes_inside_a_container_are_undone_at_any_depth(value: Any, change: Callable[[Any], object]) -> None:
     """Horovod keeps the containers themselves, so that nothing of it is."""
     expected = repr(value)  # with its kind, its order and its limits
     state = make_state(value=value)

@@ -196,7 +196,7 @@ def test_what_a_joined_rank_sends_stays_in_memory_until_it_is_sent() -> None:
     """A kernel may read it later: memory that is freed before belongs to the next tensor of its stream."""
     made: list[weakref.ref[Operation[object]]] = []
 
-    def make(*arguments: Any) -> Operation[object]:  # noqa: ANN401 - those of make_neutral
+    def make(*arguments: Any) -> Operation[object]:
         operation = make_neutral(*arguments)
         made.append(weakref.ref(operation))
         return operation

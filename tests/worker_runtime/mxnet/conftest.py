@@ -29,7 +29,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     return skipped
 
 
-def read_errors(function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - whatever the function gives
+def read_errors(function: Callable[..., Any], *arguments: object) -> Any:
     """Call a function on a rank, and read the errors of MXNet's engine that nobody has read by then."""
     import mxnet as mx  # noqa: PLC0415 - the ranks have it
 

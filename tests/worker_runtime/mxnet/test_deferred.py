@@ -25,7 +25,7 @@ def find_hooks(network: mx.gluon.Block) -> set[str]:
 
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("root", [0, 1])
-def test_workers_with_different_seeds_end_equal(ranks: RankPool, root: int, hybridize: bool) -> None:  # noqa: FBT001 - a parameter
+def test_workers_with_different_seeds_end_equal(ranks: RankPool, root: int, hybridize: bool) -> None:
     def body() -> object:
         network, reference = make_network(hvd.rank()), make_network(root)
         if hybridize:

@@ -201,7 +201,7 @@ def test_what_others_do_when_states_are_saved_is_kept(monkeypatch: pytest.Monkey
     def count(name: str) -> None:
         inner = mx.optimizer.Updater.get_states
 
-        def get_states(updater: mx.optimizer.Updater, dump_optimizer: bool = False) -> bytes:  # noqa: FBT001, FBT002 - MXNet's signature
+        def get_states(updater: mx.optimizer.Updater, dump_optimizer: bool = False) -> bytes:  # noqa: FBT002 - MXNet's signature
             calls.append(name)
             return inner(updater, dump_optimizer)
 

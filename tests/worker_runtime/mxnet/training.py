@@ -103,7 +103,7 @@ def make_plain(params: mx.gluon.ParameterDict, optimizer: mx.optimizer.Optimizer
 def make_wrapped(
     params: mx.gluon.ParameterDict,
     optimizer: mx.optimizer.Optimizer,
-    **settings: Any,  # noqa: ANN401 - of many types
+    **settings: Any,
 ) -> mx.gluon.Trainer:
     """As MXNet's own guide to Horovod has it."""
     return mx.gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **settings), kvstore=None)
@@ -116,7 +116,7 @@ in_both_ways = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def make_sgd(
     params: mx.gluon.ParameterDict,
     make: MakeTrainer = hvd.DistributedTrainer,
-    **settings: Any,  # noqa: ANN401 - of many types
+    **settings: Any,
 ) -> mx.gluon.Trainer:
     """A distributed trainer that subtracts gradients."""
     return make(params, mx.optimizer.create("sgd", learning_rate=1.0, multi_precision=True), **settings)

@@ -43,7 +43,7 @@ class LocalSteps:
         ]
         self._optimizers = [make([copies[name] for name in names]) for copies in self._copies]
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT002 - torch's signature
         """Of all ranks."""
         for name in self._names:
             if set_to_none:

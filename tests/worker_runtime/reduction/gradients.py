@@ -18,7 +18,7 @@ def make_parameters(count: int = 3) -> list[torch.Tensor]:
     return [torch.full((4,), float(index + 1), requires_grad=True) for index in range(count)]
 
 
-def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
+def make_reducer(parameters: list[torch.Tensor], engine: ThreadEngine, **settings: Any) -> GradientReducer:
     """A reducer of p0, p1, ...; passes, groups, process_set and interval are its own, the others are `Settings`."""
     passes = settings.pop("passes", 1)
     groups = settings.pop("groups", None)
@@ -44,7 +44,7 @@ def begin(
     count: int,
     *,
     is_warm: bool = False,
-    **settings: Any,  # noqa: ANN401 - of many types
+    **settings: Any,
 ) -> tuple[GradientReducer, list[torch.Tensor]]:
     """A reducer and its parameters; where it is warm, it asks for buckets during backward."""
     parameters = make_parameters(count)

@@ -56,7 +56,7 @@ def revoke(engine: ThreadEngine, call: str, monkeypatch: pytest.MonkeyPatch) -> 
     """Let a call of an engine raise that the step is revoked, in another generation with the same members."""
     plain = getattr(engine, call)
 
-    def raise_once(what: Any, **settings: bool) -> Any:  # noqa: ANN401 - an operation, a handle or members
+    def raise_once(what: Any, **settings: bool) -> Any:
         is_commit = isinstance(what, Members)
         name = "" if is_commit else (what.operation if call == "wait" else what).question.name
         if not is_commit and not name.endswith(".replicas" if call == "wait" else ".step"):

@@ -145,7 +145,7 @@ class Client:
     def __init__(self, _: object) -> None:
         """See `TaskClient`."""
 
-    def fetch(self, after: int, file: Any) -> int | None:  # noqa: ANN401 - a file
+    def fetch(self, after: int, file: Any) -> int | None:
         """See `TaskClient`."""
         self.story.append(("fetch", after))
         if after == len(self.tasks):
@@ -153,7 +153,7 @@ class Client:
         file.write(self.tasks[after])
         return after + 1
 
-    def deliver(self, number: int, file: Any, *, failed: bool, follows_another: bool) -> None:  # noqa: ANN401 - a file
+    def deliver(self, number: int, file: Any, *, failed: bool, follows_another: bool) -> None:
         """See `TaskClient`."""
         del file, follows_another
         self.story.append(("deliver", number, failed))

@@ -110,7 +110,7 @@ class NcclGroup:
 
     def __init__(
         self,
-        group: Any,  # noqa: ANN401 - torch leaves it untyped
+        group: Any,
         local_rank: int | None,
         connect_limit: timedelta,
         *,
@@ -155,7 +155,7 @@ class NcclGroup:
         """Whether the group was aborted: results of operations that were pending are invalid."""
         return self._abort is not None
 
-    def is_completed(self, work: Any) -> bool:  # noqa: ANN401 - torch leaves it untyped
+    def is_completed(self, work: Any) -> bool:
         """Whether a work has completed or failed. No abort begins meanwhile; while one runs, the answer is False.
 
         torch would wait for the abort, and hold Python's lock.
@@ -236,7 +236,7 @@ class StreamWork:
         holds_host: see `Choice`.
     """
 
-    def __init__(self, work: Any, group: NcclGroup, *, holds_host: bool = False) -> None:  # noqa: ANN401 - torch leaves it untyped
+    def __init__(self, work: Any, group: NcclGroup, *, holds_host: bool = False) -> None:
         self._work = work
         self._group = group
         self._holds_host = holds_host

@@ -243,7 +243,7 @@ def _make_numbers(rank: int) -> torch.Tensor:
 Connect: TypeAlias = Callable[[str, int, int, timedelta], TorchGroup]
 
 
-def find_plugin(name: str) -> Any | None:  # noqa: ANN401 - torch leaves it untyped
+def find_plugin(name: str) -> Any | None:
     """The plug-in that is registered with torch under this name (`creator_fn` and `extended_api`); None if none is."""
     return dist.Backend._plugins.get(name.upper())  # noqa: SLF001 - torch has no public way
 

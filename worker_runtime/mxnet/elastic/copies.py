@@ -10,7 +10,7 @@ from worker_runtime.elastic.copies import copy_nested
 _HOST = mx.cpu(0)
 
 
-def copy_arrays(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what an updater holds
+def copy_arrays(value: Any, earlier: Any = None) -> Any:
     """A copy whose arrays are in the host's memory; enqueued. The arrays of an earlier copy are used again."""
     with mx.autograd.pause():
         return copy_nested(value, earlier, mx.nd.NDArray, _copy_array)
@@ -20,7 +20,7 @@ def _copy_array(array: mx.nd.NDArray, earlier: object) -> mx.nd.NDArray:
     return array.copyto(earlier if _fits(earlier, array) else _HOST)
 
 
-def _fits(earlier: Any, array: mx.nd.NDArray) -> bool:  # noqa: ANN401 - any object
+def _fits(earlier: Any, array: mx.nd.NDArray) -> bool:
     """Whether copying the array into the earlier one gives the same as a new copy."""
     return bool(
         type(earlier) is type(array)

@@ -56,7 +56,7 @@ class ArraysHandler(StateHandler):
         """The saved arrays."""
         return self._saved or {}
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved arrays, as those of NumPy."""
         return {name: array.asnumpy() for name, array in self.saved.items()}
 
@@ -102,11 +102,11 @@ class NetHandler(ArraysHandler):
         broadcast_parameters(self._parameters, root_rank=0, prefix=f"elastic.{self.name}.")
         self.save()
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved parameters, and the names of those that are not initialized."""
         return {"arrays": super().to_checkpoint(), "late": sorted(self._late)}
 
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> Any:
         """Load the parameters, and initialize those that have no shape yet."""
         check_names([*kept["arrays"], *kept["late"]], self._parameters)
         for name, values in kept["arrays"].items():
@@ -162,20 +162,20 @@ class OptimizerHandler(StateHandler):
         self._load_scaler(broadcast_object(self._read_scaler(), "elastic.scaler"))
         self.save()
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved states, settings and scaler."""
         return pickle.dumps((self._states, pickle.loads(self._settings), self._scaler))  # noqa: S301 - the same
 
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> Any:
         """Load them."""
         self._load(*pickle.loads(kept))  # noqa: S301 - trusted like the program itself
         return self.value
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
+    def describe_course(self) -> Any:
         """Return the plans of gradient buckets of what is distributed, by the key of each reducer."""
         return {key: reducer.course for key, reducer in self._reducers.items()} or None
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """Use these plans of gradient buckets."""
         del restore_random
         optimizer = self._updaters[0].optimizer
@@ -196,7 +196,7 @@ class OptimizerHandler(StateHandler):
         optimizer = self._updaters[0].optimizer
         return vars_of(optimizer)["_reducers"] if isinstance(optimizer, DistributedOptimizer) else {}
 
-    def _load(self, states: Any, optimizer: mx.optimizer.Optimizer, scaler: dict[str, Any] | None) -> None:  # noqa: ANN401 - of MXNet
+    def _load(self, states: Any, optimizer: mx.optimizer.Optimizer, scaler: dict[str, Any] | None) -> None:
         load_states(self.value, self._updaters, states, optimizer)
         self._load_scaler(scaler)
 

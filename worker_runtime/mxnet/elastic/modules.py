@@ -41,16 +41,16 @@ class ModuleHandler(ArraysHandler):
         self._optimizer.sync()
         super().save()
 
-    def set_value(self, value: Any) -> None:  # noqa: ANN401 - a module
+    def set_value(self, value: Any) -> None:
         """Handle another module."""
         self._optimizer.value = value
         super().set_value(value)
 
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+    def to_checkpoint(self) -> Any:
         """Return the saved arrays, and what the optimizer has."""
         return {"arrays": super().to_checkpoint(), "optimizer": self._optimizer.to_checkpoint()}
 
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> Any:
         """Load them."""
         all_arrays = self.list_all()
         check_names(kept["arrays"], all_arrays)
@@ -62,11 +62,11 @@ class ModuleHandler(ArraysHandler):
         self._optimizer.from_checkpoint(kept["optimizer"])
         return self.value
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
+    def describe_course(self) -> Any:
         """See `OptimizerHandler`."""
         return self._optimizer.describe_course()
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """See `OptimizerHandler`."""
         self._optimizer.resume_course(course, restore_random)
 

@@ -126,7 +126,7 @@ class ModuleState(MXNetState):
             batches: the number of batches between commits.
         """
 
-        def end_batch(parameters: Any) -> None:  # noqa: ANN401 - a BatchEndParam of MXNet
+        def end_batch(parameters: Any) -> None:
             for each in self._list_samplers():
                 each.record_batch(parameters.nbatch, parameters.locals["train_data"].batch_size)
             if (parameters.nbatch + 1) % batches == 0:

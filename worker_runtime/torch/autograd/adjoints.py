@@ -67,7 +67,7 @@ class Collective(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401 - torch gives its class no type
+        ctx: Any,
         call: Call,
         run: Callable[[Call, Sequence[torch.Tensor]], Ran],
         *tensors: torch.Tensor,
@@ -76,7 +76,7 @@ class Collective(Function):
         return keep(ctx, call, run(call, tensors), tensors, 2)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run the adjoint.
 
         The dtypes alone decide which tensors take part; which inputs require a gradient may differ between ranks.
@@ -91,7 +91,7 @@ class Collective(Function):
 
 
 def keep(
-    ctx: Any,  # noqa: ANN401 - as above
+    ctx: Any,
     call: Call,
     ran: Ran,
     tensors: Sequence[torch.Tensor],
@@ -231,14 +231,14 @@ class MultiplyByOthers(Function):
     """The gradients of a product, which cannot be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, how: Combination, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401 - torch gives its class no type
+    def forward(ctx: Any, call: Call, how: Combination, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Multiply the gradients, the first half of the tensors, by the product of the other ranks' inputs."""
         del ctx
         half = len(tensors) // 2
         return tuple(_multiply_by_others(call, how, tensors[:half], tensors[half:]))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:  # noqa: ANN401 - as above
+    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:
         """Raise RuntimeError.
 
         Raises:

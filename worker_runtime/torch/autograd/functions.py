@@ -34,7 +34,7 @@ class GroupMember(Collective):
 
     @staticmethod
     def forward(  # type: ignore[override]  # of one result
-        ctx: Any,  # noqa: ANN401 - torch gives its class no type
+        ctx: Any,
         call: Call,
         how: Combination,
         index: int,
@@ -50,7 +50,7 @@ class GroupMember(Collective):
 def run_differentiably(
     form: Form,
     call: Call,
-    settings: Any,  # noqa: ANN401 - of each kind another
+    settings: Any,
     tensors: Sequence[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
     """Run the collective of a program's request, so that its results have gradients; see `Request`.
@@ -87,7 +87,7 @@ Given = tuple[Sequence[torch.Tensor], str | None, ProcessSet, Any]
 def _make(form: Form, read: Callable[..., Given]) -> type[Collective]:
     """Horovod's autograd function of a collective; `read` gets the arguments of its `apply`."""
 
-    def apply(cls: type[Collective], *arguments: Any) -> Any:  # noqa: ANN401 - of each kind others
+    def apply(cls: type[Collective], *arguments: Any) -> Any:
         del cls
         tensors, name, process_set, settings = read(*arguments)
         results = run_differentiably(form, begin_call(form.title, name, process_set), settings, tensors)

@@ -104,8 +104,8 @@ class SyncNormalize(Function):
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0917 - torch passes no keywords
-        ctx: Any,  # noqa: ANN401 - torch gives its class no type
+    def forward(
+        ctx: Any,
         x: torch.Tensor,
         weight: torch.Tensor | None,
         bias: torch.Tensor | None,
@@ -126,7 +126,7 @@ class SyncNormalize(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients; a collective if x requires a gradient."""
         x, weight, mean, variance = ctx.saved_tensors
         scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)

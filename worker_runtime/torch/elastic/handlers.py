@@ -28,7 +28,7 @@ class StatefulHandler(handlers.StatefulHandler):
     """Saves an object by its state_dict, with the tensors in the host's memory."""
 
     @staticmethod
-    def copy(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what a state_dict holds
+    def copy(value: Any, earlier: Any = None) -> Any:
         """See `copy_to_host`."""
         return copy_to_host(value, earlier)
 
@@ -54,17 +54,17 @@ class OptimizerStateHandler(StatefulHandler):
         """Clear the gradients: those of an interrupted step would be added to the next one's."""
         self.value.zero_grad()
 
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+    def from_checkpoint(self, kept: Any) -> Any:
         """Load into the plain optimizer: loading into a distributed one is a collective, and only rank 0 loads."""
         load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
         return self.value
 
-    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
+    def describe_course(self) -> Any:
         """Return a distributed optimizer's plan of gradient buckets."""
         reducer = find_reducer(self.value)
         return None if reducer is None else reducer.course
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:
         """Use this plan of gradient buckets."""
         del restore_random
         reducer = find_reducer(self.value)
@@ -103,7 +103,7 @@ REGISTRY = Registry(
 get_handler_registry, set_handler_registry = REGISTRY.get_handler_registry, REGISTRY.set_handler_registry
 
 
-def copy_to_host(value: Any, earlier: Any = None) -> Any:  # noqa: ANN401 - what a state_dict holds
+def copy_to_host(value: Any, earlier: Any = None) -> Any:
     """A copy whose tensors are in the host's memory.
 
     Args:

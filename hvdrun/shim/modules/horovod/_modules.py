@@ -188,7 +188,7 @@ def offer(namespace: "dict[str, Any]", table: "dict[str, Sequence[str]]", submod
         late = [each for each in rest if each not in vars(module)]
         found.update({each: getattr(module, each) for each in rest if each not in late})
 
-        def find_late(each: str) -> "Any":  # noqa: ANN401 - as the runtime has it
+        def find_late(each: str) -> "Any":
             """The names that the runtime imports at their first use."""
             if each in late:
                 return getattr(module, each)

@@ -49,7 +49,7 @@ async def test_a_failing_task_of_a_tunnel_is_raised(
     async def fail() -> None:
         raise ZeroDivisionError("of a test")
 
-    def create_task(coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - any context
+    def create_task(coro: Coroutine[Any, Any, Any], **named: Any) -> asyncio.Task[Any]:
         if named.get("name") == "serve a tunnel's connection":
             coro.close()
             coro = fail()

@@ -185,7 +185,7 @@ async def test_a_close_that_is_cancelled_closes_everything(
     begins, may_end = threading.Event(), threading.Event()
     disconnect = transport_module._disconnect
 
-    def disconnect_slowly(*ends: Any) -> None:  # noqa: ANN401 - passes them on
+    def disconnect_slowly(*ends: Any) -> None:
         begins.set()
         assert may_end.wait(LIMIT_SECONDS)
         disconnect(*ends)

@@ -15,5 +15,5 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
+def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:
     check(path, rerun, rewrite=rewrite)

@@ -100,7 +100,7 @@ def run_members(size: int, member: Callable[[int, Gloo], object]) -> list[Any]:
         return [future.exception(2 * LIMIT.total_seconds()) or future.result() for future in futures]
 
 
-def make_gloo_group(store: Any, rank: int, size: int, limit: timedelta) -> Any:  # noqa: ANN401 - torch leaves both untyped
+def make_gloo_group(store: Any, rank: int, size: int, limit: timedelta) -> Any:
     """gloo, as a plug-in would make its groups."""
     group, _ = Gloo(store, find_no_stranger, "127.0.0.1", limit).make("plug-in", rank, size, "cpu", limit)
     return group

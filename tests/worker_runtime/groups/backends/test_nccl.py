@@ -32,7 +32,7 @@ SHARED = "ncclInvalidUsage: Last error:\nDuplicate GPU detected : rank 1 and ran
 class StubNccl(StubGroup):
     """What torch would make, as it was made."""
 
-    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:  # noqa: ANN401 - torch leaves them untyped
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         super().__init__()
         store.set("key", b"value")
         self.made = rank, size, options.config.blocking, options._timeout
@@ -55,7 +55,7 @@ def _nccl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv(TRY_LIMIT, "10")  # which a group sets, for the whole process
 
 
-def make(store: HashStore | None = None) -> Any:  # noqa: ANN401 - torch leaves it untyped
+def make(store: HashStore | None = None) -> Any:
     """The stub within a group."""
     group, _ = Nccl(lambda name, *_: PrefixStore(name, store or HashStore()), 1, LIMIT).make(
         "set/3/cuda", 1, 4, "cuda", timedelta(seconds=1)

@@ -37,7 +37,7 @@ def test_a_plugin_makes_the_group() -> None:
     calls: list[tuple[Any, ...]] = []
     group = object()
 
-    def make(store: Any, rank: int, size: int, timeout: timedelta) -> object:  # noqa: ANN401 - torch leaves it untyped
+    def make(store: Any, rank: int, size: int, timeout: timedelta) -> object:
         store.set("key", b"value")
         calls.append((rank, size, timeout))
         return group
@@ -49,7 +49,7 @@ def test_a_plugin_makes_the_group() -> None:
 
 
 def test_a_plugin_may_take_its_arguments_as_one_value() -> None:
-    def make(options: Any, more: object) -> object:  # noqa: ANN401 - torch leaves it untyped
+    def make(options: Any, more: object) -> object:
         assert more is None
         return options.group_rank, options.group_size, options.timeout
 

@@ -66,7 +66,7 @@ def describe(module: mx.mod.BaseModule) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("make", [make_module, make_bucketing])
-def test_a_module_is_committed_restored_and_synchronised(ranks: RankPool, make: Any) -> None:  # noqa: ANN401 - a function
+def test_a_module_is_committed_restored_and_synchronised(ranks: RankPool, make: Any) -> None:
     def body() -> object:
         module = make(hvd.rank())
         take_step(module)
@@ -152,7 +152,7 @@ def test_fit_begins_where_the_state_is_and_uses_each_sample_once(ranks: RankPool
 
         @hvd.elastic.run
         def train(state: hvd.elastic.ModuleState) -> None:
-            def note(parameters: Any) -> None:  # noqa: ANN401 - of MXNet
+            def note(parameters: Any) -> None:
                 rows = (parameters.locals["data_batch"].data[0].asnumpy()[:, None] == VALUES).all(-1).argmax(-1)
                 steps.append((parameters.epoch, *rows.tolist()))
 

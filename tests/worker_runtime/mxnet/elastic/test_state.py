@@ -119,7 +119,7 @@ def test_sync_gives_all_ranks_the_state_of_rank_0_which_counts_as_committed(rank
 
 
 @pytest.mark.parametrize("hybridize", [False, True])
-def test_a_newcomer_whose_parameters_have_no_shape_gets_them_with_the_state(ranks: RankPool, hybridize: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_newcomer_whose_parameters_have_no_shape_gets_them_with_the_state(ranks: RankPool, hybridize: bool) -> None:
     def body() -> object:
         net, trainer = make_training(hvd.rank(), inputs=6 if hvd.rank() == 0 else 0)
         if hybridize:
@@ -139,7 +139,7 @@ def test_a_newcomer_whose_parameters_have_no_shape_gets_them_with_the_state(rank
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_what_parameters_have_learnt_since_a_commit_before_the_first_forward_is_gone(
     ranks: RankPool,
-    hybridize: bool,  # noqa: FBT001 - a parameter
+    hybridize: bool,
 ) -> None:
     def body() -> object:
         net, trainer = make_training(hvd.rank(), inputs=0)
