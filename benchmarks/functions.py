@@ -50,7 +50,7 @@ def part(kind: str) -> None:
     """A test whose ranks part."""
     import torch  # noqa: PLC0415 - in the workers alone
 
-    import worker_runtime.torch as hvd  # noqa: PLC0415 - the same
+    import worker_runtime.torch as hvd  # noqa: PLC0415 - in the workers alone
 
     hvd.init()
     names = ["a", "b"] if hvd.rank() == 0 else ["b", "a"]

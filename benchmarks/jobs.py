@@ -162,7 +162,7 @@ def _profile(case: Case, rounds: int, path: Path) -> None:
     for number in _WARM_UP:
         take_round(_meet_before(ours), number)
     for number in range(rounds):
-        take_round(_meet_before({name: lambda name=name: run(name) for name in ours}), number)  # type: ignore[misc]  # as above
+        take_round(_meet_before({name: lambda name=name: run(name) for name in ours}), number)  # type: ignore[misc]  # mypy infers no type for a lambda's default
     if dist.get_rank() != 0:
         return
     for name, profile in profiles.items():

@@ -19,14 +19,14 @@ def main() -> int:
     from hvdrun.startup.early import keep_notice, prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
 
     keep_notice()
-    from hvdrun.startup.container_init import leave_init_behind  # noqa: PLC0415 - the same
+    from hvdrun.startup.container_init import leave_init_behind  # noqa: PLC0415 - an old Python cannot import it
 
     leave_init_behind()
     prefer_own_packages()
     from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - from here on imports are our own
 
     prepare_process()
-    from hvdrun.cli import program as cli  # noqa: PLC0415 - see above
+    from hvdrun.cli import program as cli  # noqa: PLC0415 - from here on imports are our own
 
     return cli.main()
 

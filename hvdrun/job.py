@@ -213,7 +213,7 @@ class Job:
 
     async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
         from rendezvous.server.authority import Authority  # noqa: PLC0415 - the agents boot meanwhile
-        from rendezvous.server.server import Server  # noqa: PLC0415 - the same
+        from rendezvous.server.server import Server  # noqa: PLC0415 - the agents boot meanwhile
 
         authority = Authority(self._id)
         policy = self._spec.policy()

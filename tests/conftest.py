@@ -35,8 +35,8 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
 @pytest.fixture(scope="session")
 def rank_pools() -> "Iterator[dict[str, RankPool]]":
     """Some ranks for each type of device, that many tests share."""
-    from tests.worker_runtime.devices import DEVICES  # noqa: PLC0415 - see above
-    from tests.worker_runtime.ranks import RankPool  # noqa: PLC0415 - see above
+    from tests.worker_runtime.devices import DEVICES  # noqa: PLC0415 - pure tests do without torch
+    from tests.worker_runtime.ranks import RankPool  # noqa: PLC0415 - pure tests do without torch
 
     pools = {device: RankPool(device) for device in DEVICES}
     yield pools
@@ -47,8 +47,8 @@ def rank_pools() -> "Iterator[dict[str, RankPool]]":
 @pytest.fixture(scope="session")
 def nccl_objection(rank_pools: "dict[str, RankPool]") -> str:
     """Why NCCL does not connect ranks on the cards that there are; "" if it does."""
-    from tests.worker_runtime.devices import CUDA  # noqa: PLC0415 - see above
-    from tests.worker_runtime.transport import find_objection  # noqa: PLC0415 - see above
+    from tests.worker_runtime.devices import CUDA  # noqa: PLC0415 - pure tests do without torch
+    from tests.worker_runtime.transport import find_objection  # noqa: PLC0415 - pure tests do without torch
 
     return find_objection(rank_pools[CUDA])
 

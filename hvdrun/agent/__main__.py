@@ -23,9 +23,9 @@ def main() -> int:
     keep_notice()
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - from here on these are our own
-    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
-    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - the same
-    from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
+    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - from here on these are our own
+    from hvdrun.startup.process import prepare_process  # noqa: PLC0415 - from here on these are our own
+    from rendezvous.errors import RendezvousError  # noqa: PLC0415 - from here on these are our own
 
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

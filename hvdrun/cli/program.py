@@ -87,7 +87,7 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
 
         return print_text(create_token(values))
     values = read_agent(given)
-    from hvdrun.joining.joining_agent import run_agent  # noqa: PLC0415 - the same
+    from hvdrun.joining.joining_agent import run_agent  # noqa: PLC0415 - a wrong command line does without it
 
     return run_agent(values, lambda sentence: print_error(sentence, with_time=False))
 
@@ -180,7 +180,7 @@ def render_page(dest: str, *values: str) -> str:
         from hvdrun.cli.completion import render_script  # noqa: PLC0415 - few ask for it
 
         return render_script(*values)
-    from hvdrun.options.pages import render_hvdrun_help  # noqa: PLC0415 - the same
+    from hvdrun.options.pages import render_hvdrun_help  # noqa: PLC0415 - few ask for it
 
     return render_hvdrun_help()
 

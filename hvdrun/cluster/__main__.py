@@ -29,12 +29,12 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the program may ignore them
-    from hvdrun.cli import program as cli  # noqa: PLC0415 - the same
-    from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - the same
-    from hvdrun.job import launch  # noqa: PLC0415 - the same
-    from hvdrun.tasks.dispatcher import Dispatcher  # noqa: PLC0415 - the same
-    from hvdrun.tasks.messages import Refused  # noqa: PLC0415 - the same
-    from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - the same
+    from hvdrun.cli import program as cli  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.job import launch  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.tasks.dispatcher import Dispatcher  # noqa: PLC0415 - from here on imports come from hvdrun
+    from hvdrun.tasks.messages import Refused  # noqa: PLC0415 - from here on imports come from hvdrun
+    from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - from here on imports come from hvdrun
 
     dispatcher = Dispatcher(connection, watch(program), is_watched=is_watched)
     if os.getppid() != program:  # it has ended
@@ -54,7 +54,7 @@ def main(descriptor: int, program: int, words: list[str], *, is_watched: bool) -
 
 def send_refusal(connection: socket.socket, refused: "Refused") -> None:
     """Send the program why there is no job, unless it has ended."""
-    from hvdrun.tasks.messages import send  # noqa: PLC0415 - see above
+    from hvdrun.tasks.messages import send  # noqa: PLC0415 - imports come from hvdrun only after the early part
 
     with suppress(OSError):  # the program has ended
         send(connection, refused)

@@ -61,7 +61,7 @@ def list_own_folders(search_path: Sequence[str]) -> list[Path]:
 def find_program_folder() -> Path:
     """The folder of the script; the current folder of a notebook or a prompt."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(os.path.abspath(script or "_")).parent  # noqa: PTH100 - the same
+    return Path(os.path.abspath(script or "_")).parent  # noqa: PTH100 - links stay as in sys.path
 
 
 def _list_files(module: ModuleType, folders: Sequence[Path]) -> Iterator[tuple[Path, list[Path]]]:
@@ -230,7 +230,7 @@ def read_result(delivered: Delivered) -> Any:
 def read_error(delivered: Delivered) -> BaseException:
     """The exception of a function; its cause shows the traceback on the worker."""
     with delivered.body.open() as file:
-        kind, text, traceback, pickled = pickle.load(file)  # noqa: S301 - see above
+        kind, text, traceback, pickled = pickle.load(file)  # noqa: S301 - from an authenticated worker
     if not kind:
         return UnsendableError(
             f"rank {delivered.rank}: {text}; return numbers, arrays, text, or another object that can be pickled."
@@ -238,7 +238,7 @@ def read_error(delivered: Delivered) -> BaseException:
     error: BaseException | None = None
     if pickled is not None:
         try:
-            error = pickle.loads(pickled)  # noqa: S301 - see above
+            error = pickle.loads(pickled)  # noqa: S301 - from an authenticated worker
         except Exception:  # noqa: BLE001 - the object's own code may raise anything
             error = None
     if not isinstance(error, Exception):

@@ -109,7 +109,7 @@ class NetworkPlan:
 
     async def _check(self, spec: JobSpec, waiting: list[str], answers: dict[str, Answer]) -> "Connectivity | None":
         """Check the hosts in use and these; a host that fails meanwhile gets an answer, and is left out."""
-        from hvdrun.network.connectivity import check_connectivity  # noqa: PLC0415 - the same
+        from hvdrun.network.connectivity import check_connectivity  # noqa: PLC0415 - jobs on this machine alone do without it
         from hvdrun.network.errors import ConnectivityTimeoutError  # noqa: PLC0415 - jobs on this machine alone do without it
 
         while waiting:
@@ -126,8 +126,8 @@ class NetworkPlan:
         return None
 
     def _choose(self, spec: JobSpec, connectivity: "Connectivity") -> "Choice | LaunchError":
-        from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - the same
-        from hvdrun.network.choice import (  # noqa: PLC0415 - the same
+        from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - jobs on this machine alone do without it
+        from hvdrun.network.choice import (  # noqa: PLC0415 - jobs on this machine alone do without it
             check_machines,
             choose,
             choose_alone,
@@ -176,7 +176,7 @@ class NetworkPlan:
         if not spec.remote.is_inside:
             return InsideOnlyError(host)
         if spec.remote.joining is None and (same := self._find_other_name(host)) is not None:
-            from hvdrun.network.errors import SameMachineError  # noqa: PLC0415 - the same
+            from hvdrun.network.errors import SameMachineError  # noqa: PLC0415 - jobs on this machine alone do without it
 
             return SameMachineError((same, host), LOOPBACK)
         self._settled[host] = LOOPBACK
@@ -208,7 +208,7 @@ def _refuse_interfaces(spec: JobSpec, hosts: Sequence[str]) -> LaunchError | Non
     if not spec.remote.interfaces:
         return None
     from hvdrun.network.addresses import Restriction  # noqa: PLC0415 - jobs on this machine seldom name interfaces
-    from hvdrun.network.choice import check_inside  # noqa: PLC0415 - the same
+    from hvdrun.network.choice import check_inside  # noqa: PLC0415 - jobs on this machine seldom name interfaces
 
     try:
         check_inside(hosts, Restriction(spec.remote.interfaces))
@@ -227,7 +227,7 @@ def _is_loopback(host: str) -> bool:
 
 def _find_refused(error: LaunchError, newcomers: Sequence[str]) -> Sequence[str]:
     """The new hosts to refuse, so that the others can connect: as few as possible, or all if none is to blame."""
-    from hvdrun.network.errors import (  # noqa: PLC0415 - as above
+    from hvdrun.network.errors import (  # noqa: PLC0415 - jobs on this machine alone do without it
         NoAllowedAddressError,
         NoCommonAddressError,
         SameMachineError,

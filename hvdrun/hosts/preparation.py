@@ -111,10 +111,10 @@ def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozen
     named = [host for host in hosts if host != LOCALHOST]  # the usual case, which needs no import
     if not named:
         return frozenset()
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a job on localhost does without it
 
     if is_local is None:
-        from hvdrun.hosts import reach  # noqa: PLC0415 - see above
+        from hvdrun.hosts import reach  # noqa: PLC0415 - a job on localhost does without it
 
         is_local = reach.is_local
     with ThreadPoolExecutor(min(_LOOKUPS, len(named))) as lookups:

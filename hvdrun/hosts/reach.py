@@ -64,7 +64,7 @@ class Transports:
             return CommandTransport(
                 host, fill_words(spec.remote.rsh, f"{user}{host}", agent.command()), agent, self._gate
             )
-        from hvdrun.allocation.slurm import leave_steps  # noqa: PLC0415 - as above
+        from hvdrun.allocation.slurm import leave_steps  # noqa: PLC0415 - few jobs have one
 
         words = (*(spec.remote.allocation.steps[host] if spec.remote.allocation is not None else ()), *shell)
         return CommandTransport(host, words, agent, self._gate, environment=leave_steps(os.environ))

@@ -125,10 +125,10 @@ class State:
     slots: Mapping[str, int] = field(default_factory=dict)
     hosts: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     workers: Table[Slot, WorkerRecord] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
-    last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - the same
+    last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
     counts: Mapping[WorkerState, int] = field(default_factory=dict)
     generation: Generation | None = None
-    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - the same
+    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
     failures: int = 0
     cause: Outcome | None = None
     waiting_since: float | None = None
@@ -139,8 +139,8 @@ class State:
     short_since: float | None = None
     gathering_since: float | None = None
     offer: Offer = Offer()
-    blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
-    crash_loop: CrashLoop = CrashLoop()  # noqa: RUF009 - the same
+    blacklist: Blacklist = Blacklist()  # noqa: RUF009 - an immutable value may be shared
+    crash_loop: CrashLoop = CrashLoop()  # noqa: RUF009 - an immutable value may be shared
     resets: int = 0
     interruption: str | None = None
     start_errors: frozenset[str] = frozenset()
@@ -160,7 +160,7 @@ class State:
     unanswered: frozenset[str] = frozenset()
     growing_since: float | None = None
     settled_until: float = 0.0
-    logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
+    logged_blacklist: Blacklist = Blacklist()  # noqa: RUF009 - an immutable value may be shared
     logged_alone: bool = False
     logged_limit: tuple[Mapping[str, int], int] = ({}, 0)
 

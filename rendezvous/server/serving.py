@@ -33,7 +33,7 @@ def _import_quietly() -> None:
 
 _import_quietly()
 
-import grpc  # noqa: E402 - see above
+import grpc  # noqa: E402 - after its quiet import
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]  # of a call
 

@@ -227,7 +227,7 @@ def run_tests(report: Report, command: Sequence[str], limit_seconds: float = TES
 def describe_machine() -> dict[str, str]:
     """Its GPUs, their driver, and what torch was built with."""
     import torch  # noqa: PLC0415 - takes seconds, and the tests of this file need none
-    import torch.distributed as dist  # noqa: PLC0415 - the same
+    import torch.distributed as dist  # noqa: PLC0415 - takes seconds, and the tests of this file need none
 
     names = Counter(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
     nccl: Any = torch.cuda.nccl
@@ -258,7 +258,7 @@ def choose_backend(transport: str) -> str:
 
 def measure_rest(report: Report) -> None:
     """Measure what the report has no figures of; write it after each program."""
-    import torch  # noqa: PLC0415 - as above
+    import torch  # noqa: PLC0415 - takes seconds, and the tests of this file need none
 
     left = {name for name, figure in report.measured.items() if figure.startswith(NOT_MEASURED)}
     is_first = not report.measured

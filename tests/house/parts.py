@@ -16,10 +16,10 @@ ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from rich.console import Console  # noqa: E402 - after the path
-from rich.text import Text  # noqa: E402 - the same
+from rich.text import Text  # noqa: E402 - after the path
 
-from tests.costs import Budgets, Costs, rank_files, read_shard  # noqa: E402 - the same
-from tests.house.sources import find_python_files  # noqa: E402 - the same
+from tests.costs import Budgets, Costs, rank_files, read_shard  # noqa: E402 - after the path
+from tests.house.sources import find_python_files  # noqa: E402 - after the path
 
 PROGRAMS = Path(sys.executable).parent
 TESTS = "tests"

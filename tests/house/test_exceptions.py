@@ -11,10 +11,12 @@ import pytest
 from tests.house.sources import PACKAGES, ROOT, read_sources
 
 CODES = r"[A-Z]+[0-9]+(?:, [A-Z]+[0-9]+)*"
-NOQA = re.compile(rf"noqa: {CODES} - \S.{{3,}}")
-IGNORE = re.compile(r"type: ignore\[[a-z-]+(?:, ?[a-z-]+)*\]\s+# (?P<reason>\S.{3,})")
+# A reason stands where it is needed, and does not refer to another one.
+REFERENCE = "(?!as above|the same|see above|see there)"
+NOQA = re.compile(rf"noqa: {CODES} - {REFERENCE}\S.{{3,}}")
+IGNORE = re.compile(rf"type: ignore\[[a-z-]+(?:, ?[a-z-]+)*\]\s+# {REFERENCE}(?P<reason>\S.{{3,}})")
 REASON = re.compile(r"# (?!noqa)\S.{3,}")
-ENTRY = re.compile(r'^\s*"(?P<entry>[^"]+)",(?P<reason>\s+# \S.*)?$')
+ENTRY = re.compile(r'^\s*"(?P<entry>[^"]+)",(?P<reason>\s+# (?!the same|as above)\S.*)?$')
 LISTS = (
     "ignore",
     '"tests/**"',
@@ -68,6 +70,8 @@ def test_a_rule_switched_off_for_all_has_a_reason() -> None:
         "noqa: S101",
         "noqa: S101 -",
         "noqa - because",
+        "noqa: S101 - as above",
+        "type: ignore[misc]  # the same",
         "type: ignore",
         "type: ignore[misc]",
         "type: ignore[misc]  #",

@@ -116,7 +116,7 @@ def test_the_notebook_trains_as_its_five_steps_do_to_the_last_bit(
     code = [cell for cell in book.cells if cell.cell_type == "code"]
     assert sum(len(cell.source.splitlines()) for cell in code) <= 40
     assert [cell.outputs for cell in code] == [[]] * len(code)
-    book.cells.append(nbformat.v4.new_code_cell(BY_HAND))  # type: ignore[no-untyped-call]  # the same
+    book.cells.append(nbformat.v4.new_code_cell(BY_HAND))  # type: ignore[no-untyped-call]  # it ships no types
     resources = {"metadata": {"path": str(hvdrun.directory)}}
     nbclient.NotebookClient(book, timeout=LIMIT_SECONDS, resources=resources).execute()
     cells = (cell for cell in book.cells if cell.cell_type == "code")

@@ -142,7 +142,7 @@ def test_a_notebook_shows_output_in_its_cell_survives_an_interrupt_and_leaves_no
     for name, value in hvdrun.environment().items():
         monkeypatch.setenv(name, value)
     cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS.split("---\n")]  # type: ignore[no-untyped-call]  # it ships no types
-    book = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]  # the same
+    book = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]  # it ships no types
     client = nbclient.NotebookClient(
         book, timeout=LIMIT_SECONDS, resources={"metadata": {"path": str(hvdrun.directory)}}
     )

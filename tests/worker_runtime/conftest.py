@@ -16,7 +16,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test with the marker `devices` on a GPU too, where there is one or where such tests are asked for."""
     if metafunc.definition.get_closest_marker("devices") is None or "ranks" not in metafunc.fixturenames:
         return
-    import torch  # noqa: PLC0415 - see above
+    import torch  # noqa: PLC0415 - pure tests do without torch
 
     devices: list[Any] = ["cpu"]
     if torch.cuda.is_available() or "gpu" in metafunc.config.option.markexpr:
@@ -28,8 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> "RankPool":
     """Up to three ranks; of a test with the marker `devices`, their tensors lie on its device."""
-    from tests.worker_runtime.devices import CPU  # noqa: PLC0415 - see above
-    from tests.worker_runtime.ranks import DeviceRanks  # noqa: PLC0415 - see above
+    from tests.worker_runtime.devices import CPU  # noqa: PLC0415 - pure tests do without torch
+    from tests.worker_runtime.ranks import DeviceRanks  # noqa: PLC0415 - pure tests do without torch
 
     device, marker = getattr(request, "param", None), request.node.get_closest_marker("devices")
     if device is None or marker is None:
@@ -42,7 +42,7 @@ def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> 
 @pytest.fixture
 def before() -> "Iterator[PlayedGeneration]":
     """A generation that ends: the worker is rank 0 of 3."""
-    from tests.worker_runtime.generation import PlayedGeneration  # noqa: PLC0415 - see above
+    from tests.worker_runtime.generation import PlayedGeneration  # noqa: PLC0415 - pure tests do without torch
 
     with PlayedGeneration(1, size=3) as generation:
         yield generation
@@ -51,7 +51,7 @@ def before() -> "Iterator[PlayedGeneration]":
 @pytest.fixture
 def after() -> "Iterator[PlayedGeneration]":
     """The next one, without rank 1."""
-    from tests.worker_runtime.generation import PlayedGeneration  # noqa: PLC0415 - see above
+    from tests.worker_runtime.generation import PlayedGeneration  # noqa: PLC0415 - pure tests do without torch
 
     with PlayedGeneration(2) as generation:
         yield generation

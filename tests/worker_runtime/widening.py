@@ -14,6 +14,6 @@ class Widen(torch.autograd.Function):
         return x.to(dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004 - as above
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # noqa: ARG004 - torch's signature
         """Leave it as it is."""
         return gradient, None

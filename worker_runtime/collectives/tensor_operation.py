@@ -107,7 +107,7 @@ def check_place(name: str) -> None:
             "collectives cannot run inside vmap, grad, jvp and the like of torch.func; call it outside of "
             "them (loss.backward() is fine)",
         )
-    if torch._C._len_torch_dispatch_stack() and any(map(_find_mode, _TRACING)):  # noqa: SLF001 - the same
+    if torch._C._len_torch_dispatch_stack() and any(map(_find_mode, _TRACING)):  # noqa: SLF001 - torch has no public way
         raise make_error(
             name,
             "collectives cannot run under FakeTensorMode or make_fx, where tensors have no values; call it "

@@ -29,9 +29,9 @@ def untraced(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
     if isinstance(function, FunctionType):
         marked: Any = function
         marked._torchdynamo_disable = True  # read when the function is inlined  # noqa: SLF001 - the compiler's names
-        marked._torchdynamo_disable_msg = _REASON  # noqa: SLF001 - as above
-        marked._torchdynamo_disable_recursive = True  # noqa: SLF001 - as above
-        frames: Any = torch._C._dynamo.eval_frame  # noqa: SLF001 - read when the function runs
-        skip = frames._FrameAction.SKIP  # noqa: SLF001 - as above
-        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001 - as above
+        marked._torchdynamo_disable_msg = _REASON  # noqa: SLF001 - the compiler's names
+        marked._torchdynamo_disable_recursive = True  # noqa: SLF001 - the compiler's names
+        frames: Any = torch._C._dynamo.eval_frame  # noqa: SLF001 - torch has no public way
+        skip = frames._FrameAction.SKIP  # noqa: SLF001 - torch has no public way
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001 - torch has no public way
     return function

@@ -233,7 +233,7 @@ class Handle(Generic[ResultT_co]):
         elif self.state is not _SUCCEEDED:
             raise self._refuse(_SUCCEEDED)
 
-    def finish(self, result: ResultT_co) -> None:  # type: ignore[misc]  # as above
+    def finish(self, result: ResultT_co) -> None:  # type: ignore[misc]  # nothing else gives results
         """Store the result."""
         if self.state is not _SUCCEEDED:
             raise self._refuse(_FINISHED)

@@ -58,10 +58,10 @@ class StateHandler(ABC):
         """Load the object from a checkpoint, and return it or its replacement. A `sync()` follows."""
         return kept
 
-    def describe_course(self) -> Any:  # noqa: B027 - as above; most objects have none
+    def describe_course(self) -> Any:  # noqa: B027 - most objects need not adapt
         """Return what else a job of the same size needs to continue bit for bit; None for nothing."""
 
-    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: B027 - as above
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: B027 - most objects need not adapt
         """Continue from the return value of `describe_course()`; see `State.resume_course`."""
 
     def set_value(self, value: Any) -> None:

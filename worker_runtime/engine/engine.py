@@ -142,7 +142,7 @@ class Engine:
         cls,
         group: Group | None,
         limit: timedelta,
-        loss: LossPolicy = Fail(),  # noqa: B008 - as above
+        loss: LossPolicy = Fail(),  # noqa: B008 - it never changes
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
     ) -> Self:
         """Create the engine of a formed group, which it then owns.

@@ -195,4 +195,4 @@ class Generation:
 
 def _end_all(begun: Iterable[Sequence[Work]], deadline_seconds: float) -> bool:
     """Wait for each list of works, also after one has not completed; return whether all have."""
-    return all([end_before(works, deadline_seconds) for works in begun])  # noqa: C419 - see above
+    return all([end_before(works, deadline_seconds) for works in begun])  # noqa: C419 - a generator would stop at the first that has not completed

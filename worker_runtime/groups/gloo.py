@@ -254,10 +254,10 @@ class Gloo:
     def _make_options(self, limit: timedelta) -> object:
         """Options with a device that listens on the address."""
         options = _GLOO._Options()  # noqa: SLF001 - torch has no public way
-        options._timeout = limit  # noqa: SLF001 - the same
+        options._timeout = limit  # noqa: SLF001 - torch has no public way
         try:  # all connect now, whatever TORCH_GLOO_LAZY_INIT is: later nothing listens
             device = _GLOO.create_device(hostname=self.address, lazy_init=False)
         except TypeError:  # an older torch without lazy_init
             device = _GLOO.create_device(hostname=self.address)
-        options._devices = [device]  # noqa: SLF001 - the same
+        options._devices = [device]  # noqa: SLF001 - torch has no public way
         return options

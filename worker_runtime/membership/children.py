@@ -64,7 +64,7 @@ def place_below(folder: Path | None) -> None:
     """
     if folder is None:
         return
-    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001 - see above
+    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing has no public way
     path = folder / f"mp-{os.getpid()}"
     if config.get(_KEY) is not None or len(os.fsencode(path)) + _NAME_BYTES > _PATH_BYTES:
         return

@@ -174,10 +174,10 @@ def list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]
     if isinstance(trainer, mx.mod.BucketingModule):
         trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
     if isinstance(trainer, mx.gluon.Trainer) and not trainer._update_on_kvstore:  # noqa: SLF001 - nothing else tells
-        updaters: list[mx.optimizer.Updater] = trainer._updaters  # noqa: SLF001 - the same
+        updaters: list[mx.optimizer.Updater] = trainer._updaters  # noqa: SLF001 - nothing else tells
         return updaters
     if not isinstance(trainer, mx.gluon.Trainer | mx.mod.BaseModule):
-        raise ValueError(f"{title} takes a Trainer or a Module, not {type(trainer).__name__}")  # noqa: TRY004 - as above
+        raise ValueError(f"{title} takes a Trainer or a Module, not {type(trainer).__name__}")  # noqa: TRY004 - Horovod's error
     updater = getattr(trainer, "_updater", None)
     if updater is None:
         raise ValueError(
@@ -197,7 +197,7 @@ def _name_parameters(params: object, prefix: str) -> dict[str, Value]:
     named = {f"{prefix}{name}": value for name, value in sorted(params.items())}
     for name, value in named.items():
         if not isinstance(value, mx.gluon.Parameter | mx.nd.NDArray):
-            raise ValueError(f"{_TITLE}: '{name}' is of type {type(value).__name__}, not a parameter or an array")  # noqa: TRY004 - as above
+            raise ValueError(f"{_TITLE}: '{name}' is of type {type(value).__name__}, not a parameter or an array")  # noqa: TRY004 - Horovod's error
     return named
 
 

@@ -53,7 +53,7 @@ try:
     import numpy as np
 
     _numpy = np.__version__
-    import torch  # noqa: F401 - see above
+    import torch  # noqa: F401 - it brings the libgomp that MXNet needs
     import mxnet as mx  # isort: skip
 except (ImportError, AttributeError, OSError, RuntimeError) as error:
     raise MXNetMissingError(error, _numpy) from error

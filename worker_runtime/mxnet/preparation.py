@@ -210,7 +210,7 @@ def _broadcast(net: mx.gluon.Block, trainer: Any) -> None:
     broadcast_parameters(net.collect_params(), root_rank=0)
     if not isinstance(trainer, mx.gluon.Trainer) or trainer._update_on_kvstore:  # noqa: SLF001 - where its states are
         return
-    has_states = any(updater.states for updater in trainer._updaters)  # noqa: SLF001 - the same
+    has_states = any(updater.states for updater in trainer._updaters)  # noqa: SLF001 - where its states are
     if broadcast_object(has_states, root_rank=0, name="prepare.states"):
         broadcast_optimizer_state(trainer, root_rank=0)
 

@@ -216,7 +216,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         agreed = found if is_alone(self._process_set) else self._reducer.find_any(_FRESHNESS, names, found)
         for parameter, is_fresh in zip(parameters, agreed, strict=True):
             for data, gradient in zip(parameter.list_data(), parameter.list_grad(), strict=True):
-                if is_fresh and not data._fresh_grad:  # noqa: SLF001 - the same
+                if is_fresh and not data._fresh_grad:  # noqa: SLF001 - MXNet's only way to tell
                     gradient[:] = 0
         self._agreed = list(zip(parameters, agreed, strict=True))
 

@@ -235,7 +235,7 @@ class Bucket(ABC, Generic[ContentsT]):
         """Take all gradients of the bucket as they are now, including the missing ones."""
         local = contents.local = {entry: entry.parameter.grad for entry in self.entries}
         contents.ready.update(
-            {entry: gradient._version for entry, gradient in local.items() if gradient is not None}  # noqa: SLF001 - as above
+            {entry: gradient._version for entry, gradient in local.items() if gradient is not None}  # noqa: SLF001 - torch has no public way
         )
 
     def copy_in(self, contents: ContentsT, entry: Entry) -> None:

@@ -548,7 +548,7 @@ class GradientReducer:
         gradient = entry.parameter.grad
         if entry.bucket is None:
             # Autograd adds to a gradient in place, which increments its version; a new gradient starts at 0.
-            is_new = gradient is None or gradient._version <= self._step.ready[entry]  # noqa: SLF001 - as above
+            is_new = gradient is None or gradient._version <= self._step.ready[entry]  # noqa: SLF001 - torch has no public way
         else:
             is_new = gradient is not self._step.find_local(entry)
         if not is_new:

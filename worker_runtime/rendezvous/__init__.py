@@ -131,21 +131,21 @@ def read_numbers(environment: Mapping[str, str]) -> Assignment:
 def import_client() -> "type[WorkerClient]":
     """The class of the rendezvous client. It imports gRPC, which takes 76 ms that a world of one need not spend."""
     with own_packages(), _without_fork_handlers():
-        from rendezvous.client import WorkerClient  # noqa: PLC0415 - see above
+        from rendezvous.client import WorkerClient  # noqa: PLC0415 - a world of one needs no gRPC
     return WorkerClient
 
 
 def import_task_client() -> "type[TaskClient]":
     """The class of the tasks client; see `import_client`."""
     with own_packages(), _without_fork_handlers():
-        from rendezvous.client.tasks import TaskClient  # noqa: PLC0415 - see above
+        from rendezvous.client.tasks import TaskClient  # noqa: PLC0415 - few workers need it
     return TaskClient
 
 
 def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
     """See `rendezvous.wire.tasks`, which is imported late because few workers need it."""
     with own_packages():
-        from rendezvous.wire.tasks import find_unsendable as find  # noqa: PLC0415 - see above
+        from rendezvous.wire.tasks import find_unsendable as find  # noqa: PLC0415 - few workers need it
     return find(place, value, is_sendable)
 
 

@@ -47,7 +47,7 @@ def load(arguments: Sequence[str]) -> Program:
     path = _locate(arguments[1])
     if pkgutil.get_importer(path) is not None:  # a folder, or an archive
         sys.path.insert(0, path)
-        return _make_module_program(_MAIN, False)  # noqa: FBT003 - as above
+        return _make_module_program(_MAIN, False)  # noqa: FBT003 - as the interpreter calls it
     _search_first(_find_folder(path))
     return _make_script_program(os.fsencode(path))
 

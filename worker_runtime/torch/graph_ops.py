@@ -191,5 +191,5 @@ def _(
         return node.run_adjoint(sums, (), ticket, sums.shape)
 
     statistics = Statistics(mean, variance, count)
-    normalized: torch.Tensor = SyncNormalize.apply(x, weight, bias, statistics, eps, add)  # type: ignore[no-untyped-call]  # as above
+    normalized: torch.Tensor = SyncNormalize.apply(x, weight, bias, statistics, eps, add)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return normalized, mean, variance, count

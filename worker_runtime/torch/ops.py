@@ -72,7 +72,7 @@ def trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
 
     The graph operations are imported here and not at the top: registering them takes 12 ms, and few programs compile.
     """
-    from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - see above
+    from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - few programs compile
 
     given, name, process_set, settings, _, arrays = request
     (sent,) = given if arrays is None else arrays.read(given, in_place=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hvdrun.processes.background import in_thread
 from hvdrun.transport.ssh.failures import (
-    ConnectionRefusedError,  # noqa: A004 - see there
+    ConnectionRefusedError,  # noqa: A004 - the builtin one is an OSError
     SshPolicyError,
     TimedOutError,
     UnknownHostError,

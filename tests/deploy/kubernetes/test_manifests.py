@@ -57,7 +57,7 @@ RULES: dict[str, Callable[[Pod], bool]] = {
         for container in pod.containers
     ),
     "shared memory where workers are": lambda pod: all(
-        find_mounted(pod, container, "/dev/shm")["emptyDir"]["medium"] == "Memory"  # noqa: S108 - the same
+        find_mounted(pod, container, "/dev/shm")["emptyDir"]["medium"] == "Memory"  # noqa: S108 - the container's own
         for container in pod.containers
         if container["name"] != "launcher"
     ),

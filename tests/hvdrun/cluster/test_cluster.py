@@ -31,7 +31,7 @@ def sum_ranks(factor: int) -> tuple[int, float]:
     """What needs all workers."""
     import torch  # noqa: PLC0415 - in the workers alone
 
-    import worker_runtime.torch as hvd  # noqa: PLC0415 - the same
+    import worker_runtime.torch as hvd  # noqa: PLC0415 - in the workers alone
 
     hvd.init()
     return hvd.rank(), hvd.allreduce(torch.tensor(float(hvd.rank() * factor)), op=hvd.Sum).item()
@@ -122,7 +122,7 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     def die() -> None:
         rank, _ = sum_ranks(1)
         if rank == 1:
-            print("last words", flush=True)  # noqa: T201 - the same
+            print("last words", flush=True)  # noqa: T201 - what is tested
             os._exit(7)
         sum_ranks(1)  # fails as well, and is not the cause
 

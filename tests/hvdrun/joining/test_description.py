@@ -103,7 +103,7 @@ def test_the_default_address_is_the_way_out_and_never_every_address(monkeypatch:
     ("name", "found", "place"),
     [
         ("node1", ["127.0.1.1"], "0.0.0.0"),  # noqa: S104 - Debian's /etc/hosts
-        ("node1", ["::1", "127.0.1.1"], "0.0.0.0"),  # noqa: S104 - the same
+        ("node1", ["::1", "127.0.1.1"], "0.0.0.0"),  # noqa: S104 - Debian's /etc/hosts
         ("node1", ["127.0.1.1", "10.0.0.5"], "node1"),
         ("node1", ["10.0.0.5"], "node1"),
         ("node1", [], "node1"),

@@ -15,7 +15,7 @@ from rendezvous.core.model import Endpoint
 from rendezvous.wire.orders import Addresses, Listening, Proof
 
 Entry = namedtuple("Entry", ["family", "address", "netmask"])  # noqa: PYI024 - as psutil has them
-Stats = namedtuple("Stats", ["isup", "speed"])  # noqa: PYI024 - the same
+Stats = namedtuple("Stats", ["isup", "speed"])  # noqa: PYI024 - as psutil has them
 
 MACHINE = {
     "lo": [Entry(socket.AF_INET, "127.0.0.1", "255.0.0.0"), Entry(socket.AF_INET6, "::1", "ffff:" * 7 + "ffff")],

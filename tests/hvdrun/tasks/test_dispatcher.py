@@ -94,7 +94,7 @@ async def test_an_outcome_is_sent_once_and_after_its_output(size: int) -> None:
     story.program.setblocking(False)  # noqa: FBT003 - socket's signature
     with pytest.raises(BlockingIOError):
         receive(story.program)
-    story.program.setblocking(True)  # noqa: FBT003 - the same
+    story.program.setblocking(True)  # noqa: FBT003 - socket's signature
     story.dispatcher.note_written(WORKERS[1], 1)
     said = await story.hear()
     assert isinstance(said, Delivered)

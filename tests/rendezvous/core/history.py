@@ -139,7 +139,7 @@ class ElasticChance:
     returncodes: tuple[int, ...] = (1, -9, -9, -12)  # of workers that fail
 
     def __init__(self, seed: int) -> None:
-        self.random = chance = random.Random(f"elastic {seed}")  # noqa: S311 - the same
+        self.random = chance = random.Random(f"elastic {seed}")  # noqa: S311 - a seed that can be repeated, not a secret
         self.witness = Witness(self.choose_policy(), careful=False)
         self.world = World(self.witness, chance, chance.choice([0.0, 0.3, 0.8]), chance.random() < 0.8)
         self.prepare()

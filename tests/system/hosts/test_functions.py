@@ -58,7 +58,7 @@ def test_modules_beside_a_program_are_found_on_hosts_that_do_not_share_its_folde
     (folder / "beside.py").write_text("class Half: pass\ndef double(x):\n    return 2 * x\n", encoding="utf-8")
     (folder / "program.py").write_text(UNSHARED, encoding="utf-8")
     try:
-        finished = Running(launcher.start(["python", "program.py"], directory="/tmp/program")).wait()  # noqa: S108 - the same
+        finished = Running(launcher.start(["python", "program.py"], directory="/tmp/program")).wait()  # noqa: S108 - each host of the lab has its own
     finally:
         shutil.rmtree(folder)
     assert (finished.returncode, finished.stderr) == (0, "")

@@ -27,7 +27,7 @@ def test_a_copied_module_communicates_in_the_same_set_and_what_is_sent_has_its_r
     some = ProcessSet([0, 2])
     assert copy.deepcopy([some])[0] is some
     assert pickle.loads(pickle.dumps(some)).ranks == [0, 2]  # noqa: S301 - what was dumped here
-    assert pickle.loads(pickle.dumps(global_process_set)) is global_process_set  # noqa: S301 - the same
+    assert pickle.loads(pickle.dumps(global_process_set)) is global_process_set  # noqa: S301 - what was dumped here
 
 
 def test_the_global_set_fills_with_init() -> None:

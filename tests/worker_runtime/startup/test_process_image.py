@@ -108,7 +108,7 @@ def test_its_sockets_are_in_a_folder_that_is_this_user_s_alone(folder: Path) -> 
 
 
 def test_what_the_program_has_chosen_stays(folder: Path) -> None:
-    multiprocessing.process.current_process()._config["tempdir"] = "mine"  # type: ignore[attr-defined]  # the same
+    multiprocessing.process.current_process()._config["tempdir"] = "mine"  # type: ignore[attr-defined]  # private, and the only place
     place_below(folder)
     assert find_place() == "mine"
     assert not list(folder.iterdir())

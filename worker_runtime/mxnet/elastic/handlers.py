@@ -112,7 +112,7 @@ class NetHandler(ArraysHandler):
         for name, values in kept["arrays"].items():
             array = mx.nd.array(values, dtype=values.dtype)
             parameter = self._parameters[name]
-            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - as above
+            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - as the first forward does
         return self.value
 
     def list_all(self) -> Arrays:
@@ -135,7 +135,7 @@ def _initialize_again(parameter: mx.gluon.Parameter, how: tuple[Any, ...]) -> No
         how: what its deferred initialization was; empty if the program had not initialized it.
     """
     parameter._data = parameter._grad = None  # noqa: SLF001 - there is no other way
-    parameter._deferred_init = how  # noqa: SLF001 - the same
+    parameter._deferred_init = how  # noqa: SLF001 - there is no other way
     parameter._finish_deferred_init()  # noqa: SLF001 - as the first forward does
 
 
@@ -164,7 +164,7 @@ class OptimizerHandler(StateHandler):
 
     def to_checkpoint(self) -> Any:
         """Return the saved states, settings and scaler."""
-        return pickle.dumps((self._states, pickle.loads(self._settings), self._scaler))  # noqa: S301 - the same
+        return pickle.dumps((self._states, pickle.loads(self._settings), self._scaler))  # noqa: S301 - of this process
 
     def from_checkpoint(self, kept: Any) -> Any:
         """Load them."""

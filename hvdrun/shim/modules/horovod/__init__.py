@@ -19,7 +19,7 @@ __version__ = "0.28.1"  # the Horovod whose names these are; numbers alone: prog
 
 _MODE = os.environ.get("HVD_HOROVOD_SHIM", "on")  # without hvdrun it was asked for by name: python -m hvdrun.shim
 _FOLDER = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))  # noqa: PTH118, PTH120 - strings, as sys.path has
-_ANY_SHIM = os.path.join("hvdrun", "shim", "modules")  # noqa: PTH118 - the same; the worker's Python may have an hvdrun of its own
+_ANY_SHIM = os.path.join("hvdrun", "shim", "modules")  # noqa: PTH118 - a string as in sys.path; the worker's Python may have an hvdrun of its own
 
 
 def _find_installed() -> "ModuleSpec | None":
@@ -52,7 +52,7 @@ def _become(spec: ModuleSpec) -> None:
 def __getattr__(name: str) -> object:
     """`run`, which is imported when it is used: a worker seldom does."""
     if name == "run":
-        from importlib import import_module  # noqa: PLC0415 - see above
+        from importlib import import_module  # noqa: PLC0415 - a worker seldom uses it
 
         return getattr(import_module("horovod.runner"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Sequence  # noqa: UP035 - see above
+from typing import Any, Sequence  # noqa: UP035 - the syntax is that of Python 3.8
 
 _RUNTIME = "worker_runtime"
 _NEEDED = {

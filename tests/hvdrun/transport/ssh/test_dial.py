@@ -13,7 +13,7 @@ import pytest
 from hvdrun.transport.ssh.dial import Connection, dial
 from hvdrun.transport.ssh.failures import (
     ConnectionDroppedError,
-    ConnectionRefusedError,  # noqa: A004 - see there
+    ConnectionRefusedError,  # noqa: A004 - the builtin one is an OSError
     JumpFailedError,
     TimedOutError,
     UnknownHostError,

@@ -125,7 +125,7 @@ def test_who_adds_waits_for_who_is_adding(file: Path) -> None:
 def test_dev_null_takes_all_and_keeps_none() -> None:
     before = os.stat(os.devnull).st_mode  # noqa: PTH116 - os.devnull is a string
     add_known(Path(os.devnull), "a", "ssh-rsa", b"key")
-    assert os.stat(os.devnull).st_mode == before  # noqa: PTH116 - the same
+    assert os.stat(os.devnull).st_mode == before  # noqa: PTH116 - os.devnull is a string
 
 
 def test_only_names_in_plain_text_are_listed(file: Path) -> None:
