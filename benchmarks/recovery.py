@@ -21,8 +21,6 @@ state; what each of these takes without a loss (one step, commit) is not lost ti
 torchrun (--max-restarts) ends all workers and starts them again, so for it only the return to full size is measured.
 Horovod is not measured, since on one host it cannot continue. After a worker has failed by itself, `ready` has no
 target: its replacement waits for the end of the process, which takes Python a second.
-
-Long because a job, its records and its results are one measurement.
 """
 
 import argparse

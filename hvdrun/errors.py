@@ -1,4 +1,4 @@
-"""The errors of the launcher: each has one sentence and hvdrun's exit code. Long because it has all of them."""
+"""The errors of the launcher: each has one sentence and hvdrun's exit code."""
 
 from collections.abc import Sequence
 from pathlib import Path

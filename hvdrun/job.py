@@ -1,8 +1,6 @@
 """One job, from its start to its end.
 
 The agents are started first. While they boot, hvdrun imports gRPC, issues the job's certificates and opens the server.
-
-Long because every event of a job (a signal, a lost host, output without a reader) is handled here.
 """
 
 import asyncio

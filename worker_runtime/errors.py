@@ -1,7 +1,4 @@
-"""The errors of a training process. Each class composes its own message.
-
-Long because all errors are in one place.
-"""
+"""The errors of a training process. Each class composes its own message."""
 
 from collections.abc import Sequence
 from datetime import timedelta

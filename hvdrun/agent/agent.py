@@ -10,8 +10,6 @@ asks it to. Later it does so whenever another host joins. Other hosts may take l
 the launcher sends Wait.
 
 gRPC is imported after the first workers have been started: the import takes a tenth of a second.
-
-Long because all that reaches an agent (orders, signals, the end of its launcher) meets here.
 """
 
 import asyncio

@@ -14,8 +14,6 @@ when the end of a worker is reported:
 Only a few of thousands of workers start at the same time, so that the agent obeys orders and reaps meanwhile. None
 starts before the imports that forked workers share are complete. A worker that is terminated while it waits for its
 start is never started.
-
-Long because each order and each end may come in every state of a worker.
 """
 
 import asyncio

@@ -53,7 +53,6 @@ def run(
         ValueError: the parameters contradict each other, or the job is impossible.
         RuntimeError: the job failed; its cause is the exception of the function.
     """
-    # Long because there are 27 parameters.
     del disable_cache
     num_proc = _rename(num_proc, np, "np", "num_proc")
     min_num_proc = _rename(min_num_proc, min_np, "min_np", "min_num_proc")

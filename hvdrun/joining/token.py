@@ -3,8 +3,6 @@
 It holds the certificate of an authority, with which an agent verifies the launcher first, and a secret, which the agent
 sends then. Only the launcher has the authority's key, in a file beside the token, and only the launcher decides whether
 the token has expired.
-
-Long because a token's file has many faults, each with its remedy.
 """
 
 import fcntl

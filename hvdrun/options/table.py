@@ -1,4 +1,4 @@
-"""All options of hvdrun, in the order of --help. Long because each option has a row.
+"""All options of hvdrun, in the order of --help.
 
 An option gives its value to the field of `JobSpec` that has the name of its dest. So a new option needs three changes:
 its row here, a field in `hvdrun/spec`, and the code that uses the field.

@@ -1,7 +1,4 @@
-"""Records an event in the state, losses with the help of `losses.py`. What follows from it is up to `rules.py`.
-
-Long because every event is recorded here.
-"""
+"""Records an event in the state, losses with the help of `losses.py`. What follows from it is up to `rules.py`."""
 
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ returns it unchanged if its limit has not passed.
 
 A member's loss interrupts its generation: the others report, and are in the next one. A worker that is in no generation
 yet is replaced without that.
-
-Long because each time limit stands beside the loss that follows from it, and beside what is logged about it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -2,8 +2,6 @@
 
 An event, named by a past participle, has happened. An effect, named by an imperative, is to be performed now; each may
 be performed twice. An error refuses an event that contradicts the state, or a job that does not fit the hosts.
-
-Long because all events and effects are here.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,4 @@
-"""The values of membership: hosts, slots, workers, generations, the policy; and how members are numbered.
-
-Long because each value explains its fields, and the policy has many.
-"""
+"""The values of membership: hosts, slots, workers, generations, the policy; and how members are numbered."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""How a job ended, and why: the exit code and the first cause.
-
-Long because each way to end has a function, whose docstring is its row of Troubleshooting.
-"""
+"""How a job ended, and why: the exit code and the first cause."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

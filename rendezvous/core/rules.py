@@ -2,8 +2,6 @@
 
 Each rule takes the state, and returns it changed, with effects, or unchanged. `settle` applies the first rule that
 changes something, and starts over, until none does.
-
-Long because the rules refer to each other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

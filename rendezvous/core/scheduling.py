@@ -7,8 +7,6 @@ commit: all members must be able to call their function again. Any open slot wil
 In a generation, hosts come in the order of their first survivor, then new hosts in the order of the offer. On each
 host, survivors come in their former order, then new workers by slot. So a survivor keeps its place among survivors, and
 rank 0, whose state the others copy, is a survivor. Survivors that still need the state come after the others.
-
-Long because who starts, who stops and who is where have the same slots as their subject.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

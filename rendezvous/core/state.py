@@ -1,7 +1,4 @@
-"""The state of a job's membership; frozen, so that a refused event changes nothing.
-
-Long because it is one value, and explains all its fields.
-"""
+"""The state of a job's membership; frozen, so that a refused event changes nothing."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

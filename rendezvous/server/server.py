@@ -6,8 +6,6 @@ order of their events, each once; one that fails does not hold up the others.
 
 Any program that reaches a port can connect. Without the job's certificate it gets no further than the handshake, which
 has a time limit. It costs one connection, and nothing is printed.
-
-Long because every call of the service is answered here.
 """
 
 import asyncio

@@ -12,8 +12,6 @@ this:
 | `str` | string, in which undecodable bytes of a path become escapes; or bytes, which arrive unchanged |
 
 A malformed message raises `WireError`: see `_CHECKS` and `Filled`.
-
-Long because both directions of every kind of field stand beside each other.
 """
 
 import math

@@ -2,8 +2,6 @@
 
 An agent reads orders from its standard input and writes messages to its standard output; an agent that joins uses its
 connection. The orders `Launch` and `Terminate` are effects of the core.
-
-Long because a new message is to touch one file besides the proto.
 """
 
 from collections.abc import Mapping

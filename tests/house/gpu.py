@@ -5,8 +5,6 @@ The page is written anew before each test, so that a run that is cut off leaves 
 
 The tests run in a process of their own. Where a test ends that process, or hangs in a call that no signal interrupts,
 it counts as failed, and another process runs the rest.
-
-Long because the report is written by each of these processes and read by the next one.
 """
 
 import argparse

@@ -1,61 +1,59 @@
-"""A file fits on a few screens and a function on one; a longer one says why, in a sentence `Long because ...`.
-
-The sentence is in the docstring; or in a comment, where the docstring is public documentation.
-"""
+"""A file fits on a few screens, and a function on one. A longer file needs a decision in the review of its change."""
 
 import ast
 
 from tests.house.sources import read_sources
 
-MAX_FILE_LINES = 300
-MAX_FUNCTION_LINES = 50
-REASON = "Long because "
-COMMENT = f"# {REASON}"
+MAX_FILE_LINES = 400
+MAX_BODY_LINES = 60  # its docstring, which may explain many arguments, does not count
+
+# The files that are longer, each by such a decision.
+LONG_FILES = {
+    "hvdrun/agent/agent.py",
+    "hvdrun/options/table.py",
+    "rendezvous/core/facts.py",
+    "tests/hvdrun/hosts/test_hosts.py",
+    "tests/rendezvous/server/test_server.py",
+    "tests/worker_runtime/elastic/test_elastic.py",
+    "tests/worker_runtime/engine/test_recovery.py",
+    "tests/worker_runtime/membership/test_recovery.py",
+    "tests/worker_runtime/mxnet/test_trainer.py",
+    "worker_runtime/coordination/wire.py",
+    "worker_runtime/engine/engine.py",
+    "worker_runtime/errors.py",
+    "worker_runtime/reduction/reducer.py",
+    "worker_runtime/torch/ops.py",
+}
 
 
-def find_unexplained(source: str) -> list[str]:
-    """What is too long in a module without saying why: `file`, or a function's name."""
-    tree = ast.parse(source)
-    found = []
-    if len(source.splitlines()) > MAX_FILE_LINES and not gives_reason(tree):
-        found.append("file")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            inside = source.splitlines()[node.lineno - 1 : node.end_lineno]
-            if lines > MAX_FUNCTION_LINES and not (gives_reason(node) or any(COMMENT in line for line in inside)):
-                found.append(node.name)
-    return found
+def find_long_functions(source: str) -> list[str]:
+    """The names of the functions of a module whose bodies are too long."""
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return [function.name for function in functions if count_body_lines(function) > MAX_BODY_LINES]
 
 
-def gives_reason(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """The docstring says why this is long."""
-    return REASON in " ".join((ast.get_docstring(node) or "").split())
+def count_body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function after its docstring."""
+    first = function.body[1] if ast.get_docstring(function) and len(function.body) > 1 else function.body[0]
+    return (function.end_lineno or first.lineno) - first.lineno + 1
 
 
-def test_what_is_long_says_why() -> None:
-    unexplained = {str(path): find_unexplained(source) for path, source in read_sources()}
-    assert {path: names for path, names in unexplained.items() if names} == {}
+def test_a_longer_file_is_one_that_a_review_has_accepted() -> None:
+    long = {str(path) for path, source in read_sources() if len(source.splitlines()) > MAX_FILE_LINES}
+    assert long - LONG_FILES == set(), "divide it, or add it to the list with the review's consent"
 
 
-def test_a_long_file_and_a_long_function_are_caught() -> None:
-    body = "    x = 1\n" * MAX_FUNCTION_LINES
-    assert find_unexplained(f"def walk():\n{body}") == ["walk"]
-    assert find_unexplained("x = 1\n" * (MAX_FILE_LINES + 1)) == ["file"]
+def test_a_function_fits_on_a_screen() -> None:
+    found = {str(path): find_long_functions(source) for path, source in read_sources()}
+    assert {path: names for path, names in found.items() if names} == {}
 
 
-def test_the_limits_themselves_are_allowed() -> None:
-    body = "    x = 1\n" * (MAX_FUNCTION_LINES - 1)
-    rest = "x = 1\n" * (MAX_FILE_LINES - MAX_FUNCTION_LINES)
-    assert find_unexplained(f"def walk():\n{body}{rest}") == []
+def test_a_long_body_is_found_and_a_long_docstring_is_not() -> None:
+    def write(docstring_lines: int, body_lines: int) -> str:
+        docstring = "\n".join(["    word"] * docstring_lines)
+        return f'def walk():\n    """Walk.\n{docstring}\n    """\n' + "    x = 1\n" * body_lines
 
-
-def test_a_reason_in_the_docstring_is_accepted() -> None:
-    body = "    x = 1\n" * MAX_FUNCTION_LINES
-    reason = '"""Walk.\n\n    Long because\n    the road is.\n    """\n'
-    assert find_unexplained(f"def walk():\n    {reason}{body}") == []
-
-
-def test_a_reason_in_a_comment_is_accepted() -> None:
-    body = "    x = 1\n" * MAX_FUNCTION_LINES
-    assert find_unexplained(f"def walk():\n    # Long because the road is.\n{body}") == []
+    assert find_long_functions(write(100, MAX_BODY_LINES)) == []
+    assert find_long_functions(write(0, MAX_BODY_LINES + 1)) == ["walk"]

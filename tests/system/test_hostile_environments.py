@@ -1,7 +1,4 @@
-"""Each program of hvdrun in each hostile environment: it does its work, or ends with one sentence, and no bug.
-
-Long because it is one table of environments and answers.
-"""
+"""Each program of hvdrun in each hostile environment: it does its work, or ends with one sentence, and no bug."""
 
 import os
 import re

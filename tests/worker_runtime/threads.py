@@ -1,8 +1,6 @@
 """A world in one process: each rank is a thread, the sequencer's rules are the true ones, and so is gloo.
 
 It shows what a real world does not let a test see: who asked for what and when, and what is in flight.
-
-Long because a rank, its group and the rules that order its operations stand in for a whole job.
 """
 
 import threading

@@ -3,8 +3,6 @@
 A framework's package declares the arguments of each function, and returns them as a `Request`. This module runs the
 request in the function's `Form`: `allreduce` waits and returns new arrays, `allreduce_` overwrites the given arrays,
 and `allreduce_async` returns a handle.
-
-Long because the forms of a call share most of their code.
 """
 
 import functools

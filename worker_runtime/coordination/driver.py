@@ -2,8 +2,6 @@
 
 One thread at a time drives. A thread that waits for an operation drives itself, which is the fastest, without a switch
 of threads. A background thread (`background.py`) drives for operations that no thread waits for.
-
-Long because all ways in which threads share the connection are in one place.
 """
 
 import contextlib

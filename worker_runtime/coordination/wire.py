@@ -7,8 +7,6 @@ number.
 
 An ASK frame has any number of questions. Each connection numbers its questions from 0. A RELEASES frame refers to a
 question by its number, and to a burst by the number of the first. Integers are little-endian.
-
-Long because encoding and decoding are side by side.
 """
 
 import hashlib

@@ -5,8 +5,6 @@ torch group. A rank that is alone in a set runs its operations immediately.
 
 `generation.py` has the state of one generation. After the loss of a rank the loss policy decides: the engine fails, or
 waits until `Succession` has moved it to the next generation.
-
-Long because the whole life of an operation is in one place.
 """
 
 import math

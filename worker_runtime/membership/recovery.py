@@ -10,8 +10,6 @@ its verdict (the recovery decision), which is the same for all survivors:
 
 Each attempt is a `Formation`. A loss during an attempt ends it, and another one starts. Pending operations and kept
 gradients belong to the process, and survive any number of attempts.
-
-Long because the recovery thread and the program share one state under one lock.
 """
 
 import ctypes

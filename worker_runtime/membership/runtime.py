@@ -1,8 +1,6 @@
 """The runtime of a training process: its ranks in the job, and the engine that communicates.
 
 `init()` joins the job and forms the group; `shutdown()` leaves it. Both can be repeated.
-
-Long because the ways into and out of a job share one state under one lock.
 """
 
 import atexit

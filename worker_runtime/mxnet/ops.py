@@ -1,7 +1,4 @@
-"""The collectives of MXNet arrays, with Horovod's names and arguments. `api.calls` implements them.
-
-Long because each function documents its arguments.
-"""
+"""The collectives of MXNet arrays, with Horovod's names and arguments. `api.calls` implements them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar

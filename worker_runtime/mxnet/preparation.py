@@ -157,7 +157,6 @@ def prepare(
         ValueError: an argument is wrong, or the loader's data cannot be split. The message says what to write by hand.
         HorovodInternalError: the ranks have different nets, or a rank was lost.
     """
-    # Long because each step has its switch and its documentation.
     if not isinstance(net, mx.gluon.Block):
         raise WrongArgumentError(f"prepare: a gluon.Block was expected first, not {type(net).__name__}")
     if trainer is not None and not isinstance(trainer, mx.gluon.Trainer | mx.optimizer.Optimizer):

@@ -17,8 +17,6 @@ its values, as in plain torch.
 The elements of a gradient are in the memory order of its parameter. So a parameter in another memory format
 (channels_last) has a gradient of that format, which optimizers process fastest, and both copies are sequential. All
 ranks must use the same order; it is part of the description that they compare.
-
-Long because a bucket and its memory belong together.
 """
 
 from collections.abc import Hashable, Sequence

@@ -16,8 +16,6 @@ other a negotiation: they wait for each other, which all ranks report as a Deadl
 **Failures.** Every rank submits each operation of a step exactly once. A rank whose step fails sends FAIL for the
 operations that it has not submitted, so that the step fails on all ranks. Then all warm up again. While a closure
 computes gradients, the last bucket is held back, so that an operation is left to fail.
-
-Long because one step is one sequence of events.
 """
 
 import threading

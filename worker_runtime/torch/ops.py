@@ -1,7 +1,4 @@
-"""The collectives of PyTorch tensors, with Horovod's names and arguments. `api.calls` implements them.
-
-Long because each function documents its arguments.
-"""
+"""The collectives of PyTorch tensors, with Horovod's names and arguments. `api.calls` implements them."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

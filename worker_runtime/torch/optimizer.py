@@ -105,7 +105,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name and signature
             where the ranks' parameters or arguments differ (the message names both sides; you can continue with the
             next step), or after a rank was lost.
     """
-    # Long because Horovod's ten arguments are documented.
     check_optimizer(_TITLE, optimizer)
     check_process_set(_TITLE, process_set)
     check_compression(_TITLE, compression)

@@ -185,7 +185,6 @@ def prepare(
         ValueError: an argument is wrong, or the loader's data cannot be split. The message says what to write by hand.
         HorovodInternalError: the ranks have different models, or a rank was lost.
     """
-    # Long because each step has its switch and its documentation.
     if not isinstance(model, torch.nn.Module):
         raise WrongArgumentError(f"prepare: a torch.nn.Module was expected first, not {type(model).__name__}")
     if optimizer is not None:

@@ -3,8 +3,6 @@
 Each is a proxy of the user's optimizer, which keeps its state, options and schedulers. The proxy's class is created as
 a subclass of the optimizer's class, so that `isinstance` and LR schedulers accept it. All attributes that are not the
 proxy's own are read from and written to the wrapped optimizer.
-
-Long because the two kinds share their proxy.
 """
 
 import operator

@@ -1,7 +1,4 @@
-"""The owner of the sequencer, with programs in its place that do well and that do not.
-
-Long because each way in which such a process starts or ends is a story of its own, told of one owner.
-"""
+"""The owner of the sequencer, with programs in its place that do well and that do not."""
 
 import asyncio
 import os

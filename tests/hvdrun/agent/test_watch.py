@@ -1,7 +1,4 @@
-"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left.
-
-Long because each order and each end may come in every state of a worker.
-"""
+"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left."""
 
 import asyncio
 import errno

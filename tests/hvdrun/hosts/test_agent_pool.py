@@ -1,7 +1,4 @@
-"""Orders to the agents of all hosts, and what they report, over transports that need no process.
-
-Long because each thing that a pool does for its launcher has its test here.
-"""
+"""Orders to the agents of all hosts, and what they report, over transports that need no process."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,7 +1,4 @@
-"""The hosts of a job: found, brought in together, lost, left; how they are reached is in test_network_plan.py.
-
-Long because each thing that can happen to a host has its test here.
-"""
+"""The hosts of a job: found, brought in together, lost, left; how they are reached is in test_network_plan.py."""
 
 import asyncio
 import math

@@ -1,7 +1,4 @@
-"""Agents that come by themselves, at a launcher's listener: real connections, certificates and files.
-
-Long because each answer to an agent, and each way to none, has its story.
-"""
+"""Agents that come by themselves, at a launcher's listener: real connections, certificates and files."""
 
 import asyncio
 import logging

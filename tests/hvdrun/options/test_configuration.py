@@ -1,7 +1,4 @@
-"""Configuration files: what they give to which option, and what is refused where.
-
-Long because two languages and two writers have one table of cases.
-"""
+"""Configuration files: what they give to which option, and what is refused where."""
 
 import os
 import stat

@@ -1,7 +1,4 @@
-"""A witness that holds the core to its laws while a job happens.
-
-Long because it is one witness, which has to remember what it has seen.
-"""
+"""A witness that holds the core to its laws while a job happens."""
 
 import copy
 from collections import Counter

@@ -2,8 +2,6 @@
 
 All workers of a generation go through the same operations, one by one: something eager, a barrier, a commit round, and
 so on. Each has done so many, and may have asked for the next; nobody has done what another has not asked for.
-
-Long because everything that may happen in it changes the same workers.
 """
 
 import random

@@ -1,7 +1,4 @@
-"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said.
-
-Long because each call that a relay passes on can break in its own way.
-"""
+"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said."""
 
 import asyncio
 import os

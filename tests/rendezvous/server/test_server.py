@@ -1,7 +1,4 @@
-"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the topics.
-
-Long because each promise of the service has a story of its own.
-"""
+"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the topics."""
 
 import asyncio
 import socket

@@ -1,7 +1,4 @@
-"""The conversation with the sequencer, whose part a test plays on the other end of a socket pair.
-
-Long because each way in which it can go, or end, has its test here.
-"""
+"""The conversation with the sequencer, whose part a test plays on the other end of a socket pair."""
 
 import logging
 import os

@@ -1,7 +1,4 @@
-"""State that is committed, restored and synchronised, and the loop around a training function.
-
-Long because each fault that Horovod has here has a test of its own.
-"""
+"""State that is committed, restored and synchronised, and the loop around a training function."""
 
 import traceback
 from collections import Counter, OrderedDict, defaultdict, deque

@@ -1,7 +1,4 @@
-"""From one generation to the next: what is done, what is run again, and what cannot be; each verdict is injected.
-
-Long because each verdict needs its own story, and all of them the same beginning.
-"""
+"""From one generation to the next: what is done, what is run again, and what cannot be; each verdict is injected."""
 
 import pickle
 import struct

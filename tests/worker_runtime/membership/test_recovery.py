@@ -1,7 +1,4 @@
-"""Between a loss and the next generation: the rendezvous is played by the test, and so are the other members.
-
-Long because a worker can be in many places when something happens, and each is a story of its own.
-"""
+"""Between a loss and the next generation: the rendezvous is played by the test, and so are the other members."""
 
 import os
 import threading

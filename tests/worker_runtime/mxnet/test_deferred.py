@@ -1,7 +1,4 @@
-"""Parameters that some rank has not initialised yet: broadcast when they are, and not before.
-
-Long because the ranks may come to a parameter in many orders, and each has its test here.
-"""
+"""Parameters that some rank has not initialised yet: broadcast when they are, and not before."""
 
 import copy
 import pickle

@@ -1,7 +1,4 @@
-"""Training with the distributed trainer or the distributed optimizer; and what only the trainer does.
-
-Long because each promise of the trainer has its test here.
-"""
+"""Training with the distributed trainer or the distributed optimizer; and what only the trainer does."""
 
 import itertools
 import os

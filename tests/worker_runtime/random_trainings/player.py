@@ -1,7 +1,4 @@
-"""Plays a random training, as one rank of a world or as the one process that has all ranks' batches.
-
-Long because each operation is told once, for both.
-"""
+"""Plays a random training, as one rank of a world or as the one process that has all ranks' batches."""
 
 import math
 import os

@@ -1,7 +1,4 @@
-"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away.
-
-Long because each way in which a step can go has its test here.
-"""
+"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away."""
 
 from random import Random
 

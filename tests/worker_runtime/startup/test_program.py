@@ -2,8 +2,6 @@
 
 Left out are the differences that `worker_runtime/startup/program.py` and `forkserver.py` name: sys.modules, the depth
 at which recursion ends, hash randomisation, what garbage collections look at.
-
-Long because it is one table: what is looked at from so many sides should be found in one place.
 """
 
 import json

@@ -23,8 +23,6 @@ refused. A JOIN is not: it ends when the other ranks, which continue, join or le
 
 In the steady state, a question with a known signature costs a few look-ups. Each rare case is one test at the beginning
 that leads to another method.
-
-Long because all rules read and change the same few facts.
 """
 
 from dataclasses import dataclass

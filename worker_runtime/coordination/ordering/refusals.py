@@ -3,8 +3,6 @@
 `find_mismatch` compares the ranks' questions of one name. Its checks have Horovod's order. Notes, which Horovod lacks,
 are compared before shapes, because a note explains the shapes. The first check that finds a difference between the
 lowest rank and another one gives the message, which so does not depend on which rank asked first.
-
-Long because each message is beside its check.
 """
 
 import re

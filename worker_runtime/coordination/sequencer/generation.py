@@ -7,8 +7,6 @@ A member whose connection ends has left, or is lost. After an EXIT its exit code
 is decided, and operations that need the member wait. The member's agent reports the code to the rendezvous. The
 rendezvous then either reports the departure to the members, which send DEPARTED, or interrupts the generation. So no
 guess and no time limit is needed.
-
-Long because the messages of a member, and the effects of its end, are side by side.
 """
 
 import time

@@ -1,7 +1,4 @@
-"""What hvdrun makes of the ssh configuration of a host: `ssh -G` as a process, and the target that follows from it.
-
-Long because ssh has many settings.
-"""
+"""What hvdrun makes of the ssh configuration of a host: `ssh -G` as a process, and the target that follows from it."""
 
 import os
 import pwd

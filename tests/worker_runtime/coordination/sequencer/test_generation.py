@@ -1,7 +1,4 @@
-"""The real process: what ranks ask of it, what they are told, and what it does with those that break the rules.
-
-Long because each rule that can be broken has its case here.
-"""
+"""The real process: what ranks ask of it, what they are told, and what it does with those that break the rules."""
 
 import random
 import select

@@ -1,7 +1,4 @@
-"""NCCL's groups: how they are made, waited for and aborted, with a stub in NCCL's place; and on GPUs, themselves.
-
-Long because the stub and NCCL itself show the same class.
-"""
+"""NCCL's groups: how they are made, waited for and aborted, with a stub in NCCL's place; and on GPUs, themselves."""
 
 import os
 import threading

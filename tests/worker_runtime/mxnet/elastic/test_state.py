@@ -1,7 +1,4 @@
-"""The state of a training with Gluon: committed, restored, synchronised, saved in checkpoints.
-
-Long because each kind of object that a state keeps has a story of its own.
-"""
+"""The state of a training with Gluon: committed, restored, synchronised, saved in checkpoints."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,4 @@
-"""The state of a training: committed, restored, synchronised.
-
-(Long because each kind of object that a state keeps has a story of its own.)
-"""
+"""The state of a training: committed, restored, synchronised."""
 
 import pytest
 import torch
