@@ -279,7 +279,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return copied
     if kind in (tuple, set, frozenset):
         copied = kind(_copy(item, memo) for item in value)
-    elif kind is bytearray or hasattr(value, "__array__"):
+    elif kind is bytearray or hasattr(value, "__array__") or hasattr(value, "asnumpy"):  # which MXNet's arrays have
         is_result = not getattr(value, "is_leaf", True)  # torch refuses to deepcopy results of autograd
         copied = copy.deepcopy(value.detach() if is_result else value, memo)
     else:
