@@ -232,7 +232,8 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
             "its first step"
         )
     distributed = DistributedTrainer(own["_params"], trainer.optimizer)
-    distributed.__dict__.update({name: own[name] for name in ("_updaters", "_scale")})  # with the states that it has
+    kept = [name for name in own if name in {"_updaters", "_scale"} or name.startswith("_amp_")]
+    distributed.__dict__.update({name: own[name] for name in kept})  # with its states, and its scaler
     distributed.expect_scale()
     return distributed
 

@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import gluon
+from mxnet.contrib import amp
 
 import worker_runtime.mxnet as hvd
 from tests.house.sources import ROOT
@@ -134,6 +135,19 @@ def test_a_trainer_keeps_its_optimizer_its_states_and_its_scale(ranks: RankPool)
             return [values.tobytes() for values in read(net)]
 
         return train(is_prepared=True) == train(is_prepared=False)
+
+    assert ranks.run(body) == [True, True]
+
+
+def test_a_trainer_keeps_the_scaler_of_amp(ranks: RankPool) -> None:
+    def body() -> bool:
+        net = make_net()
+        trainer = make_trainer(net, kvstore=None)
+        amp.amp._amp_initialized = amp.amp._amp_loss_scale_initialized = True
+        amp.init_trainer(trainer)
+        _, prepared = hvd.prepare(net, trainer)
+        with amp.scale_loss(mx.nd.ones(1), prepared) as loss:
+            return prepared._amp_loss_scaler is trainer._amp_loss_scaler and loss.asscalar() == 2.0**16
 
     assert ranks.run(body) == [True, True]
 
