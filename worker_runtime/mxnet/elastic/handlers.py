@@ -7,7 +7,7 @@ background, in the order of all other operations: `save()` enqueues them, and do
 import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 
@@ -78,7 +78,7 @@ class NetHandler(ArraysHandler):
         }
 
     def restore(self) -> None:
-        """Restore the parameters. Gradients that accumulate are set to zero."""
+        """Restore the parameters, and forget their gradients."""
         for parameter in self._parameters.values():
             withdraw_deferred(parameter)
         super().restore()
@@ -88,8 +88,13 @@ class NetHandler(ArraysHandler):
                     _initialize_again(parameter, self._late[name])
             elif not list_arrays(parameter):
                 parameter._load_init(self.saved[name], None)  # noqa: SLF001 - as `load_parameters` does
-            elif parameter.grad_req == "add":
-                parameter.zero_grad()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the gradients of an interrupted step: those that accumulate would be added to the next one's."""
+        for parameter in self._parameters.values():
+            if list_arrays(parameter) and parameter.grad_req != "null":
+                _forget_gradient(parameter)
 
     def sync(self) -> None:
         """Broadcast the parameters of rank 0, and save them. Ranks initialize parameters that only rank 0 knows."""
@@ -112,7 +117,7 @@ class NetHandler(ArraysHandler):
         for name, values in kept["arrays"].items():
             array = mx.nd.array(values, dtype=values.dtype)
             parameter = self._parameters[name]
-            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - as the first forward does
+            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - as above
         return self.value
 
     def list_all(self) -> Arrays:
@@ -127,6 +132,14 @@ class NetHandler(ArraysHandler):
         return dict((value.collect_params() if isinstance(value, mx.gluon.Block) else value).items())
 
 
+def _forget_gradient(parameter: mx.gluon.Parameter) -> None:
+    """Make a gradient that no step has used have no effect."""
+    for array in list_arrays(parameter):
+        array._fresh_grad = False  # noqa: SLF001 - MXNet's only way to say it
+    if parameter.grad_req == "add":
+        parameter.zero_grad()
+
+
 def _initialize_again(parameter: mx.gluon.Parameter, how: tuple[Any, ...]) -> None:
     """Initialize a parameter that has a shape by now.
 
@@ -135,12 +148,26 @@ def _initialize_again(parameter: mx.gluon.Parameter, how: tuple[Any, ...]) -> No
         how: what its deferred initialization was; empty if the program had not initialized it.
     """
     parameter._data = parameter._grad = None  # noqa: SLF001 - there is no other way
-    parameter._deferred_init = how  # noqa: SLF001 - there is no other way
+    parameter._deferred_init = how  # noqa: SLF001 - the same
     parameter._finish_deferred_init()  # noqa: SLF001 - as the first forward does
 
 
+class _Extras(NamedTuple):
+    """What an optimizer needs and does not pickle.
+
+    multipliers: the `lr_mult` and `wd_mult` of each parameter of a trainer, by index.
+    scaler: the values of the scaler that `amp.init_trainer` has made, if it was called.
+    """
+
+    multipliers: dict[int, tuple[float, float]]
+    scaler: dict[str, Any] | None
+
+
 class OptimizerHandler(StateHandler):
-    """Saves the optimizer of a trainer or a module: states, update counts, settings and the loss scaler of amp."""
+    """Saves the optimizer of a trainer or a module: states, update counts, settings and the loss scaler of amp.
+
+    The settings include the `lr_mult` and `wd_mult` of a trainer's parameters, which MXNet's optimizer lacks.
+    """
 
     _states: Any = None
 
@@ -149,22 +176,22 @@ class OptimizerHandler(StateHandler):
         updater = self._updaters[0]
         self._states = copy_arrays(updater.states, self._states)
         self._settings = pickle.dumps(unwrap(updater.optimizer))
-        self._scaler = self._read_scaler()
+        self._extras = self._read_extras()
 
     def restore(self) -> None:
         """Restore what `save()` saved last."""
         await_engine()
-        self._load(self._states, pickle.loads(self._settings), self._scaler)  # noqa: S301 - of this process
+        self._load(self._states, pickle.loads(self._settings), self._extras)  # noqa: S301 - of this process
 
     def sync(self) -> None:
         """Broadcast the states and the settings of rank 0 without running a step, and save them."""
         broadcast_optimizer_state(self.value, root_rank=0)
-        self._load_scaler(broadcast_object(self._read_scaler(), "elastic.scaler"))
+        self._load_extras(broadcast_object(self._read_extras(), "elastic.extras"))
         self.save()
 
     def to_checkpoint(self) -> Any:
-        """Return the saved states, settings and scaler."""
-        return pickle.dumps((self._states, pickle.loads(self._settings), self._scaler))  # noqa: S301 - of this process
+        """Return the saved states, settings and extras."""
+        return pickle.dumps((self._states, pickle.loads(self._settings), self._extras))  # noqa: S301 - of this process
 
     def from_checkpoint(self, kept: Any) -> Any:
         """Load them."""
@@ -196,16 +223,22 @@ class OptimizerHandler(StateHandler):
         optimizer = self._updaters[0].optimizer
         return vars_of(optimizer)["_reducers"] if isinstance(optimizer, DistributedOptimizer) else {}
 
-    def _load(self, states: Any, optimizer: mx.optimizer.Optimizer, scaler: dict[str, Any] | None) -> None:
+    def _load(self, states: Any, optimizer: mx.optimizer.Optimizer, extras: _Extras) -> None:
         load_states(self.value, self._updaters, states, optimizer)
-        self._load_scaler(scaler)
+        self._load_extras(extras)
 
-    def _read_scaler(self) -> dict[str, Any] | None:
-        """The values of the scaler that `amp.init_trainer` has made, if it was called."""
+    def _read_extras(self) -> _Extras:
+        parameters = self._updaters[0].optimizer.param_dict
         scaler = getattr(self.value, "_amp_loss_scaler", None)
-        return None if scaler is None else dict(vars(scaler))
+        return _Extras(
+            multipliers={index: (each.lr_mult, each.wd_mult) for index, each in parameters.items()},
+            scaler=None if scaler is None else dict(vars(scaler)),
+        )
 
-    def _load_scaler(self, values: dict[str, Any] | None) -> None:
+    def _load_extras(self, extras: _Extras) -> None:
+        parameters = self._updaters[0].optimizer.param_dict
+        for index, (of_rate, of_decay) in extras.multipliers.items():
+            parameters[index].lr_mult, parameters[index].wd_mult = of_rate, of_decay
         scaler = getattr(self.value, "_amp_loss_scaler", None)
-        if scaler is not None and values is not None:
-            vars(scaler).update(values)
+        if scaler is not None and extras.scaler is not None:
+            vars(scaler).update(extras.scaler)

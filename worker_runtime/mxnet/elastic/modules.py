@@ -25,10 +25,19 @@ class ModuleHandler(ArraysHandler):
         self._optimizer.save()
 
     def restore(self) -> None:
-        """Restore what `save()` saved last."""
+        """Restore what `save()` saved last, and forget the gradients."""
         super().restore()
         self._note_change()
+        self.reset()
         self._optimizer.restore()
+
+    def reset(self) -> None:
+        """Set gradients that accumulate to zero: those of an interrupted step would be added to the next one's."""
+        group = self._module._exec_group  # noqa: SLF001 - get_params() has no gradients
+        for name, arrays in zip(group.param_names, group.grad_arrays or [], strict=False):  # none without training
+            if group.grad_req[name] == "add":
+                for array in arrays:
+                    array[:] = 0
 
     def sync(self) -> None:
         """Broadcast the state of rank 0, and save it."""

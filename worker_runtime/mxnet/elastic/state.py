@@ -54,9 +54,9 @@ class GluonState(MXNetState):
 
     You can give blocks, trainers, `ElasticSampler`s, and all objects with a state_dict under any keyword. Of a block
     its parameters are saved, with the running means of BatchNorm. Of a trainer: its optimizer's states, update counts
-    and settings, the learning rate scheduler among them, and the loss scaler of `mxnet.contrib.amp`. Other values must
-    be picklable. Each object becomes an attribute. If you assign another object to an attribute, the state saves that
-    one from then on.
+    and settings, the learning rate scheduler among them, the `lr_mult` and `wd_mult` of its parameters, and the loss
+    scaler of `mxnet.contrib.amp`. Other values must be picklable. Each object becomes an attribute. If you assign
+    another object to an attribute, the state saves that one from then on.
 
     Parameters may be uninitialized. A new worker gets their shapes with the state.
 

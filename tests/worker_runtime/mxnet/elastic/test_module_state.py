@@ -24,9 +24,9 @@ def make_symbol(width: int = 4) -> mx.sym.Symbol:
     return mx.sym.LinearRegressionOutput(net, name="softmax")
 
 
-def prepare(module: mx.mod.BaseModule, seed: int) -> mx.mod.BaseModule:
+def prepare(module: mx.mod.BaseModule, seed: int, **settings: str) -> mx.mod.BaseModule:
     mx.random.seed(seed)
-    module.bind([("data", (BATCH, 3))], [("softmax_label", (BATCH, 1))])
+    module.bind([("data", (BATCH, 3))], [("softmax_label", (BATCH, 1))], **settings)
     module.init_params(mx.init.Normal(1.0))
     optimizer = mx.optimizer.create("sgd", learning_rate=0.1, momentum=0.9, rescale_grad=1 / BATCH)
     module.init_optimizer(kvstore=None, optimizer=hvd.DistributedOptimizer(optimizer))
@@ -87,6 +87,23 @@ def test_a_module_is_committed_restored_and_synchronised(ranks: RankPool, make: 
 
     first, second = ranks.run(body)
     assert first == second
+
+
+@pytest.mark.parametrize("after", ["restore", "reset"])
+def test_gradients_that_accumulate_begin_anew_with_the_function(ranks: RankPool, after: str) -> None:
+    def body() -> None:
+        module = prepare(mx.mod.Module(make_symbol(), label_names=["softmax_label"]), 0, grad_req="add")
+        state = hvd.elastic.ModuleState(module=module)
+        take_step(module)
+
+        def measure() -> float:
+            return sum(each.abs().sum().asscalar() for (each,) in module._exec_group.grad_arrays)
+
+        assert measure() > 0
+        getattr(state, after)()
+        assert measure() == 0
+
+    ranks.run(body, size=1)
 
 
 def test_a_module_goes_on_from_a_checkpoint_to_the_last_bit(ranks: RankPool, tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ def test_what_parameters_have_learnt_since_a_commit_before_the_first_forward_is_
     assert set(np.ravel(first[1]["net_batchnorm0_running_var"])) == {1.0}
 
 
-def test_gradients_that_accumulate_begin_anew_after_a_restore(ranks: RankPool) -> None:
+@pytest.mark.parametrize("after", ["restore", "reset"])  # workers join, too, in the middle of an accumulation
+def test_gradients_that_accumulate_begin_anew_with_the_function(ranks: RankPool, after: str) -> None:
     def body() -> None:
         net, trainer = make_training(0)
         net.collect_params().setattr("grad_req", "add")
@@ -173,8 +174,53 @@ def test_gradients_that_accumulate_begin_anew_after_a_restore(ranks: RankPool) -
             return sum(each.grad().abs().sum().asscalar() for each in trainer._params if each._grad)
 
         assert measure() > 0
-        state.restore()
+        getattr(state, after)()
         assert measure() == 0
+
+    ranks.run(body, size=1)
+
+
+def test_a_gradient_from_before_a_restore_is_used_in_no_step(ranks: RankPool) -> None:
+    def body() -> None:
+        net, trainer = make_training(0)
+        state = hvd.elastic.GluonState(net=net, trainer=trainer)
+        before = describe(net, trainer)
+        with mx.autograd.record():
+            loss = net(mx.nd.arange(np.prod(INPUT)).reshape(INPUT)).square()
+        loss.backward()
+        state.restore()
+        trainer.step(1, ignore_stale_grad=True)
+        assert describe(net, trainer) == before
+
+    ranks.run(body, size=1)
+
+
+def test_a_newcomer_and_a_restore_get_the_multipliers_of_parameters(ranks: RankPool) -> None:
+    def body() -> object:
+        net, trainer = make_training(0)
+        weights = net.collect_params(".*weight")
+        if hvd.rank() == 0:
+            weights.setattr("lr_mult", 0.0)
+            weights.setattr("wd_mult", 0.5)
+        state = hvd.elastic.GluonState(net=net, trainer=trainer)
+        state.sync()
+        weights.setattr("lr_mult", 3.0)
+        state.restore()
+        take_step(net, trainer)
+        return describe(net, trainer), [(each.lr_mult, each.wd_mult) for each in weights.values()]
+
+    first, second = ranks.run(body)
+    assert first == second
+    assert set(first[1]) == {(0.0, 0.5)}
+
+
+def test_arrays_among_the_plain_values_are_copied(ranks: RankPool) -> None:
+    def body() -> None:
+        state = hvd.elastic.GluonState(mean=mx.nd.zeros(2), means={"np": [mx.np.zeros(1)]})
+        state.mean[:] = 5
+        state.means["np"][0][:] = 5
+        state.restore()
+        assert (state.mean.asnumpy().tolist(), state.means["np"][0].asnumpy().tolist()) == ([0, 0], [0])
 
     ranks.run(body, size=1)
 
