@@ -123,3 +123,56 @@ def test_a_job_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(hvdrun
         assert stopped.returncode == 75, stopped.stderr
     resumed = train(hvdrun, "-np", "3", "--min-np", "2", samples=900)
     assert (resumed.returncode, resumed.stdout) == (0, whole.stdout), resumed.stderr
+
+
+PARTS = """
+import os, signal
+import torch
+import mxnet as mx
+import numpy as np
+import worker_runtime.mxnet as hvd
+
+hvd.init()
+values = np.arange(24, dtype="float32").reshape(-1, 1)
+net = mx.gluon.nn.Dense(1, in_units=1)
+net.initialize()
+trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.0})
+state = hvd.elastic.GluonState(net=net, trainer=trainer, epoch=0)
+
+def divide():
+    global data
+    data = mx.io.NDArrayIter(values[hvd.rank()::hvd.size()], None, 2)
+
+divide()
+state.register_reset_callbacks([divide])
+
+@hvd.elastic.run
+def train(state):
+    while state.epoch < 3:
+        seen = []
+        for batch in data:
+            with mx.autograd.record():
+                loss = net(batch.data[0]).square()
+            loss.backward()
+            if hvd.rank() == 1 and state.epoch == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            trainer.step(2)
+            seen += batch.data[0].asnumpy()[:, 0].astype(int).tolist()
+        print(state.epoch, *seen, flush=True)
+        data.reset()
+        state.epoch += 1
+        state.commit()
+
+train(state)
+"""
+
+
+def test_an_iterator_with_parts_is_divided_anew_in_the_epoch_after_a_loss(hvdrun: Launcher) -> None:
+    """The lost worker's slot is closed: nobody takes its place."""
+    hvdrun.write("train.py", PARTS)
+    words = ("-np", "2", "--min-np", "1", "--slot-failures", "1", "--no-prefix", "python", "train.py")
+    finished = hvdrun(*words, environment=ENVIRONMENT)
+    assert finished.returncode == 0, finished.stderr
+    lines = sorted([int(word) for word in line.split()] for line in finished.stdout.splitlines())
+    half, other = list(range(0, 24, 2)), list(range(1, 24, 2))
+    assert lines == [[0, *half], [0, *other], [1, *half], [2, *range(24)]]
