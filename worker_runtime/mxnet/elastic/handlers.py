@@ -237,8 +237,8 @@ class OptimizerHandler(StateHandler):
 
     def _load_extras(self, extras: _Extras) -> None:
         parameters = self._updaters[0].optimizer.param_dict
-        for index, (of_rate, of_decay) in extras.multipliers.items():
-            parameters[index].lr_mult, parameters[index].wd_mult = of_rate, of_decay
+        for index in parameters.keys() & extras.multipliers.keys():
+            parameters[index].lr_mult, parameters[index].wd_mult = extras.multipliers[index]
         scaler = getattr(self.value, "_amp_loss_scaler", None)
         if scaler is not None and extras.scaler is not None:
             vars(scaler).update(extras.scaler)

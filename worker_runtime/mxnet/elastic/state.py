@@ -110,7 +110,11 @@ class ModuleState(MXNetState):
 
         Args:
             data: the iterator of the training's data.
+
+        Raises:
+            ValueError: the state has no epoch.
         """
+        self._check_epoch("begin()")
         data.reset()
         if self._list_samplers():
             if not data.iter_next():
@@ -124,7 +128,12 @@ class ModuleState(MXNetState):
 
         Args:
             batches: the number of batches between commits.
+
+        Raises:
+            ValueError: the number is not at least 1.
         """
+        if batches < 1:
+            raise WrongArgumentError(f"ModuleState.commit_every() takes a number of batches, at least 1, not {batches}")
 
         def end_batch(parameters: Any) -> None:
             for each in self._list_samplers():
@@ -138,11 +147,21 @@ class ModuleState(MXNetState):
         """Go to the next epoch, and commit: the `epoch_end_callback` of `fit`.
 
         If lost workers have left samples of the epoch, `fit` begins again with them.
+
+        Raises:
+            ValueError: the state has no epoch.
         """
+        self._check_epoch("end_epoch()")
         if self._list_samplers():
             self.check_host_updates()  # after a loss, this begins again
         self._go_on()
         self.commit()
+
+    def _check_epoch(self, method: str) -> None:
+        if "epoch" not in vars(self):
+            raise WrongArgumentError(
+                f"ModuleState.{method} needs the state's epoch; create it with ModuleState(module=module, epoch=0)"
+            )
 
     def _go_on(self) -> None:
         self.epoch += 1

@@ -225,3 +225,16 @@ def test_a_module_without_an_optimizer_and_what_is_no_module_are_refused() -> No
         hvd.elastic.ModuleState(module=module)
     with pytest.raises(ValueError, match="ModuleState takes a Module or a BucketingModule, not Dense"):
         hvd.elastic.ModuleState(module=mx.gluon.nn.Dense(1))
+
+
+def test_a_state_without_an_epoch_and_commits_every_no_batch_are_refused(ranks: RankPool) -> None:
+    def body() -> None:
+        state = hvd.elastic.ModuleState(module=make_module(0))
+        data = mx.io.NDArrayIter(VALUES, VALUES.sum(axis=1, keepdims=True), BATCH)
+        for method, call in (("begin", lambda: state.begin(data)), ("end_epoch", state.end_epoch)):
+            with pytest.raises(ValueError, match=rf"{method}\(\) needs the state's epoch; create it with ModuleState"):
+                call()
+        with pytest.raises(ValueError, match="takes a number of batches, at least 1, not 0"):
+            state.commit_every(0)
+
+    ranks.run(body, size=1)
