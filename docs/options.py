@@ -10,14 +10,19 @@ from pathlib import Path
 
 from hvdrun.options.option import Option
 from hvdrun.options.pages import ABOUT, EXAMPLES, EXIT_CODES, Rows, describe_all
-from hvdrun.options.programs import AGENT, TOKEN
+from hvdrun.options.programs import AGENT, DOCTOR, TOKEN
 from hvdrun.options.table import OPTIONS
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference" / "options.md"
 MANUAL = ROOT / "docs" / "hvdrun.1"
 # By the name in the markers of the page.
-TABLES = {"options": OPTIONS, "options of agent": AGENT.options, "options of token": TOKEN.options}
+TABLES = {
+    "options": OPTIONS,
+    "options of agent": AGENT.options,
+    "options of doctor": DOCTOR.options,
+    "options of token": TOKEN.options,
+}
 
 
 def render_table(options: Sequence[Option] = OPTIONS) -> str:

@@ -1108,8 +1108,8 @@ Global___AgentAdmitted: _TypeAlias = AgentAdmitted  # noqa: Y015
 
 @_typing.final
 class Order(_message.Message):
-    """Launcher -> agent, on the agent's standard input. `begin` comes once; only `wait`, `list_addresses` and `probe_peers` may come
-    before it.
+    """Launcher -> agent, on the agent's standard input. `begin` comes once; only `wait`, `list_addresses`, `probe_peers` and `examine`
+    may come before it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1125,6 +1125,7 @@ class Order(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     STOP_FIELD_NUMBER: _builtins.int
     PASS_ON_FIELD_NUMBER: _builtins.int
+    EXAMINE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___Begin: ...
     @_builtins.property
@@ -1147,6 +1148,8 @@ class Order(_message.Message):
     def stop(self) -> Global___Stop: ...
     @_builtins.property
     def pass_on(self) -> Global___PassOn: ...
+    @_builtins.property
+    def examine(self) -> Global___Examine: ...
     def __init__(
         self,
         *,
@@ -1161,16 +1164,43 @@ class Order(_message.Message):
         wait: Global___Wait | None = ...,
         stop: Global___Stop | None = ...,
         pass_on: Global___PassOn | None = ...,
+        examine: Global___Examine | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "examine", b"examine", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "examine", b"examine", "hold", b"hold", "input", b"input", "launch", b"launch", "list_addresses", b"list_addresses", "order", b"order", "pass_on", b"pass_on", "probe_peers", b"probe_peers", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop", "pass_on"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "list_addresses", "probe_peers", "wait", "stop", "pass_on", "examine"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class Examine(_message.Message):
+    """Examine this host, and report what was found (Examined)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    CLEANS_FIELD_NUMBER: _builtins.int
+    directory: _builtins.bytes
+    """of the workers"""
+    cleans: _builtins.bool
+    """end what earlier jobs have left"""
+    def __init__(
+        self,
+        *,
+        directory: _builtins.bytes = ...,
+        cleans: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleans", b"cleans", "directory", b"directory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Examine: _TypeAlias = Examine  # noqa: Y015
 
 @_typing.final
 class Stop(_message.Message):
@@ -1665,6 +1695,7 @@ class AgentMessage(_message.Message):
     WRITTEN_FIELD_NUMBER: _builtins.int
     AGENT_FAILED_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
+    EXAMINED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1687,6 +1718,8 @@ class AgentMessage(_message.Message):
     def agent_failed(self) -> Global___AgentFailed: ...
     @_builtins.property
     def started(self) -> Global___Started: ...
+    @_builtins.property
+    def examined(self) -> Global___Examined: ...
     def __init__(
         self,
         *,
@@ -1701,16 +1734,39 @@ class AgentMessage(_message.Message):
         written: Global___Written | None = ...,
         agent_failed: Global___AgentFailed | None = ...,
         started: Global___Started | None = ...,
+        examined: Global___Examined | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "agent_failed", b"agent_failed", "alert", b"alert", "examined", b"examined", "hello", b"hello", "message", b"message", "output", b"output", "probe_results", b"probe_results", "remark", b"remark", "reserved", b"reserved", "started", b"started", "taken", b"taken", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "addresses", "probe_results", "alert", "written", "agent_failed", "started", "examined"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class Examined(_message.Message):
+    """In answer to Examine."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FACTS_FIELD_NUMBER: _builtins.int
+    facts: _builtins.str
+    """JSON"""
+    def __init__(
+        self,
+        *,
+        facts: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Examined: _TypeAlias = Examined  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):

@@ -59,6 +59,8 @@ from rendezvous.wire.orders import (
     AgentFailed,
     Alert,
     Begin,
+    Examine,
+    Examined,
     Hello,
     Hold,
     Input,
@@ -271,7 +273,7 @@ class Agent:
                     return Ending.LAUNCHER_GONE
                 case ListAddresses() | ProbePeers() as question:
                     self._probe_responder.answer(question)
-                case Begin() | Wait():
+                case Begin() | Wait() | Examine():
                     pass  # these belong before the start
 
     def _complete(self, launch: Launch) -> Launch:
@@ -424,6 +426,11 @@ async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Endin
                     limit_seconds = seconds
                 case ListAddresses() | ProbePeers() as question:
                     await responder.answer(question)
+                case Examine(directory, cleans):
+                    from hvdrun.agent.examination import examine  # noqa: PLC0415 - jobs do without it
+
+                    facts = await asyncio.to_thread(partial(examine, directory, cleans=cleans))
+                    output.tell(Examined(facts.encode()))
                 case Release():
                     return Ending.RELEASED
                 case _:

@@ -45,6 +45,10 @@ class ResourceLimits:
                 )
         return None
 
+    def count_startable(self) -> int | None:
+        """How many more processes this user may start; None for no limit."""
+        return min((free for free, _ in self._free()), default=None)
+
     def _free(self) -> list[tuple[int, str]]:
         """How many more processes each limit allows."""
         found = []

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             from hvdrun.cli.completion import answer_shell  # noqa: PLC0415 - only a shell asks
 
             return print_text(answer_shell(instruction, words))
+        if words[:1] == ["doctor"]:
+            return examine_hosts(words[1:])
         if words[:1] in (["agent"], ["token"]):
             return run_own_program(words[0], words[1:])
         asked = read_request(words) if options == words else read_foreign(words[0], options)
@@ -90,6 +92,20 @@ def run_own_program(name: str, words: Sequence[str]) -> int:
     from hvdrun.joining.joining_agent import run_agent  # noqa: PLC0415 - a wrong command line does without it
 
     return run_agent(values, lambda sentence: print_error(sentence, with_time=False))
+
+
+def examine_hosts(words: Sequence[str]) -> int:
+    """Run `hvdrun doctor` and return its exit code.
+
+    Raises:
+        HvdrunError: it is used wrongly, or this machine lacks what it needs.
+    """
+    from hvdrun.doctor.program import read_request as read_examination  # noqa: PLC0415 - a job does without it
+    from hvdrun.doctor.program import run as run_examination  # noqa: PLC0415 - the same
+
+    asked = read_examination(words)
+    page, code = (asked, 0) if isinstance(asked, str) else run_examination(asked)
+    return print_text(page) or code
 
 
 def print_text(text: str) -> int:

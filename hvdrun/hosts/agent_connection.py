@@ -9,7 +9,19 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
-from rendezvous.wire.orders import Addresses, AgentMessage, Begin, Hello, Hold, Order, ProbeResults, Release, Stop, Wait
+from rendezvous.wire.orders import (
+    Addresses,
+    AgentMessage,
+    Begin,
+    Examined,
+    Hello,
+    Hold,
+    Order,
+    ProbeResults,
+    Release,
+    Stop,
+    Wait,
+)
 
 
 class AgentConnection:
@@ -152,7 +164,7 @@ class AgentConnection:
     async def _listen(self) -> None:
         try:
             async for message in self._transport.messages():
-                if isinstance(message, Hello | Addresses | ProbeResults):
+                if isinstance(message, Hello | Examined | Addresses | ProbeResults):
                     self._answers.put_nowait(message)
                     continue
                 self.pieces += 1

@@ -10,7 +10,6 @@ agents are started before the rendezvous. All of them are configured together, a
 import asyncio
 import contextlib
 import math
-import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -26,15 +25,14 @@ from hvdrun.errors import (
 )
 from hvdrun.hosts.agent_config import AgentConfig
 from hvdrun.hosts.agent_pool import AgentPool
+from hvdrun.hosts.hello import check_version
 from hvdrun.hosts.network_plan import NetworkPlan, Route
 from hvdrun.hosts.sources import choose_source
 from hvdrun.processes.background import BackgroundTasks
 from hvdrun.spec.jobspec import JobSpec
 from hvdrun.transport.transport import Transport
-from hvdrun.version import __version__
 from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
-from rendezvous.wire.orders import Hello
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 FIRST_SECONDS = 10.0  # how long the first ready hosts wait for the others: the job may need all
 GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are checked together
-HELLO_SECONDS = 30.0  # an agent says hello as soon as Python has started; a host may be busy
 
 
 class Hosts:
@@ -170,7 +167,7 @@ class Hosts:
                 await self._pool.open(host)
             if all(map(self._pool.is_open, self._early)):
                 self._have_started.set()
-            await self._check_version(host)
+            await check_version(self._pool, host, self._spec)
         except TimeoutError:
             self._fail(host, HostsOverdueError((host,), limit_seconds))
         except LaunchError as error:
@@ -182,30 +179,6 @@ class Hosts:
             del self._opening[host]
             self._ready.add(host)
             self._changed.set()
-
-    async def _check_version(self, host: str) -> None:
-        """Wait for the hello of this host's agent, and refuse an agent of another version.
-
-        The rendezvous limits the wait for a local agent by --start-timeout.
-
-        Raises:
-            LaunchError: the agent has another version, has stopped, or has said nothing.
-        """
-        is_remote = self._spec.is_remote(host)
-        try:
-            async with asyncio.timeout(HELLO_SECONDS if is_remote else None):
-                while not isinstance(hello := await self._pool.hear(host), Hello):
-                    pass
-        except TimeoutError:
-            raise LaunchError(
-                f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s: look whether the machine is "
-                "overloaded or its connection stalls, and start again."
-            ) from None
-        if hello.version != __version__:
-            from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - only a failure needs it
-
-            interpreter = self._spec.remote.interpreter if is_remote else sys.executable
-            raise VersionMismatchError(host, interpreter, hello.version, __version__)
 
     async def _gather(self) -> None:
         """Wait for agents that are being started, so that they are configured with those that are ready."""

@@ -1,4 +1,4 @@
-"""The command lines of hvdrun's other programs: `hvdrun agent` and `hvdrun token`."""
+"""The command lines of hvdrun's other programs: `hvdrun agent`, `hvdrun token` and `hvdrun doctor`."""
 
 import socket
 from collections.abc import Sequence
@@ -110,6 +110,17 @@ AGENT = Program(
             "How long to look for hvdrun before the agent ends with exit code 75. Without it: without a limit.",
             TIME,
         ),
+        _HELP,
+    ),
+)
+DOCTOR = Program(
+    "hvdrun doctor",
+    "Look at the hosts of a job before it starts, and name what is wrong, with the remedy. Give it the options of the "
+    "job that name its hosts and how they are reached, or the whole command of the job. Exit codes: 0 nothing is "
+    "wrong; 2 wrong use; 3 there is a finding.",
+    (
+        Option("--json", "json", "Print what was found as JSON."),
+        Option("--clean", "clean", "End the processes of earlier jobs whose agent has ended, and remove their files."),
         _HELP,
     ),
 )

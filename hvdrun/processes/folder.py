@@ -91,13 +91,24 @@ def choose_folder(environment: Mapping[str, str]) -> Path:
 
 def remove_orphans(environment: Mapping[str, str]) -> None:
     """Remove the folders of this user's killed agents, in the places where agents with this environment have theirs."""
+    for path in _hold_orphans(environment):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def list_orphans(environment: Mapping[str, str]) -> list[Path]:
+    """The folders that `remove_orphans` would remove."""
+    return sorted(_hold_orphans(environment))
+
+
+def _hold_orphans(environment: Mapping[str, str]) -> Iterator[Path]:
+    """The folders of this user's killed agents; each is locked until the next one is asked for."""
     for path in {path for place in _list_places(environment) for path in _find(place)}:
         with contextlib.suppress(OSError):  # another user's, in use, or removed meanwhile
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 if os.fstat(folder).st_uid == os.geteuid():
                     fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
+                    yield path
             finally:
                 os.close(folder)
 

@@ -123,6 +123,11 @@ def read_origin(process: Process) -> str | None:
     return name_origin(dict(os.fsdecode(entry).partition("=")[::2] for entry in entries))
 
 
+def name_outer_job(origin: str) -> str:
+    """The job of an origin; of one inside a worker, the job of that worker."""
+    return origin.partition("/")[0]
+
+
 def cut_worker_origin(origin: str | None, agent_origin: str) -> str:
     """The origin of the worker to which an origin belongs; empty when it is of no worker of this agent."""
     lead = f"{agent_origin}/"

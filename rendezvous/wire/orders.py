@@ -88,7 +88,7 @@ class WorkerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The agent's configuration; sent once. Only Wait, ListAddresses and ProbePeers come before it.
+    """The agent's configuration; sent once. Only Wait, Examine, ListAddresses and ProbePeers come before it.
 
     job: the job's identity, random and not secret.
     host: this host's name in the job.
@@ -130,6 +130,18 @@ class Wait:
     """Wait for the next order, no longer than this; None: without a limit."""
 
     limit_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """Examine this host, and report what was found.
+
+    directory: of the workers.
+    cleans: end what earlier jobs have left.
+    """
+
+    directory: str
+    cleans: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +207,9 @@ class Input:
     data: bytes
 
 
-Order = Begin | Launch | Terminate | Release | Stop | PassOn | Hold | Input | Wait | ListAddresses | ProbePeers
+Order = (
+    Begin | Launch | Terminate | Release | Stop | PassOn | Hold | Input | Wait | Examine | ListAddresses | ProbePeers
+)
 
 
 class OutputStream(IntEnum):
@@ -321,6 +335,13 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Examined:
+    """The facts about a host as JSON, in answer to Examine."""
+
+    facts: Filled[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """A worker of a round that restarts the job runs."""
 
@@ -328,5 +349,16 @@ class Started:
 
 
 AgentMessage = (
-    Output | Remark | Alert | AgentFailed | Reserved | Taken | Hello | Addresses | ProbeResults | Written | Started
+    Output
+    | Remark
+    | Alert
+    | AgentFailed
+    | Reserved
+    | Taken
+    | Hello
+    | Examined
+    | Addresses
+    | ProbeResults
+    | Written
+    | Started
 )

@@ -12,6 +12,7 @@ import pytest
 
 from hvdrun import __version__
 from hvdrun.errors import HostLostEarlyError, HostsFailedError, HostsOverdueError, LaunchError, OtherUserError
+from hvdrun.hosts import hello as hello_module
 from hvdrun.hosts import hosts as hosts_module
 from hvdrun.hosts.discovery_script import DiscoveryImpossibleError
 from hvdrun.hosts.network_plan import Answer, NetworkPlan, Route
@@ -378,7 +379,7 @@ async def test_all_hosts_of_a_static_job_that_cannot_be_used_are_named() -> None
 
 @in_loop
 async def test_all_hosts_with_another_version_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_module, "__version__", "9.9")
+    monkeypatch.setattr(hello_module, "__version__", "9.9")
     with pytest.raises(HostsFailedError) as caught:
         async with opened(make_static()) as office:
             await office.until(lambda: False)
@@ -403,7 +404,7 @@ async def test_an_agent_of_a_static_job_that_ends_before_the_rendezvous_is_there
 
 @in_loop
 async def test_an_agent_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts_module, "HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(hello_module, "HELLO_SECONDS", 0.05)
     spec = with_fields(make_static(), remote=Remote(frozenset({"localhost"}), ("true",), sys.executable))
     silent = Machine(hello=Addresses(()))
     monkeypatch.setattr(Office, "_reach", lambda _, host, _spec: silent if host == "localhost" else Machine())

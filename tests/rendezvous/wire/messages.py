@@ -19,6 +19,8 @@ from rendezvous.wire.orders import (
     Alert,
     Begin,
     Credential,
+    Examine,
+    Examined,
     Hello,
     Hold,
     Input,
@@ -133,6 +135,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
     st.builds(PassOn, st.integers(1, 64)),
     st.builds(Input, st.binary()),
     st.builds(Wait, st.none() | seconds),
+    st.builds(Examine, words, st.booleans()),
     st.builds(ListAddresses, st.binary(min_size=1), names),
     st.builds(ProbePeers, st.lists(st.builds(ProbeTarget, names, endpoints), max_size=3).map(tuple)),
 )
@@ -150,6 +153,7 @@ tellings: st.SearchStrategy[AgentMessage] = st.one_of(
     st.builds(ProbeResults, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),
     st.builds(Started, workers),
+    st.builds(Examined, names),
 )
 agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)

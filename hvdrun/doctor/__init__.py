@@ -1,0 +1,1 @@
+"""`hvdrun doctor`: looks at the hosts of a job before it starts, and names what is wrong."""

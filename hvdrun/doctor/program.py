@@ -1,0 +1,144 @@
+"""The command line of `hvdrun doctor`: its words, its page, and its exit code."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
+
+from hvdrun.doctor.findings import Finding, Host, describe_size
+from hvdrun.doctor.visits import Examination, visit
+from hvdrun.errors import UnknownOptionError, UsageError
+from hvdrun.hosts.preparation import add_hosts, prepare
+from hvdrun.options.flags import find_option
+from hvdrun.options.programs import DOCTOR
+from hvdrun.options.request import make_job
+from hvdrun.options.words import Typed, gather, read_words
+from hvdrun.spec.command import LookupContext
+from hvdrun.spec.jobspec import JobSpec
+
+FOUND = 3  # the exit code if there is a finding
+_NO_COMMAND = ("true",)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for.
+
+    spec: the job of which the hosts are examined. as_json, cleans: the options of those names.
+    """
+
+    spec: JobSpec
+    as_json: bool
+    cleans: bool
+
+
+def read_request(words: Sequence[str]) -> Request | str:
+    """The request, or the page that answers it.
+
+    Raises:
+        HvdrunError: the command line is wrong, or names something that does not exist.
+    """
+    own: dict[str, bool] = {}
+
+    def find(word: str) -> Typed:
+        known = {flag: option for option in DOCTOR.options for flag in option.flags}
+        if word in known:
+            own[known[word].dest] = True
+            return Typed(known[word], word)
+        try:
+            return find_option(word)
+        except UnknownOptionError:
+            for nearest in get_close_matches(word, known, 1):
+                raise UnknownOptionError(word, nearest) from None
+            raise
+
+    typed, start = read_words(words, find)
+    if "help" in own:
+        from hvdrun.options.pages import render_program_help  # noqa: PLC0415 - few ask for it
+
+        return render_program_help(DOCTOR)
+    of_job = [each for each in typed if each[0] not in DOCTOR.options]
+    spec = make_job(gather(of_job), tuple(words[start:]) or _NO_COMMAND, os.environ, lambda _: 1)
+    if spec.remote.joining is not None:
+        raise UsageError("hvdrun doctor cannot visit hosts whose agents join by themselves: name them with -H.")
+    return Request(spec, "json" in own, "clean" in own)
+
+
+def run(request: Request) -> tuple[str, int]:
+    """Examine the hosts: the page, and the exit code.
+
+    Raises:
+        HvdrunError: this machine lacks what the job needs.
+    """
+    found = asyncio.run(visit(complete(request.spec), cleans=request.cleans))
+    page = render_json(found) if request.as_json else render(found, cleaned=request.cleans)
+    return page, FOUND if found.findings else 0
+
+
+def complete(spec: JobSpec) -> JobSpec:
+    """The job with all its hosts, each with all its slots, prepared to be visited."""
+    context = LookupContext(spec.workers.directory, os.environ.get("PATH"), sys.executable)
+    if spec.discovers:
+        from hvdrun.hosts.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
+
+        spec = add_hosts(spec, find_now(spec), context)
+    size = sum(host.slots for host in spec.workers.hosts)
+    spec = replace(spec, workers=replace(spec.workers, size=size), limits=replace(spec.limits, elasticity=None))
+    return prepare(spec, context)[0]
+
+
+def render(found: Examination, *, cleaned: bool = False) -> str:
+    """The page for a person."""
+    lines = [_describe_host(name, host) for name, host in found.hosts.items()]
+    if found.milliseconds:
+        (one, other), slowest = max(found.milliseconds.items(), key=lambda item: item[1])
+        pairs = f"{len(found.milliseconds)} directions between hosts"
+        lines.append(f"{pairs} connect, the slowest in {slowest:.1f} ms: {one} to {other}")
+    lines.append("")
+    count = len(found.findings)
+    lines.append("nothing is wrong" if not count else f"{count} finding{'' if count == 1 else 's'}:")
+    for number, finding in enumerate(found.findings, 1):
+        lines.append(f"{number}. {finding.what}")
+        if finding.remedy:
+            lines.append(f"   {finding.remedy}")
+    if cleaned and any(host.facts.leftovers or host.facts.folders for host in found.hosts.values()):
+        lines.append("What earlier jobs had left is removed.")
+    return "\n".join(lines)
+
+
+def _describe_host(name: str, host: Host) -> str:
+    facts = host.facts
+    packages = [f"{package} {facts.packages[package]}" for package in ("torch", "mxnet") if package in facts.packages]
+    has = [f"Python {facts.python}", *packages, f"{facts.cpus} CPUs", f"{describe_size(facts.memory)} of memory free"]
+    if facts.accelerators:
+        driver = f" (driver {facts.driver})" if facts.driver else ""
+        has.append(f"{facts.accelerators} accelerators{driver}")
+    if facts.proxies:
+        has.append(f"a proxy in {facts.proxies[0]}, which hvdrun does not use")
+    return f"{name}: {', '.join(has)}"
+
+
+def render_json(found: Examination) -> str:
+    """The same for a program."""
+
+    def describe(finding: Finding) -> dict[str, object]:
+        return {"what": finding.what, "hosts": list(finding.hosts), "remedy": finding.remedy}
+
+    return json.dumps(
+        {
+            "version": 1,
+            "hosts": {
+                name: {**asdict(host.facts), "slots": host.slots, "clock_offset": round(host.clock_offset, 3)}
+                for name, host in found.hosts.items()
+            },
+            "pairs": [
+                {"from": one, "to": other, "milliseconds": round(value, 3)}
+                for (one, other), value in found.milliseconds.items()
+            ],
+            "findings": [describe(finding) for finding in found.findings],
+        },
+        indent=1,
+    )

@@ -1,0 +1,141 @@
+"""Visits all hosts of a job at the same time: starts an agent on each, asks it, and releases it."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hvdrun.doctor.findings import Finding, Host, diagnose
+from hvdrun.errors import HvdrunError, LaunchError
+from hvdrun.hosts.agent_pool import AgentPool
+from hvdrun.hosts.hello import check_version
+from hvdrun.hosts.reach import Transports
+from hvdrun.network.addresses import Restriction
+from hvdrun.network.choice import check_machines, choose
+from hvdrun.network.connectivity import LAUNCHER, Connectivity, check_connectivity
+from hvdrun.processes.background import BackgroundTasks
+from hvdrun.spec.facts import Facts
+from hvdrun.spec.jobspec import JobSpec
+from hvdrun.transport.transport import Transport
+from rendezvous.wire.orders import AgentFailed, AgentMessage, Examine, Examined
+
+EXAMINE_SECONDS = 30.0  # for an agent's answer: it may start a program of the vendor
+_SLOW_FACTOR, _SLOW_MILLISECONDS = 5.0, 5.0  # of the median, and at least
+
+Reach = Callable[[str, JobSpec], Transport]
+
+
+@dataclass(slots=True)
+class Examination:
+    """What was found.
+
+    hosts: those that were reached, by name. findings: in their order.
+    milliseconds: by pair of hosts, the time to connect from the one to the other.
+    """
+
+    hosts: dict[str, Host] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    milliseconds: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+async def visit(spec: JobSpec, *, cleans: bool = False, reach: Reach | None = None) -> Examination:
+    """Examine the hosts of a job that `hvdrun.hosts.preparation` has prepared.
+
+    Args:
+        spec: the job.
+        cleans: end what earlier jobs have left on them.
+        reach: makes the transport to a host; `Transports.make` unless given.
+    """
+    found = Examination()
+    transports = Transports()
+    failures: dict[str, str] = {}
+
+    async def show(host: str, message: AgentMessage) -> None:
+        if isinstance(message, AgentFailed):
+            failures[host] = message.error
+
+    async with BackgroundTasks() as tasks:
+        pool = AgentPool(tasks, show, lambda *_: None, spec.limits.patience_seconds)
+        try:
+            names = [host.name for host in spec.workers.hosts]
+            for name in names:
+                pool.add(name, (reach or transports.make)(name, spec))
+            answers = await asyncio.gather(*(_examine(pool, name, spec, cleans=cleans) for name in names))
+            for name, answer in zip(names, answers, strict=True):
+                if isinstance(answer, Host):
+                    found.hosts[name] = answer
+                else:
+                    sentence = failures.get(name, str(answer)).rstrip(".")
+                    found.findings.append(Finding(sentence, (name,)))
+            found.findings += diagnose(found.hosts)
+            if len(found.hosts) > 1:
+                await _connect(pool, spec, found)
+        finally:
+            await pool.release()
+            await pool.close()
+            transports.close()
+    return found
+
+
+async def _examine(pool: AgentPool, name: str, spec: JobSpec, *, cleans: bool) -> Host | HvdrunError:
+    """The facts about one host, or why there are none."""
+    try:
+        await pool.open(name)
+        await check_version(pool, name, spec)
+        asked = time.time()
+        began = time.monotonic()
+        pool.send(name, Examine(os.fspath(spec.workers.directory), cleans))
+        async with asyncio.timeout(EXAMINE_SECONDS):
+            while not isinstance(answer := await pool.hear(name), Examined):
+                pass
+    except TimeoutError:
+        return LaunchError(
+            f"the agent on the host {name!r} did not answer within {EXAMINE_SECONDS:g} s: look whether the machine is "
+            "overloaded, or a disk of it hangs."
+        )
+    except HvdrunError as error:
+        return error
+    took = time.monotonic() - began
+    facts = Facts.decode(answer.facts)
+    slots = next(host.slots for host in spec.workers.hosts if host.name == name)
+    # Its clock was read at some time between the question and the answer.
+    return Host(facts, slots, not spec.is_remote(name), facts.clock - (asked + took / 2), took / 2)
+
+
+async def _connect(pool: AgentPool, spec: JobSpec, found: Examination) -> None:
+    """Find out which hosts reach each other, and how fast."""
+    names = spec.remote.interfaces
+    restriction = Restriction(names) if names else None
+    try:
+        connectivity = await check_connectivity(list(found.hosts), pool.send, pool.hear)
+        check_machines(choose(connectivity, restriction))
+    except LaunchError as error:
+        found.findings.append(Finding(str(error).rstrip("."), tuple(found.hosts)))
+        return
+    found.milliseconds = list_latencies(connectivity)
+    found.findings += find_slow(found.milliseconds)
+
+
+def list_latencies(connectivity: Connectivity) -> dict[tuple[str, str], float]:
+    """By pair of hosts, the shortest time to connect from the one to the other."""
+    shortest: dict[tuple[str, str], float] = {}
+    for prober, proofs in connectivity.proofs.items():
+        for proof in proofs:
+            pair = prober, proof.host
+            if LAUNCHER not in pair:
+                shortest[pair] = min(proof.milliseconds, shortest.get(pair, proof.milliseconds))
+    return shortest
+
+
+def find_slow(milliseconds: dict[tuple[str, str], float]) -> list[Finding]:
+    """The slowest pair, if it takes several times as long as the median."""
+    if len(milliseconds) <= 2:  # the two directions of one pair  # noqa: PLR2004 - said
+        return []
+    times = sorted(milliseconds.values())
+    median = times[len(times) // 2]
+    (one, other), slowest = max(milliseconds.items(), key=lambda item: item[1])
+    if slowest < max(_SLOW_MILLISECONDS, _SLOW_FACTOR * median):
+        return []
+    what = f"{one} takes {slowest:.1f} ms to connect to {other}, and most pairs of hosts {median:.1f} ms"
+    return [Finding(what, (one, other), f"ping {other}, from {one}")]
