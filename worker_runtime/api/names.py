@@ -1,7 +1,5 @@
-"""The names that `worker_runtime.torch` and `worker_runtime.mxnet` both export."""
+"""The names that `worker_runtime.torch` and `worker_runtime.mxnet` both export, besides those of `basics`."""
 
-from worker_runtime.api import basics
-from worker_runtime.api.basics import *  # noqa: F403 - `basics` has the list
 from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 from worker_runtime.coordination.ordering.questions import Reduction
@@ -24,4 +22,3 @@ __all__ = [
     "global_process_set",
     "remove_process_set",
 ]
-__all__ += basics.__all__

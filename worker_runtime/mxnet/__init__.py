@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from worker_runtime.mxnet import mxnet_errors  # noqa: F401 - first: it reports what is missing
 
 # isort: split
-from worker_runtime.api import names
+from worker_runtime.api import basics, names
+from worker_runtime.api.basics import *  # noqa: F403 - the same; `basics` has the list
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
 from worker_runtime.mxnet import elastic, ops
 from worker_runtime.mxnet.compression import Compression
@@ -46,5 +47,6 @@ __all__ = [
     "scale_learning_rate",
     "split_data",
 ]
+__all__ += basics.__all__
 __all__ += names.__all__
 __all__ += ops.__all__

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from worker_runtime.api import names
+from worker_runtime.api import basics, names
+from worker_runtime.api.basics import *  # noqa: F403 - the same; `basics` has the list
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
 from worker_runtime.torch import elastic, ops
 from worker_runtime.torch.compression import Compression
@@ -47,6 +48,7 @@ __all__ = [
     "scale_learning_rate",
     "split_data",
 ]
+__all__ += basics.__all__
 __all__ += names.__all__
 __all__ += ops.__all__
 
