@@ -56,7 +56,8 @@ async def visit(spec: JobSpec, *, cleans: bool = False, reach: Reach | None = No
             failures[host] = message.error
 
     async with BackgroundTasks() as tasks:
-        pool = AgentPool(tasks, show, lambda *_: None, spec.limits.launcher_timeout_seconds)
+        timeout_seconds = spec.limits.effective_launcher_timeout_seconds if spec.remote.hosts else None
+        pool = AgentPool(tasks, show, lambda *_: None, timeout_seconds)
         try:
             names = [host.name for host in spec.workers.hosts]
             for name in names:
