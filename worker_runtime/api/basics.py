@@ -17,30 +17,9 @@ from worker_runtime.errors import MpiWorldError, NotInitializedError
 from worker_runtime.membership.launchers import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
 
-__all__ = [
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "stopping",
-]
+__all__ = ["ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "gloo_built", "gloo_enabled", "init"]
+__all__ += ["is_initialized", "local_rank", "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported"]
+__all__ += ["nccl_built", "rank", "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline", "stopping"]
 
 
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:

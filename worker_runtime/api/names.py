@@ -7,18 +7,5 @@ from worker_runtime.errors import HorovodInternalError
 
 Average, Sum, Adasum, Min, Max, Product = Reduction
 
-__all__ = [
-    "Adasum",
-    "Average",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "add_process_set",
-    "allgather_object",
-    "broadcast_object",
-    "global_process_set",
-    "remove_process_set",
-]
+__all__ = ["Adasum", "Average", "HorovodInternalError", "Max", "Min", "ProcessSet", "Product", "Sum"]
+__all__ += ["add_process_set", "allgather_object", "broadcast_object", "global_process_set", "remove_process_set"]

@@ -18,35 +18,12 @@ from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.autograd.functions import run_differentiably
 from worker_runtime.torch.compression import Compressed, Compression
 
-__all__ = [
-    "allgather",
-    "allgather_async",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "barrier",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "join",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
-]
+__all__ = ["allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "sparse_allreduce_async"]
+__all__ += ["grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_"]
+__all__ += ["allgather", "allgather_async", "grouped_allgather", "grouped_allgather_async"]
+__all__ += ["alltoall", "alltoall_async", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_"]
+__all__ += ["grouped_reducescatter", "grouped_reducescatter_async", "reducescatter", "reducescatter_async"]
+__all__ += ["barrier", "join", "poll", "synchronize"]
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
@@ -55,12 +32,7 @@ ResultT = TypeVar("ResultT")
 def collective(
     form: Form, *, is_traced: bool = False
 ) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
-    """Like `calls.collective`; the function is also differentiable, unless it works in place.
-
-    Args:
-        form: what the function does.
-        is_traced: the collective is part of compiled graphs.
-    """
+    """Like `calls.collective`; also differentiable unless in place, and if `is_traced`, part of compiled graphs."""
     return calls.collective(form, None if form.in_place else run_differentiably, trace if is_traced else None)
 
 
