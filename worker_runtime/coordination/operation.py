@@ -1,7 +1,7 @@
 """Operations, their process sets, and their handles.
 
-A handle has one state; its class lists the transitions. It does nothing by itself: the engine changes its state and
-waits for it, see `Engine.wait`.
+A handle has one state; its class lists the transitions. It does nothing by itself: `InFlight` changes its state, and
+`Engine.wait` waits for it.
 """
 
 from abc import ABC, abstractmethod
