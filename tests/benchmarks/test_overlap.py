@@ -16,7 +16,7 @@ from benchmarks.overlap import Interval, count_overlap
     ],
     ids=("apart", "nested", "touching", "unordered", "none"),
 )
-def test_what_is_parallel_counts_once(
+def test_work_in_parallel_counts_once(
     communication: list[Interval], computation: list[Interval], expected: tuple[float, float]
 ) -> None:
     assert count_overlap(communication, computation) == expected

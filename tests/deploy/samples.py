@@ -19,7 +19,7 @@ _OF_THE_MOMENT = {
     r"(?<=Slurm job )\d+|(?<= of job )\d+|(?<=checkpoints-)\d+": "17",
 }
 _BY_CHANCE = re.compile(r"^slurmstepd-|^\[[1-9]\d*@\w+\] began with ")
-PARTIAL = re.compile(r"; \d+ of \d+ slots\.$")  # how many lines tell who has come is the scheduler's matter
+PARTIAL = re.compile(r"; \d+ of \d+ slots\.$")  # the scheduler decides how many lines report arrivals
 
 
 def check_sample(

@@ -1,4 +1,4 @@
-"""`make gpu`: runs every test marked gpu, the most valuable first, and measures; one page tells what was found.
+"""`make gpu`: runs every test marked gpu, the most valuable first, and measures; one page shows what was found.
 
 The page is written anew before each test, so that a run that is cut off leaves one. It lies beside the results in
 `gpu-report.json`, with which `--failed` runs again only what has failed. Tests and measurements end within 8 minutes.
@@ -29,7 +29,7 @@ REPORT = ROOT / "gpu-report.json"
 PAGE = ROOT / "gpu-report.txt"
 FAILURES = 10  # after which the tests end
 NCCL_BETWEEN = "NCCL between ranks, also of one card"
-TRANSPORT = "transport"  # the property of a test that tells what carries CUDA tensors between ranks
+TRANSPORT = "transport"  # the property of a test that names what carries CUDA tensors between ranks
 TEST_SECONDS = 340.0  # after which no test begins
 LAST_SECONDS = 30.0  # which the last test may take longer
 # In the order of their value; a file that is not named comes last.
@@ -52,7 +52,7 @@ _CHARACTERS = 300  # of a line
 class Report:
     """What a run has found.
 
-    transport: what carries CUDA tensors between ranks; "" as long as no test has told.
+    transport: what carries CUDA tensors between ranks; "" as long as no test has reported it.
     machine: the card and its software.
     passed: how many tests.
     failed: the last lines of each failed test, by its name.
@@ -92,7 +92,7 @@ class Report:
         for path, text in ((REPORT, json.dumps(asdict(self), indent=1)), (PAGE, f"{self.make_page()}\n")):
             whole = path.with_suffix(".new")
             whole.write_text(text, encoding="utf-8")
-            whole.replace(path)  # whoever ends this process finds the one or the other
+            whole.replace(path)  # a program that ends this process leaves the one or the other
 
     def read(self) -> None:
         """Take over the results that another process has written."""
@@ -105,7 +105,7 @@ class Recorder:
 
     Args:
         report: where results are noted.
-        clock: tells the time in seconds.
+        clock: returns the time in seconds.
         limit_seconds: after which no test begins.
     """
 
@@ -148,7 +148,7 @@ class Recorder:
             self._session.shouldstop = "no time is left"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a result, and what carries tensors where it tells that."""
+        """Note a result, and what carries tensors where it reports that."""
         self._report.transport = str(dict(report.user_properties).get(TRANSPORT, self._report.transport))
         if report.failed:
             self._report.failed[report.nodeid] = report.longreprtext
@@ -250,7 +250,7 @@ def find_driver() -> str:
 
 
 def choose_backend(transport: str) -> str:
-    """The backend between workers of the measurements, by what the first test has told."""
+    """The backend between workers of the measurements, by what the first test has reported."""
     return "nccl" if transport == NCCL_BETWEEN else "gloo"
 
 

@@ -1,6 +1,6 @@
 """The measurements of `make gpu`: programs of benchmarks/, and what their figures say on its page.
 
-Long programs come last: what the time does not suffice for is told as not measured.
+Long programs come last: what the time does not suffice for is shown as not measured.
 """
 
 import json
@@ -101,12 +101,12 @@ def read_objects(output: str) -> Iterator[Mapping[str, Any]]:
 
 
 def read_rows(output: str) -> dict[str, str]:
-    """What `card.py` tells: rows as they are."""
+    """What `card.py` prints: rows as they are."""
     return {name: str(figure) for found in read_objects(output) for name, figure in found.items()}
 
 
 def read_bandwidth(output: str) -> dict[str, str]:
-    """What `bandwidth.py` tells."""
+    """What `bandwidth.py` prints."""
     rows = {}
     for found in read_objects(output):
         size = f"{found['bytes'] >> 20} MiB between {found['workers']} workers"

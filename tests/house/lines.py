@@ -1,4 +1,4 @@
-"""Count what somebody has to read: `python tests/house/lines.py [COMMIT]`.
+"""Count what a reader has to read: `python tests/house/lines.py [COMMIT]`.
 
 A line counts that is neither blank, a comment nor a part of a docstring. One row a room: its files, its lines.
 """

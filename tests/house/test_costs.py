@@ -52,7 +52,7 @@ def test_each_listed_budget_is_of_a_file_and_has_a_reason() -> None:
     assert text.count("\nwhy = ") == text.count("\n[") - 1
 
 
-def test_what_did_not_run_is_counted_with_the_command_that_installs_its_needs() -> None:
+def test_skipped_tests_are_counted_with_the_command_that_installs_their_needs() -> None:
     needs = "needs root, nft: on Debian, apt-get install nftables iproute2"
     skipped = Counter({needs: 150, "there is no CUDA device": 4})
     lines = [str(line) for line in parts.show_skipped(skipped)]

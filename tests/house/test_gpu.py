@@ -61,7 +61,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: Path, *times: float, tests: str = TESTS) -> Report:
-    """Run the tests, where the clock tells these times."""
+    """Run the tests, where the clock shows these times."""
     report, clock = Report(machine=MACHINE), iter((0.0, *times, *[times[-1] if times else 0.0] * 10))
     file = folder / f"{folder.name}.py"
     file.write_text(tests, encoding="utf-8")
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_imported_counts_as_failed(tmp_path: Path) -> None
     assert list(run(tmp_path, tests="import no_such_module").failed) == [f"{tmp_path.name}.py"]
 
 
-def test_a_file_that_lacks_a_package_is_told_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_lacks_a_package_is_reported_with_its_name(tmp_path: Path) -> None:
     report = run(tmp_path, tests="import pytest\npytest.importorskip('no_such_module')\n")
     assert report.skipped == {"could not import 'no_such_module': No module named 'no_such_module'": 1}
     assert not report.failed
@@ -105,8 +105,8 @@ def test_without_a_gpu_the_page_says_that_nothing_ran() -> None:
 
 @pytest.mark.parametrize("end", ["pass", "pytest.skip('it refuses')", "assert False"])
 def test_the_page_says_first_what_carries_tensors(tmp_path: Path, end: str) -> None:
-    told = f"def test_it(record_property):\n    record_property('{gpu.TRANSPORT}', 'gloo alone')\n    {end}\n"
-    report = run(tmp_path, tests=f"import pytest\n{told}\ndef test_another():\n    pass\n")
+    reported = f"def test_it(record_property):\n    record_property('{gpu.TRANSPORT}', 'gloo alone')\n    {end}\n"
+    report = run(tmp_path, tests=f"import pytest\n{reported}\ndef test_another():\n    pass\n")
     assert report.make_page().splitlines()[0] == "transport   gloo alone"
 
 
@@ -149,6 +149,6 @@ def test_a_process_that_hangs_is_ended() -> None:
     )
 
 
-def test_the_page_tells_which_test_runs() -> None:
+def test_the_page_shows_which_test_runs() -> None:
     page = Report(machine=MACHINE, running="tests/test_it.py::test_it").make_page()
     assert "runs        tests/test_it.py::test_it" in page.splitlines()

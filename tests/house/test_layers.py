@@ -169,7 +169,7 @@ def test_importing_prints_nothing_and_starts_no_thread() -> None:
         pytest.param(("tests/hvdrun", "tests/rendezvous", "tests/house"), id="rooms", marks=pytest.mark.nightly),
     ],
 )
-def test_what_needs_no_framework_is_collected_without_one(words: tuple[str, ...]) -> None:
+def test_tests_that_need_no_framework_are_collected_without_one(words: tuple[str, ...]) -> None:
     program = "import pytest, sys; sys.modules |= {'torch': None, 'mxnet': None}; sys.exit(pytest.main(sys.argv[1:]))"
     pytest_ = [sys.executable, "-c", program, "-q", "--collect-only", "-p", "no:cacheprovider"]
     run = subprocess.run([*pytest_, *words], cwd=ROOT, capture_output=True, text=True, check=False)

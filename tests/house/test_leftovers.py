@@ -1,4 +1,4 @@
-"""The check after each system test finds what a job may leave, tells of it, and leaves other people's alone."""
+"""The check after each system test finds what a job may leave, reports it, and leaves that of others alone."""
 
 import os
 import re
@@ -18,7 +18,7 @@ from tests.house.sources import ROOT
 from tests.system.leftovers import SHARED_MEMORY, Leftovers, Watch, make_room
 
 SLEEP = "import time; print('asleep', flush=True); time.sleep(60)"
-# Leaves the session, the parent and the environment: nothing but its working directory tells whose it is.
+# Leaves the session, the parent and the environment: only its working directory shows whose it is.
 DAEMON = f"""
 import os, sys
 if os.fork() == 0:
@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=60)
 
 
-def test_nothing_left_is_found_where_nothing_is(watch: Watch) -> None:
+def test_no_leftover_is_found_where_there_is_none(watch: Watch) -> None:
     assert not watch.settle()
 
 
@@ -110,7 +110,7 @@ def test_a_daemon_that_has_shed_session_parent_and_environment_is_found_and_swep
     assert not watch.settle()
 
 
-def test_a_listening_socket_is_told_with_its_process(watch: Watch) -> None:
+def test_a_listening_socket_is_reported_with_its_process(watch: Watch) -> None:
     process, port = start(LISTENER, watch.environment())
     assert f"listening on 127.0.0.1:{port}" in str(watch.settle(0))
     watch.sweep()
@@ -141,7 +141,7 @@ def test_a_file_that_was_there_before_is_not_blamed_on_the_test(tmp_path: Path) 
         path.unlink()
 
 
-def test_shared_memory_that_somebody_else_uses_is_theirs(watch: Watch) -> None:
+def test_shared_memory_of_another_process_is_no_leftover(watch: Watch) -> None:
     path = SHARED_MEMORY / f"torch_{uuid.uuid4()}"
     program = f"held = open({str(path)!r}, 'w'); {SLEEP}"
     process, _ = start(program, dict(os.environ))
@@ -153,7 +153,7 @@ def test_shared_memory_that_somebody_else_uses_is_theirs(watch: Watch) -> None:
         path.unlink()
 
 
-def test_what_others_leave_for_a_moment_is_theirs(watch: Watch) -> None:
+def test_a_file_that_another_process_leaves_for_a_moment_is_no_leftover(watch: Watch) -> None:
     end = threading.Event()
 
     def come_and_go() -> None:
@@ -174,7 +174,7 @@ def test_what_others_leave_for_a_moment_is_theirs(watch: Watch) -> None:
         others.join()
 
 
-def test_a_process_of_somebody_else_is_theirs(watch: Watch) -> None:
+def test_a_process_of_another_user_is_no_leftover(watch: Watch) -> None:
     process, _ = start(SLEEP, dict(os.environ))
     try:
         assert not watch.look().processes
@@ -185,7 +185,7 @@ def test_a_process_of_somebody_else_is_theirs(watch: Watch) -> None:
         finish(process)
 
 
-def test_what_goes_in_time_is_not_left(watch: Watch) -> None:
+def test_a_process_that_ends_in_time_is_no_leftover(watch: Watch) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as gate:
         port = gate.getsockname()[1]
         waits = f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
@@ -198,7 +198,7 @@ def test_what_goes_in_time_is_not_left(watch: Watch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "closing_line", "told"),
+    ("test", "closing_line", "reported"),
     [
         (LEAVES_NOTHING, "1 passed", ""),
         (LEAVES_A_SLEEPER, "1 passed, 1 error", r"left behind by this test:\nprocess \d+ .*: sleep 60"),
@@ -206,7 +206,7 @@ def test_what_goes_in_time_is_not_left(watch: Watch) -> None:
     ],
     ids=["nothing", "a sleeper", "a job, having failed"],
 )
-def test_each_system_test_is_checked(tmp_path: Path, test: str, closing_line: str, told: str) -> None:
+def test_each_system_test_is_checked(tmp_path: Path, test: str, closing_line: str, reported: str) -> None:
     shutil.copy(ROOT / "tests" / "system" / "conftest.py", tmp_path)
     (tmp_path / "test_one.py").write_text(test, encoding="utf-8")
     run = subprocess.run(
@@ -218,4 +218,4 @@ def test_each_system_test_is_checked(tmp_path: Path, test: str, closing_line: st
         check=False,
     )
     assert f"= {closing_line} in " in run.stdout, run.stdout + run.stderr
-    assert re.search(told, run.stdout)
+    assert re.search(reported, run.stdout)

@@ -1,12 +1,22 @@
-"""A room's name says what is in it."""
+"""A room's name says what is in it, and a test's name has a noun as its subject."""
+
+import ast
+import re
 
 import pytest
 
-from tests.house.sources import ROOT, find_python_files
+from tests.house.sources import ROOT, find_python_files, read_sources
 
 # These say nothing: whatever is put there would fit as well elsewhere.
 HOROVODS = "shim/modules/horovod/"  # in there the names are Horovod's, by which programs import them
 VAGUE = frozenset({"util", "utils", "utility", "utilities", "common", "helper", "helpers", "base", "manager", "misc"})
+
+# Names that begin so have no noun as their subject: `test_what_is_wrong_is_refused`, `test_it_ends`.
+PRONOUN = re.compile(
+    r"test_(what(ever)?|who(m|se|ever)?|its?|they|their|them|those|he|she|others|so|there|here|neither|none"
+    r"|(some|any|every|no)(body|one)|(some|any|every)thing"
+    r"|(all|both|each|few|many|one|several|some)_(is|are|was|were|has|have|that|who|does|do|can|cannot|may|begin|hear))_"
+)
 
 
 def find_vague_parts(name: str) -> frozenset[str]:
@@ -33,3 +43,29 @@ def test_horovods_own_names_are_served() -> None:
 
 def test_a_name_that_only_contains_such_letters_is_fine() -> None:
     assert not find_vague_parts("hvdrun/database.py")
+
+
+def find_pronouns(source: str) -> list[str]:
+    """The tests of a module whose names begin with a pronoun."""
+    functions = (
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    return [node.name for node in functions if PRONOUN.match(f"{node.name}_")]
+
+
+def test_each_test_name_has_a_noun_as_its_subject() -> None:
+    found = {str(path): find_pronouns(source) for path, source in read_sources("tests")}
+    assert len(found) > 1, "the search found too few files to mean anything"
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["what_cannot", "it_ends", "whoever_asks_gets_it", "all_are_named", "one_that_dies_is"]
+)
+def test_a_name_that_begins_with_a_pronoun_is_caught(name: str) -> None:
+    assert find_pronouns(f"async def test_{name}(): ...") == [f"test_{name}"]
+
+
+@pytest.mark.parametrize("name", ["a_worker_ends", "each_worker_ends", "one_worker_ends", "items_are_read"])
+def test_a_name_that_begins_with_a_noun_is_fine(name: str) -> None:
+    assert not find_pronouns(f"def test_{name}(): ...")

@@ -17,6 +17,7 @@ LONG_FILES = {
     "tests/worker_runtime/elastic/test_elastic.py",
     "tests/worker_runtime/engine/test_recovery.py",
     "tests/worker_runtime/membership/test_recovery.py",
+    "tests/worker_runtime/mxnet/elastic/test_state.py",
     "tests/worker_runtime/mxnet/test_trainer.py",
     "worker_runtime/coordination/wire.py",
     "worker_runtime/engine/engine.py",

@@ -76,7 +76,7 @@ def test_every_source_file_is_in_the_wheel(wheel: dict[str, bytes]) -> None:
     assert sorted({str(path.relative_to(ROOT)) for path in sources} - wheel.keys()) == []
 
 
-def test_every_package_tells_type_checkers_that_it_is_typed(wheel: dict[str, bytes]) -> None:
+def test_every_package_shows_type_checkers_that_it_is_typed(wheel: dict[str, bytes]) -> None:
     assert {f"{package}/py.typed" for package in PACKAGES} <= wheel.keys()
 
 

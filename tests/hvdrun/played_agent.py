@@ -35,7 +35,7 @@ class PlayedAgent:
         self.failure = failure
         self.orders: list[Order] = []
         self.story: list[str] = []  # what became of it
-        self.told: asyncio.Queue[AgentMessage | Exception | None] = asyncio.Queue()  # what it reports; None: its end
+        self.outbox: asyncio.Queue[AgentMessage | Exception | None] = asyncio.Queue()  # what it reports; None: its end
         self.may_start = asyncio.Event()
         self._obeys = obeys
         if starts:
@@ -53,7 +53,7 @@ class PlayedAgent:
 
     def end(self) -> None:
         """It ends."""
-        self.told.put_nowait(None)
+        self.outbox.put_nowait(None)
 
     async def open(self) -> None:
         """See `Transport`."""
@@ -74,7 +74,7 @@ class PlayedAgent:
 
     async def messages(self) -> AsyncIterator[AgentMessage]:
         """See `Transport`."""
-        while (message := await self.told.get()) is not None:
+        while (message := await self.outbox.get()) is not None:
             if isinstance(message, Exception):
                 raise message
             yield message
@@ -124,7 +124,7 @@ class Machine(PlayedAgent):
         self._unreached = unreached
         self._tunnel_failure = tunnel_failure
         self._token = b""  # of the last check
-        self.told.put_nowait(hello)
+        self.outbox.put_nowait(hello)
 
     @property
     def asked(self) -> int:
@@ -140,14 +140,14 @@ class Machine(PlayedAgent):
             case ListAddresses(token):
                 self._token = token
                 listening = (Listening("eth7", Endpoint(address, 1), 24) for address in self._addresses)
-                self.told.put_nowait(Addresses(tuple(listening), token))
+                self.outbox.put_nowait(Addresses(tuple(listening), token))
             case ProbePeers(targets):
                 proofs = (
                     Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)
                     for target in targets
                     if target.host not in self._unreached
                 )
-                self.told.put_nowait(ProbeResults(tuple(proofs), self._token))
+                self.outbox.put_nowait(ProbeResults(tuple(proofs), self._token))
             case _:
                 pass
 

@@ -53,7 +53,7 @@ def test_every_error_of_the_module_is_tried_here() -> None:
     assert defined == {type(error) for error, _ in EXAMPLES}
 
 
-def test_of_very_many_hosts_that_failed_the_first_are_told() -> None:
+def test_of_very_many_hosts_that_failed_the_first_are_named() -> None:
     error = errors.HostsFailedError([errors.LaunchError(f"{n} is down.") for n in range(100)], 200)
     assert len(error.lines) == 10
     assert (error.lines[0], error.lines[-1]) == ("100 of 200 hosts cannot be used:", "and 92 more")

@@ -38,7 +38,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture
 def port() -> Iterator[socket.socket]:
-    """A port of the loopback address at which nobody listens yet."""
+    """A port of the loopback address without a listener yet."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound
@@ -125,7 +125,7 @@ def test_a_job_whose_agent_has_no_room_does_not_start(environment: dict[str, str
     assert (job.returncode, said) == (125, f"hvdrun: {sentence} a folder with room on that host.\n")
 
 
-# Agents are started with this program, and end at once.
+# Agents are started with this program, and end immediately.
 LACKS_HVDRUN = """
 import sys
 from hvdrun.cli.program import main

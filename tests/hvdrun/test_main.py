@@ -52,7 +52,7 @@ def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path)
     assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_what_the_terminal_cannot_spell_is_spelt_out() -> None:
+def test_characters_that_the_terminal_cannot_spell_are_spelt_out() -> None:
     run = run_python("-m", "hvdrun", "-np", "1", "--dry-run", "true", "caf\xe9", PYTHONIOENCODING="ascii")
     assert run.returncode == 0
     assert "command    true 'caf\\xe9'\n" in run.stdout
@@ -90,7 +90,7 @@ print(*set(resource.getrlimit(resource.RLIMIT_NOFILE)))
 """
 
 
-def test_what_a_careless_parent_left_is_taken_back_and_what_nohup_wants_stays() -> None:
+def test_signals_that_a_careless_parent_ignores_are_restored_and_that_of_nohup_stays() -> None:
     mask, handlers, limits = run_python("-c", PREPARES).stdout.splitlines()
     assert (mask, handlers, len(limits.split())) == ("set()", "0 1 1", 1)
 

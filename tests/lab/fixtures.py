@@ -13,7 +13,7 @@ from tests.lab.plan import HostPlan
 from tests.lab.requirements import require_lab
 
 Built_co = TypeVar("Built_co", covariant=True)
-_MOST_LABS = 6  # that nobody uses
+_MOST_LABS = 6  # that are not in use
 _SETTLING_SECONDS = 0.3  # a new lab takes as long; sshd's processes for sessions that are over need some of it
 _PAUSE_SECONDS = 0.02
 
@@ -64,7 +64,7 @@ class Labs:
 
 @pytest.fixture(scope="session")
 def labs() -> Iterator[Labs]:
-    """The labs that nobody uses."""
+    """The labs that are not in use."""
     labs = Labs()
     yield labs
     labs.close()

@@ -1,6 +1,6 @@
 """A lab's folder: the files that hosts are shown instead of the machine's own, their homes, and the keys of ssh.
 
-It is locked as long as the lab's keeper lives, so that the next lab can tell a stale one and remove it.
+It is locked as long as the lab's keeper lives, so that the next lab can recognise a stale one and remove it.
 """
 
 import contextlib

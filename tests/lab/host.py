@@ -150,7 +150,7 @@ class Host:
         return self.pid, self._changes, self.sshd.pid, sorted(self.list_traces()), files
 
     def freeze(self) -> None:
-        """Stop all processes of the host; its kernel goes on to acknowledge what arrives."""
+        """Stop all processes of the host; its kernel continues to acknowledge what arrives."""
         self._changes += 1
         seen: set[int] = set()
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -164,7 +164,7 @@ class Host:
                 raise TimeoutError(f"host {self.name} has not stood still within {LIMIT_SECONDS} s: {running}")
 
     def thaw(self) -> None:
-        """Let the processes go on that `freeze` has stopped."""
+        """Let the processes continue that `freeze` has stopped."""
         for process in self._find():
             if process.pid not in self._stopped_before:
                 _signal(process.pid, signal.SIGCONT)

@@ -106,7 +106,7 @@ def _become(plan: Machine, wire: socket.socket) -> NoReturn:
             os.dup2(sys.stdin.fileno(), sys.stderr.fileno())
             os.closerange(sys.stderr.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
             machine.rest()
-    except BaseException as error:  # noqa: BLE001 - told to the keeper, whatever it is
+    except BaseException as error:  # noqa: BLE001 - reported to the keeper, whatever it is
         with contextlib.suppress(OSError):
             wire.send(f"{type(error).__name__}: {error}".encode()[:_TEXT_LIMIT])
     finally:

@@ -49,7 +49,7 @@ class Network:
         return found[0][family]
 
     def cut(self, *directions: Direction, device: str | None = None) -> None:
-        """Lose all that comes in, or goes out, or both, without a trace: nobody is told, and no error is seen.
+        """Lose all that comes in, or goes out, or both, without a trace: no error is reported.
 
         device: only this interface; all otherwise.
         """

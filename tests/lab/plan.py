@@ -36,7 +36,7 @@ class HostPlan:
         network. A host's name stands for its addresses on the first network that it is on.
     families: which addresses its interfaces have.
     decoys: names of interfaces that are up and have one and the same address on every host, but lead nowhere.
-    is_closed: nobody can open a connection to it; it can open connections to others.
+    is_closed: no host can open a connection to it; it can open connections to others.
     sshd: None for a host without a server.
     """
 

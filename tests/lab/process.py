@@ -79,7 +79,7 @@ def end(processes: Iterable[HostProcess], number: signal.Signals) -> None:
         while descriptors:
             ended = select.select(descriptors, [], [], max(deadline - time.monotonic(), 0))[0]
             if not ended:
-                raise TimeoutError(f"{len(descriptors)} processes go on {LIMIT_SECONDS} s after {number.name}")
+                raise TimeoutError(f"{len(descriptors)} processes continue {LIMIT_SECONDS} s after {number.name}")
             descriptors = [descriptor for descriptor in descriptors if descriptor not in ended]
 
 

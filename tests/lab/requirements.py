@@ -23,7 +23,7 @@ _PACKAGES = {
     "ssh-keygen": "openssh-client",
     "sshd": "openssh-server",
 }
-# What a lab asks of the kernel, tried in namespaces that vanish at once.
+# What a lab asks of the kernel, tried in namespaces that vanish immediately.
 _TRIAL = """
 set -e
 mount --make-rprivate /

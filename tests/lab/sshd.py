@@ -61,7 +61,7 @@ class Sshd:
             time.sleep(_PAUSE_SECONDS)
 
     def stop(self) -> None:
-        """End the server that listens; sessions that are open go on."""
+        """End the server that listens; sessions that are open continue."""
         end([process for process in self.processes() if process.pid_on_host == self.pid], signal.SIGTERM)
         (self._folder / "sshd.pid").unlink(missing_ok=True)
 
@@ -71,7 +71,7 @@ class Sshd:
         (self._folder / "sshd.pid").unlink(missing_ok=True)
 
     def kill_sessions(self) -> None:
-        """Kill the server's processes for open sessions with SIGKILL; it goes on to accept new ones."""
+        """Kill the server's processes for open sessions with SIGKILL; it continues to accept new ones."""
         end([process for process in self.processes() if process.pid_on_host != self.pid], signal.SIGKILL)
 
     def processes(self) -> tuple[HostProcess, ...]:
@@ -100,7 +100,7 @@ class Sshd:
 
 @functools.cache
 def _has_penalties() -> bool:
-    """Whether this sshd shuts out for a while whoever failed to log in, as it does from OpenSSH 9.8 on."""
+    """Whether this sshd shuts out for a while a client that failed to log in, as it does from OpenSSH 9.8 on."""
     said = subprocess.run(["ssh", "-V"], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True).stderr
     found = re.match(r"OpenSSH_(\d+)\.(\d+)", said)
     return found is not None and tuple(map(int, found.groups())) >= (9, 8)

@@ -120,7 +120,7 @@ def test_a_lab_that_is_in_use_is_not_swept_away(lab: BuildLab) -> None:
     assert hosts.folder.exists()
 
 
-def test_a_folder_is_swept_once_nobody_locks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_swept_once_no_process_locks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     paths = [tmp_path / f"{folder.PREFIX}{name}" for name in ("locked", "new", "old", "left")]
     for path in paths:

@@ -52,7 +52,7 @@ def test_the_reason_ends_with_the_command_that_installs_what_is_missing(
     )
 
 
-def test_what_the_kernel_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_the_kernel_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(requirements, "_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,6 +1,6 @@
-"""Strangers at a port: whatever somebody who can reach it, but has no certificate of the job, might send there.
+"""Strangers at a port: whatever a program without a certificate of the job might send there.
 
-Every stranger is seeded. They count what they did, so that a test can tell that there was a fire at all.
+Every stranger is seeded. They count what they did, so that a test sees that there was a fire at all.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Fire:
             kind = self.chance.choice(list(self.kinds))
             try:
                 await self.visit(kind)
-            except ConnectionRefusedError:  # nobody listens any more
+            except ConnectionRefusedError:  # no listener is left
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
             except (OSError, EOFError):  # TimeoutError and SSLError are OSErrors

@@ -45,7 +45,7 @@ def run(story: Coroutine[Any, Any, T]) -> T:
     try:
         with asyncio.Runner(debug=True) as runner:
             runner.get_loop().slow_callback_duration = LIMIT_SECONDS  # debug mode complains of slow ones as well
-            result = runner.run(_tell_leftovers(story, complaints))
+            result = runner.run(_report_leftovers(story, complaints))
             gc.collect()  # an object that was left alone says so when it goes
     finally:
         logger.removeHandler(listener)
@@ -76,7 +76,7 @@ def find_sockets() -> set[object]:
     return {(found.fd, found.laddr, found.raddr) for found in (*process.net_connections("inet"), *unix)}
 
 
-async def _tell_leftovers(story: Coroutine[Any, Any, T], complaints: list[str]) -> T:
+async def _report_leftovers(story: Coroutine[Any, Any, T], complaints: list[str]) -> T:
     result = await story
     rest = asyncio.all_tasks() - {task for task in (asyncio.current_task(),) if task is not None}
     if rest:  # a callback of a task that has just ended may still be under way
@@ -104,7 +104,7 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 @dataclass
 class Sequencing:
-    """Has a sequencer for every generation, at once, or none.
+    """Has a sequencer for every generation immediately, or none.
 
     failure: why there is none.
     """
@@ -222,7 +222,7 @@ async def serve_method(path: Path, name: str, handler: "grpc.RpcMethodHandler[An
 class Network:
     """The way to a server, which can be cut: all its connections break, and new ones are refused until it is mended.
 
-    A way can also forget its connections: nothing passes on them any more, and nobody is told.
+    A way can also forget its connections: nothing passes on them any more, and no end is notified.
     """
 
     def __init__(self, port: int) -> None:

@@ -132,7 +132,7 @@ def test_no_variable_is_missing_that_torchrun_sets() -> None:
             case ast.Subscript(ast.Name("worker_env"), ast.Constant(name)):
                 names.add(name)
     ours = torch_environment(ASSIGNMENT, Round(0, 0, 1), Endpoint("a", 1), "job").keys() | torch_job_environment(0)
-    # Workers have the first two from their environment as it is, and the last one is left to whoever makes a group.
+    # Workers have the first two from their environment as it is, and the last one is left to the maker of a group.
     assert names - {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"} == ours
 
 

@@ -1,4 +1,4 @@
-"""The server's port under fire: strangers get nowhere, and the job joins, goes on and ends well meanwhile."""
+"""The server's port under fire: strangers get nowhere, and the job joins, continues and ends well meanwhile."""
 
 import asyncio
 import os

@@ -83,7 +83,7 @@ async def besiege(address: str, port: int, count: int, end: asyncio.Event) -> No
     for task in tasks:
         if task.done():
             task.result()
-    report()  # before anybody is cancelled: the rest is no attack
+    report()  # before the cancellation: the rest is no attack
 
 
 def _list_slow() -> list[tuple[str, bytes]]:
@@ -123,7 +123,7 @@ def knock(path: str) -> None:
 
 
 async def _attack(target: str, count: int, alive: int) -> None:
-    """Until nobody holds the other end of `alive` any more."""
+    """Until no process holds the other end of `alive` any more."""
     address, _, port = target.rpartition(" ")
     if not address:
         knock(target)
@@ -157,7 +157,7 @@ def main() -> None:
             os.close(alive)
             try:
                 asyncio.run(_attack(line.rstrip("\n"), count, reading))
-            except BaseException:  # noqa: BLE001 - what a child must never do is to go on as its parent
+            except BaseException:  # noqa: BLE001 - what a child must never do is to continue as its parent
                 traceback.print_exc()
             os._exit(0)
         children.append(child)

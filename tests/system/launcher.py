@@ -92,7 +92,7 @@ class Running:
 
     @property
     def is_running(self) -> bool:
-        """Nobody has seen it end."""
+        """Its end has not been seen."""
         return self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
@@ -229,7 +229,7 @@ class Launcher:
     def environment(self) -> dict[str, str]:
         """What hvdrun is started with: the tests' environment, marked, where `python` is the tests' own.
 
-        Torch's compiler makes a folder in TMPDIR as soon as it is imported, and leaves it; here it is told another.
+        Torch's compiler makes a folder in TMPDIR as soon as it is imported, and leaves it; here it gets another one.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         search = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])

@@ -3,7 +3,7 @@
 Everything a test starts is marked by a name that nothing else has. A process belongs to the test when the mark stands
 in the environment it was started with, in its command line, or in its working directory; so it is found wherever it
 went, a session of its own or init's care included. Listening sockets need no look of their own: each is held by a
-process, and is told with it.
+process, and is reported with it.
 """
 
 import contextlib
@@ -141,7 +141,7 @@ def _shared_paths() -> Iterator[Path]:
 
 
 def _read_names(pid: int, *parts: str) -> Iterator[bytes]:
-    """What /proc tells of a process in these files, and the name of its working directory."""
+    """What /proc shows of a process in these files, and the name of its working directory."""
     for part in parts:
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's
             yield Path(f"/proc/{pid}/{part}").read_bytes()

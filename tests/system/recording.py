@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A stretch of the training in which the function runs once, and nobody is taken in: the members keep their names.
+    """A stretch of the training in which the function runs once, and none is taken in: the members keep their names.
 
     first: its first step.
     size: how many workers it began with.
@@ -95,7 +95,7 @@ class Recording:
     def check_samples(self, count: int) -> None:
         """In every epoch each sample was used, and once; but for padding, of which a deal has less than a row.
 
-        That holds for the last optimizer of a step, by which the sampler knows what is left. Where somebody was lost
+        That holds for the last optimizer of a step, by which the sampler knows what is left. Where a rank was lost
         between two of them, the first ones have used some twice.
         """
         steps, entries = self.list_steps(), self.list_entries()
@@ -121,8 +121,8 @@ def read_notes(folder: Path) -> list[dict[str, Any]]:
 
 def _make_step(number: int, notes: Sequence[dict[str, Any]], batches: Iterable[dict[str, Any]]) -> Step:
     """From the notes of all who have completed it."""
-    told = {(json.dumps(note["members"]), note["digest"]) for note in notes}
-    assert len(told) == 1, f"step {number} is not the same on all ranks: {told}"
+    reported = {(json.dumps(note["members"]), note["digest"]) for note in notes}
+    assert len(reported) == 1, f"step {number} is not the same on all ranks: {reported}"
     samples = {note["origin"]: note["samples"] for note in batches}
     epochs = {note["epoch"] for note in batches}
     assert len(epochs) == 1

@@ -25,7 +25,7 @@ def find_watchdog(hvdrun: Launcher) -> int | None:
 
 
 def has_looked(watchdog: int | None) -> bool:
-    """The watchdog has read all that its agent has told it, done it, and waits for more."""
+    """The watchdog has read all messages of its agent, done what they say, and waits for more."""
     try:
         with Path(f"/proc/{watchdog}/fd/0").open("rb", buffering=0) as pipe:
             unread = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]

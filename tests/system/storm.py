@@ -58,7 +58,7 @@ class Storm:
     attacker: the program, whose standard input and output are pipes.
     find: the targets that there are now.
     targets: those that are attacked.
-    done: of each target what has happened how often, as was told last: when all idle connections stood, and at the end.
+    done: of each target what has happened how often, by the last report: when idle connections stood, and at the end.
     """
 
     def __init__(self, attacker: "subprocess.Popen[bytes]", find: Callable[[], Iterable[Target]]) -> None:

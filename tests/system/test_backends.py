@@ -71,7 +71,7 @@ FORKED = pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["for
 
 
 @FORKED
-def test_what_torch_lacks_is_refused_before_the_script_runs(hvdrun: Launcher, script: Path, *, forks: bool) -> None:
+def test_a_missing_backend_is_refused_before_the_script_runs(hvdrun: Launcher, script: Path, *, forks: bool) -> None:
     if dist.is_ucc_available():
         pytest.skip("this torch has ucc")
     run = hvdrun("--backend", "ucc", "-np", "2", "python", script, forks=forks)

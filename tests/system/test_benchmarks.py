@@ -1,4 +1,4 @@
-"""The benchmarks inside a job run, by themselves and under hvdrun, in their smallest form; nobody looks at the figures.
+"""The benchmarks inside a job run, by themselves and under hvdrun, in their smallest form; the figures are not judged.
 
 They check what they compute: each sum, and after training the parameters of every way of averaging.
 """
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.nightly
 
 
 def run_alone(hvdrun: Launcher, *command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a script as a user does who does not start hvdrun."""
+    """Run a script as a user who does not start hvdrun."""
     return subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=hvdrun.directory,
@@ -97,7 +97,7 @@ def test_collectives_take_part_in_a_job(hvdrun: Launcher) -> None:
     assert re.findall("^### (.*), N=2$", finished.stdout, re.MULTILINE) == cases
 
 
-def test_recovery_tells_each_part_of_it_and_loses_no_step(hvdrun: Launcher) -> None:
+def test_the_recovery_benchmark_shows_each_part_and_loses_no_step(hvdrun: Launcher) -> None:
     case = ("--runs", "1", "--cases", "three", "--warm", "0", "--json", "recovery.json")
     run = run_alone(hvdrun, RECOVERY, *case)
     assert run.returncode == 0, run.stderr
@@ -157,7 +157,7 @@ def test_restart_measures_each_kill_until_all_train_again(hvdrun: Launcher) -> N
     assert "| hvdrun, the others are in a collective | 1 of 1 |" in run.stdout
 
 
-def test_restart_on_two_hosts_tells_what_is_in_use_and_what_is_left(hvdrun: Launcher) -> None:
+def test_the_restart_benchmark_on_two_hosts_shows_resources_in_use_and_left(hvdrun: Launcher) -> None:
     require_lab()
     small = ("--host-kills", "2", "--peers", "0", "--kinds", "hosts", "--seconds", "0.2")
     run = run_alone(hvdrun, RESTART, *small, "--json", "restart.json")
@@ -174,11 +174,11 @@ def test_restart_on_two_hosts_tells_what_is_in_use_and_what_is_left(hvdrun: Laun
     assert "left behind on the hosts after 2 kills: nothing" in run.stdout
 
 
-def test_what_is_measured_on_a_card_runs_on_the_cpu(hvdrun: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_of_a_card_runs_on_the_cpu(hvdrun: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in hvdrun.environment().items():
         monkeypatch.setenv(name, value)
     programs = list_programs(hvdrun.directory, "cpu", "gloo", 1, "--rounds", "2")
-    rows = dict(pair for _, told in measure(programs, _LIMIT_SECONDS) for pair in told.items())
+    rows = dict(pair for _, reported in measure(programs, _LIMIT_SECONDS) for pair in reported.items())
     models = ("25 M parameters in 120 tensors", "10,200 parameters in 8 tensors")
     steps = [f"step, {model}, N={size}" for size in (2, 1) for model in models]
     assert list(rows) == [*steps[:2], "overlap, N=2", *steps[2:], "recovery", "bandwidth"]

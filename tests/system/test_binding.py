@@ -11,7 +11,7 @@ from tests.system.launcher import Launcher
 from tests.system.tables import rest_nightly
 
 # What the program finds when it starts, and what a thread and a child of it find.
-TELLS = """
+PRINTS = """
 import json, os, subprocess, sys, threading
 first = sorted(os.sched_getaffinity(0))
 threads = []
@@ -30,7 +30,7 @@ print(json.dumps([int(os.environ["LOCAL_RANK"]), first, threads[0], child.split(
 def test_each_worker_has_the_cpus_that_binding_gives_it(hvdrun: Launcher, bind_to: str, *, forks: bool) -> None:
     """So have its threads and children; `hvdrun -v` shows them."""
     topology = read_topology(os.sched_getaffinity(0))
-    hvdrun.write("train.py", TELLS)
+    hvdrun.write("train.py", PRINTS)
     finished = hvdrun("-np", "3", "-v", "--no-prefix", "-bind-to", bind_to, "python", "train.py", forks=forks)
     assert finished.returncode == 0, finished.stderr
     for line in finished.stdout.splitlines():

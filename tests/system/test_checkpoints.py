@@ -1,4 +1,4 @@
-"""Jobs that are told to stop, save under --checkpoint, and go on when they are started again."""
+"""Jobs that receive a stop notice save under --checkpoint, and continue when they are started again."""
 
 import random
 import signal
@@ -58,7 +58,7 @@ def train(hvdrun: Launcher, *options: str, samples: int, stop: int = 10**6) -> F
     return running.wait()
 
 
-def test_a_job_that_is_told_to_stop_saves_and_ends_with_75_and_goes_on_at_another_size(hvdrun: Launcher) -> None:
+def test_a_job_that_is_ordered_to_stop_saves_ends_with_75_and_continues_at_another_size(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT)
     stopped = train(hvdrun, "-np", "2", "--min-np", "1", samples=600, stop=7)
     path = hvdrun.directory / "kept" / "checkpoint-000001.pt"
@@ -90,17 +90,17 @@ def test_a_job_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize(
-    ("training", "told"),
+    ("training", "reported"),
     [
         ("hvd.allreduce(torch.ones(1))", True),
         ("hvd.elastic.run(lambda state: None)(hvd.elastic.TorchState(step=0))", False),
         ("hvd.elastic.TorchState(step=0).save('kept')", False),
     ],
 )
-def test_a_script_that_can_save_nothing_is_told_that_checkpoint_has_no_effect(
-    hvdrun: Launcher, training: str, *, told: bool
+def test_a_script_that_can_save_nothing_is_warned_that_checkpoint_has_no_effect(
+    hvdrun: Launcher, training: str, *, reported: bool
 ) -> None:
     hvdrun.write("train.py", f"import torch, worker_runtime.torch as hvd\nhvd.init()\n{training}\n")
     finished = hvdrun("-np", "2", "--checkpoint", "kept", "python", "train.py")
     assert finished.returncode == 0, finished.stderr
-    assert finished.stderr.count("(--checkpoint): the script has no hvd.elastic.run.\n") == told
+    assert finished.stderr.count("(--checkpoint): the script has no hvd.elastic.run.\n") == reported

@@ -61,7 +61,7 @@ def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method:
     finished = hvdrun(*job, forks=forks)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines() == ["well"] * 2
-    # Python's own tracker of semaphores, which outlives the killed, tells of those that it removes.
+    # Python's own tracker of semaphores, which outlives the killed, reports those that it removes.
     said = [
         line for line in finished.stderr.splitlines() if "resource_tracker" not in line and "warnings.w" not in line
     ]

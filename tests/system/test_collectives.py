@@ -1,4 +1,4 @@
-"""Collectives in real jobs: what they cost while nothing happens, and what people are told when something is wrong.
+"""Collectives in real jobs: what they cost while nothing happens, and what people read when something is wrong.
 
 `make soak` raises the cycles of init() and shutdown() (HVDRUN_SOAK_CYCLES) and the seconds in which nothing happens
 (HVDRUN_SOAK_IDLE_SECONDS).
@@ -71,9 +71,9 @@ hvd.barrier()
     pids += find_sequencers(hvdrun)
     assert len(pids) == 3
     wait_until(lambda: all(read_state(pid) == "S" for pid in pids))
-    time.sleep(0.5)  # until their other threads sleep too, which nothing tells
+    time.sleep(0.5)  # until their other threads sleep too, which no event shows
     before = [count_wake_ups(pid) for pid in pids]
-    time.sleep(IDLE_SECONDS)  # no event tells that nothing happens
+    time.sleep(IDLE_SECONDS)  # no event shows that nothing happens
     wake_ups = [count_wake_ups(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
     with (hvdrun.directory / "go").open("w"), (hvdrun.directory / "go").open("w"):
         pass
@@ -177,7 +177,7 @@ hvd.allreduce(torch.ones(100_000), name="never")
 
 
 @pytest.mark.parametrize("both", rest_nightly([False, True]))
-def test_a_job_ends_well_with_handles_that_nobody_waits_for(hvdrun: Launcher, *, both: bool) -> None:
+def test_a_job_ends_well_with_handles_that_no_thread_waits_for(hvdrun: Launcher, *, both: bool) -> None:
     running = start(
         hvdrun,
         f"""
@@ -230,18 +230,18 @@ try:
         time.sleep(600)
     hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(100_000), name="never")
 except hvd.HorovodInternalError as error:
-    print("told", error, flush=True)
+    print("reported", error, flush=True)
     raise
 """
 
 
-def test_the_loss_of_a_worker_is_told_to_the_others_though_its_dataloader_lives(hvdrun: Launcher) -> None:
+def test_the_loss_of_a_worker_is_reported_to_the_others_though_its_dataloader_lives(hvdrun: Launcher) -> None:
     running = start(hvdrun, LOSES, "--grace", "60s", size=3)
     pids = [int(running.stdout.wait_for(rf"^\[{rank}\] alive (\d+)$", 60)[1]) for rank in range(3)]
     time.sleep(0.2)  # the others wait by now, which is what is tested
     kill(pids[1])
     for rank in (0, 2):
-        running.stdout.wait_for(rf"^\[{rank}\] told .*rank 1 was cut off", 60)
+        running.stdout.wait_for(rf"^\[{rank}\] reported .*rank 1 was cut off", 60)
     finished = running.wait()
     assert finished.returncode == 128 + signal.SIGKILL
     for folder in hvdrun.directory.parent.glob("tmp/pymp-*"):

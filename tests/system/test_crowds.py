@@ -1,4 +1,4 @@
-"""Many at once on one machine: jobs, workers, bytes; and a reader who pauses."""
+"""Many together on one machine: jobs, workers, bytes; and a reader that pauses."""
 
 import signal
 
@@ -31,7 +31,7 @@ CROWD = 200
     rest_nightly([(3, JOINS), (20, JOINS), (5, TRAINS)]),
     ids=["3", "20", "5 that train"],
 )
-def test_jobs_at_once_do_not_collide(hvdrun: Launcher, count: int, script: str) -> None:
+def test_simultaneous_jobs_do_not_collide(hvdrun: Launcher, count: int, script: str) -> None:
     hvdrun.write("train.py", script)
     jobs = [hvdrun.start("-np", "2", "python", "train.py", str(number)) for number in range(count)]
     for number, job in enumerate(jobs):
@@ -48,7 +48,7 @@ def count_sleepers(hvdrun: Launcher) -> int:
 @pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
 def test_two_hundred_workers_end_with_hvdrun(hvdrun: Launcher, number: signal.Signals, code: int) -> None:
-    """Each end takes a look at all processes of the machine; nobody waits for the grace. Few files are allowed."""
+    """Each end takes a look at all processes of the machine; none waits for the grace. Few files are allowed."""
     few_files = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh"]
     job = hvdrun.start("-np", str(CROWD), "--grace", "600s", "sleep", "1234", before=few_files)
     wait_until(lambda: count_sleepers(hvdrun) == CROWD)

@@ -1,4 +1,4 @@
-"""`--dry-run` tells the truth: what it shows is what a job that is then started has, and nothing is started by it."""
+"""`--dry-run` is true: what it shows is what a job that is then started has, and it starts nothing."""
 
 import json
 import re
@@ -9,11 +9,11 @@ import pytest
 from hvdrun.cli.plan import LATER
 from tests.system.launcher import Launcher
 
-TELLS = """
+PRINTS = """
 import json, os, pathlib, sys
 
-told = {"program": sys.executable, "directory": os.getcwd(), "environment": dict(os.environ)}
-pathlib.Path("told" + os.environ["RANK"]).write_text(json.dumps(told))
+reported = {"program": sys.executable, "directory": os.getcwd(), "environment": dict(os.environ)}
+pathlib.Path("reported" + os.environ["RANK"]).write_text(json.dumps(reported))
 """
 HOSTS = ("-np", "3", "-H", "localhost:2,127.0.0.1:1")
 
@@ -32,7 +32,7 @@ def read_plan(text: str) -> dict[str, dict[str, str]]:
 
 
 def test_the_environment_it_shows_is_what_the_workers_get(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", TELLS)
+    hvdrun.write("train.py", PRINTS)
     around = {"HVD_JOB": "around", "OMP_NUM_THREADS": "3", "RANK": "7"}
     planned = hvdrun(*HOSTS, "--dry-run", "python", "train.py", environment=around)
     assert (planned.returncode, planned.stderr) == (0, "")
@@ -42,13 +42,13 @@ def test_the_environment_it_shows_is_what_the_workers_get(hvdrun: Launcher) -> N
     plan = read_plan(planned.stdout)
     own = {**hvdrun.environment(), **around}
     for rank in ("0", "1", "2"):
-        told = json.loads((hvdrun.directory / f"told{rank}").read_text())
-        got = told["environment"]
+        reported = json.loads((hvdrun.directory / f"reported{rank}").read_text())
+        got = reported["environment"]
         assert {name: value for name, value in plan[rank].items() if value != LATER}.items() <= got.items()
         assert {name for name in got if got[name] != own.get(name)} <= plan[rank].keys()
         assert plan[rank].keys() <= got.keys()
-        assert f"  program    {told['program']}\n" in planned.stdout
-        assert f"  directory  {told['directory']}\n" in planned.stdout
+        assert f"  program    {reported['program']}\n" in planned.stdout
+        assert f"  directory  {reported['directory']}\n" in planned.stdout
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,7 @@ def test_the_environment_it_shows_is_what_the_workers_get(hvdrun: Launcher) -> N
     ],
     ids=["forked", "refused", "early variable"],
 )
-def test_the_way_of_starting_that_it_tells_is_the_one_taken(
-    hvdrun: Launcher, command: tuple[str, ...], *, forks: bool
-) -> None:
+def test_the_shown_way_of_starting_is_the_one_taken(hvdrun: Launcher, command: tuple[str, ...], *, forks: bool) -> None:
     hvdrun.write("train.py", "pass\n")
     hvdrun.write("early.py", "import os\nos.environ['OMP_PROC_BIND'] = 'true'\n")
     planned = hvdrun("-np", "1", "--dry-run", *command, forks=forks)

@@ -112,13 +112,13 @@ def test_a_dry_run_asks_the_script_once_and_starts_nothing(hvdrun: Launcher) -> 
     assert not (hvdrun.directory / "started").exists()
 
 
-def test_a_worker_that_is_stopped_for_the_lease_is_ended_and_started_again_at_once(hvdrun: Launcher) -> None:
+def test_a_worker_that_is_stopped_for_the_lease_is_ended_and_started_again_immediately(hvdrun: Launcher) -> None:
     options = ("--min-np", "1", "--lease", "3s", "--blacklist-cooldown-range", "600", "600")  # its slot stays open
     running = hvdrun.start("-np", "2", *options, "sh", "-c", FIRST.format(fate="kill -STOP $$"))
     finished = running.wait()
     assert finished.returncode == 0
-    told = "the worker localhost:1 was stopped for longer than the lease of 3 s (--lease)"
-    assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {told}.", *AGAIN]
+    reported = "the worker localhost:1 was stopped for longer than the lease of 3 s (--lease)"
+    assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {reported}.", *AGAIN]
 
 
 @pytest.mark.nightly

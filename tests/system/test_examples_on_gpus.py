@@ -1,4 +1,4 @@
-"""The examples tell in one line where they train, and train there; `make nightly` shows it on the CPU."""
+"""The examples print in one line where they train, and train there; `make nightly` shows it on the CPU."""
 
 import re
 
@@ -32,13 +32,13 @@ DEVICES = [
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_example_tells_its_device_once_and_trains(hvdrun: Launcher, name: str, device: str) -> None:
+def test_an_example_prints_its_device_once_and_trains(hvdrun: Launcher, name: str, device: str) -> None:
     launch, train, size = COMMANDS[name]
     options = ("-np", str(size), "--backend", "gloo", *launch)
     environment = {"OMP_NUM_THREADS": "1"}
     finished = hvdrun(*options, "python", EXAMPLES / name, *train, environment=environment, limit_seconds=LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stderr
-    told, *rest = finished.stdout.splitlines()
-    assert re.fullmatch(rf"\[0\] {device}; {size} workers on 1 host", told)
+    reported, *rest = finished.stdout.splitlines()
+    assert re.fullmatch(rf"\[0\] {device}; {size} workers on 1 host", reported)
     assert rest
     assert not any("on 1 host" in line for line in rest)

@@ -58,7 +58,7 @@ hvd.allreduce(torch.ones(1))
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "told", "last_line"),
+    ("how", "code", "sentence", "last_line"),
     [
         ("sys.exit(3)", 3, "exit code 3", "the last line"),
         ("raise ValueError('no such luck')", 1, "exit code 1", "ValueError: no such luck"),
@@ -66,7 +66,7 @@ hvd.allreduce(torch.ones(1))
     ],
 )
 def test_the_first_failing_worker_decides_the_code_and_is_named(
-    hvdrun: Launcher, how: str, code: int, told: str, last_line: str
+    hvdrun: Launcher, how: str, code: int, sentence: str, last_line: str
 ) -> None:
     hvdrun.write("train.py", ENDS.format(how=how))
     running = hvdrun.start("-np", "2", "python", "train.py")
@@ -77,7 +77,7 @@ def test_the_first_failing_worker_decides_the_code_and_is_named(
     assert finished.returncode == code
     page = finished.stderr[finished.stderr.index("hvdrun: ") :].splitlines()
     assert page[0].startswith("hvdrun: rank 1 on localhost (slot 1) failed first after ")
-    assert page[0].endswith(f" s: {told}")
+    assert page[0].endswith(f" s: {sentence}")
     assert f"  | {last_line}" in page
     assert page[-1] == "  hvdrun then stopped rank 0."
 

@@ -87,9 +87,9 @@ def check_steps(finished: Finished, sizes: dict[int, int]) -> None:
             case ["made", step, size, parameters]:
                 made.setdefault(int(step), []).append((int(size), parameters))
     assert sorted(made) == list(range(12))
-    for number, told in made.items():
+    for number, reported in made.items():
         expected = next(sizes[since] for since in sorted(sizes, reverse=True) if number >= since)
-        assert told == [(expected, told[0][1])] * expected, (number, told)
+        assert reported == [(expected, reported[0][1])] * expected, (number, reported)
 
 
 FAILURES = {
@@ -152,7 +152,7 @@ if hvd.rank() == 0:
 
 
 @pytest.mark.nightly
-def test_a_loss_after_the_training_ends_nobody_but_what_needs_the_lost_says_so(hvdrun: Launcher) -> None:
+def test_a_loss_after_the_training_ends_no_worker_and_fails_what_needs_the_lost(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT.format(deaths="()", rest=ELASTIC + AFTERWARDS.format()))
     running = hvdrun.start("-np", "3", "--min-np", "1", "python", "train.py")
     running.stderr.wait_for(r"^hvdrun: rank 1 \(localhost:1\) was lost: killed by SIGKILL", LIMIT_SECONDS)
@@ -185,7 +185,7 @@ if hvd.rank() == 1:
     atexit.register(wait_for, pathlib.Path("on").exists if {is_elastic} else lambda: not peer.exists())
     {failure}
 hvd.allreduce(torch.ones(1), name="x")
-print("goes on with", hvd.size(), flush=True)
+print("continues with", hvd.size(), flush=True)
 pathlib.Path("on").touch()
 """
 
@@ -194,7 +194,7 @@ pathlib.Path("on").touch()
     ("failure", "code", "options"),
     [("raise ValueError('its own')", 1, []), ("sys.exit(3)", 3, ["--min-np", "1", "--no-prefork"])],
 )
-def test_a_worker_that_fails_holds_nobody_up_and_is_the_first_cause_however_long_its_exit_hooks_take(
+def test_a_failed_worker_holds_no_other_up_and_is_the_first_cause_however_long_its_exit_hooks_take(
     hvdrun: Launcher, failure: str, code: int, options: list[str]
 ) -> None:
     is_elastic = "--min-np" in options
@@ -203,7 +203,7 @@ def test_a_worker_that_fails_holds_nobody_up_and_is_the_first_cause_however_long
     assert ("[1] hook done" in finished.stdout, finished.returncode) == (True, 0 if is_elastic else code)
     assert finished.stderr.count("] Traceback") == finished.stderr.count("] ValueError: its own")
     if is_elastic:
-        assert "[0] goes on with 1" in finished.stdout
+        assert "[0] continues with 1" in finished.stdout
         assert f"rank 1 (localhost:1) was lost: exit code {code}" in finished.stderr
     else:
         assert f": exit code {code}\n" in finished.stderr.partition("rank 1 on localhost (slot 1) failed first")[2]
@@ -242,12 +242,14 @@ DEADLOCK = (
 )
 
 
-def test_process_sets_follow_a_loss_and_deadlocks_are_told_after_it(hvdrun: Launcher) -> None:
+def test_process_sets_follow_a_loss_and_deadlocks_are_reported_after_it(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", HAS_SETS)
     finished = hvdrun("-np", "3", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stderr
-    told = finished.stdout.splitlines()
-    assert {f"kept {rank} [0, 1] {rank} -3.0" for rank in (0, 1)} < set(told)
-    assert {f"shrunk {rank} [1] {rank == 1}" for rank in (0, 1)} < set(told)
-    assert sum(line.startswith(DEADLOCK) for line in told) == 2
-    assert sum(line.startswith("allreduce 'x': process set 2 has lost rank 1 (its rank before") for line in told) == 1
+    reported = finished.stdout.splitlines()
+    assert {f"kept {rank} [0, 1] {rank} -3.0" for rank in (0, 1)} < set(reported)
+    assert {f"shrunk {rank} [1] {rank == 1}" for rank in (0, 1)} < set(reported)
+    assert sum(line.startswith(DEADLOCK) for line in reported) == 2
+    assert (
+        sum(line.startswith("allreduce 'x': process set 2 has lost rank 1 (its rank before") for line in reported) == 1
+    )

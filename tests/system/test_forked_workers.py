@@ -1,4 +1,4 @@
-"""A forked worker of a real job cannot be told from an executed one, and jobs outlive their forkserver.
+"""A forked worker of a real job cannot be distinguished from an executed one, and jobs outlive their forkserver.
 
 What a program finds, and how it ends, is compared in `tests/worker_runtime/startup/test_program.py`, without a job.
 """
@@ -95,14 +95,14 @@ print("differing", json.dumps(differing))
 def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) -> None:
     hvdrun.write("script.py", TRAINS)
     environment = {} if threads is None else {"OMP_NUM_THREADS": threads}
-    told: list[dict[str, list[str]]] = []
+    reported: list[dict[str, list[str]]] = []
     for finished in run_both_ways(hvdrun, "python", "script.py", size=size, environment=environment):
         lines = [line.partition("] ")[2] for line in sorted(finished.stdout.splitlines())]
-        told.append({kind: [line for line in lines if line.startswith(kind)] for kind in ("{", "differing ")})
-    forked, executed = told
+        reported.append({kind: [line for line in lines if line.startswith(kind)] for kind in ("{", "differing ")})
+    forked, executed = reported
     assert len(forked["{"]) == size
     assert forked["{"] == executed["{"]
-    texts = [line.removeprefix("differing ") for way in told for line in way["differing "]]
+    texts = [line.removeprefix("differing ") for way in reported for line in way["differing "]]
     drawn = list(zip(*map(json.loads, texts), strict=True))
     assert [len(set(values)) for values in drawn] == [2 * size] * 5
 

@@ -84,7 +84,7 @@ for generation in range(2):
 
 @pytest.mark.nightly
 def test_a_job_with_a_hard_limit_of_few_files_trains_on_and_forms_again(hvdrun: Launcher) -> None:
-    """Strangers come to gloo's ports when the group stands: the README's `Security` tells of those who come sooner."""
+    """Strangers come to gloo's ports when the group stands: see the README's `Security` for those that come sooner."""
     hvdrun.write("train.py", FORMS_TWICE)
     standing: set[str] = set()
 

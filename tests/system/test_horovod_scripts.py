@@ -39,13 +39,13 @@ import json, os, subprocess, sys
 
 CHILD = "import horovod; print(horovod.__version__)"
 child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
-told = {"search": os.environ.get("PYTHONPATH"), "child": (child.stdout or child.stderr).split("\\n")[-2]}
+reported = {"search": os.environ.get("PYTHONPATH"), "child": (child.stdout or child.stderr).split("\\n")[-2]}
 try:
     import horovod
-    told["version"] = horovod.__version__
+    reported["version"] = horovod.__version__
 except ImportError as error:
-    told["version"] = str(error)
-print(json.dumps(told))
+    reported["version"] = str(error)
+print(json.dumps(reported))
 """
 WAYS = {
     "forked": (True, ("python", "train.py")),
@@ -56,12 +56,12 @@ WAYS = {
 
 @pytest.fixture
 def installed(hvdrun: Launcher) -> Path:
-    """A folder with somebody else's Horovod."""
+    """A folder with another Horovod."""
     return put_horovod(hvdrun.directory / "installed")
 
 
 def put_horovod(folder: Path) -> Path:
-    """Install somebody else's into a folder."""
+    """Install another one into a folder."""
     package = folder / "horovod" / "torch"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
@@ -70,12 +70,12 @@ def put_horovod(folder: Path) -> Path:
 
 
 def ask(hvdrun: Launcher, *words: str | Path, own: str | None = None, forks: bool = False) -> dict[str, str | None]:
-    """What the only worker of a job tells."""
+    """What the only worker of a job prints."""
     hvdrun.write("train.py", ASKS)
     finished = hvdrun("-np", "1", *words, environment={} if own is None else {"PYTHONPATH": own}, forks=forks)
     assert (finished.returncode, finished.stderr) == (0, "")
-    told: dict[str, str | None] = json.loads(finished.stdout.removeprefix("[0] "))
-    return told
+    reported: dict[str, str | None] = json.loads(finished.stdout.removeprefix("[0] "))
+    return reported
 
 
 @pytest.mark.parametrize("way", rest_nightly(WAYS))
@@ -84,8 +84,8 @@ def test_a_script_written_for_horovod_trains(hvdrun: Launcher, way: str) -> None
     hvdrun.write("train.py", TRAINS)
     finished = hvdrun("-np", "2", *command, forks=forks)
     assert (finished.returncode, finished.stderr) == (0, "")
-    told = [f"[{rank}] {rank} of 2 trained True DistributedOptimizer" for rank in range(2)]
-    assert sorted(finished.stdout.splitlines()) == told
+    reported = [f"[{rank}] {rank} of 2 trained True DistributedOptimizer" for rank in range(2)]
+    assert sorted(finished.stdout.splitlines()) == reported
 
 
 @pytest.mark.parametrize(
@@ -108,25 +108,25 @@ def test_where_horovod_is_on_the_users_path_the_option_decides(
     forks, command = WAYS[way]
     found = OURS if mode == "on" else THEIRS
     own = f"{installed}{os.pathsep}/nowhere"
-    told = ask(hvdrun, "--horovod-shim", mode, *command, own=own, forks=forks)
-    assert (told["version"], told["child"]) == (found, found)
-    assert told["search"] == (own if mode == "off" else f"{FOLDER}{os.pathsep}{own}")
+    reported = ask(hvdrun, "--horovod-shim", mode, *command, own=own, forks=forks)
+    assert (reported["version"], reported["child"]) == (found, found)
+    assert reported["search"] == (own if mode == "off" else f"{FOLDER}{os.pathsep}{own}")
 
 
 @pytest.mark.parametrize("way", rest_nightly(WAYS))
-def test_where_it_is_not_ours_stands_in(hvdrun: Launcher, way: str) -> None:
+def test_without_an_installed_horovod_ours_stands_in(hvdrun: Launcher, way: str) -> None:
     forks, command = WAYS[way]
     assert ask(hvdrun, *command, forks=forks) == {"version": OURS, "child": OURS, "search": str(FOLDER)}
 
 
 def test_off_means_never(hvdrun: Launcher) -> None:
-    told = ask(hvdrun, "--horovod-shim", "off", "python", "train.py")
+    reported = ask(hvdrun, "--horovod-shim", "off", "python", "train.py")
     nothing = "No module named 'horovod'"
-    assert told == {"version": nothing, "child": f"ModuleNotFoundError: {nothing}", "search": None}
+    assert reported == {"version": nothing, "child": f"ModuleNotFoundError: {nothing}", "search": None}
 
 
 @pytest.mark.nightly
-def test_what_counts_is_the_workers_python_not_hvdruns(hvdrun: Launcher) -> None:
+def test_the_workers_python_counts_not_hvdruns(hvdrun: Launcher) -> None:
     venv.create(hvdrun.directory / "other")
     python = hvdrun.directory / "other" / "bin" / "python"
     assert [ask(hvdrun, python, "train.py")[key] for key in ("version", "child")] == [OURS, OURS]
@@ -140,19 +140,19 @@ def test_what_counts_is_the_workers_python_not_hvdruns(hvdrun: Launcher) -> None
 
 def test_a_horovod_beside_the_script_is_the_scripts_own(hvdrun: Launcher) -> None:
     put_horovod(hvdrun.directory)
-    told = ask(hvdrun, "--horovod-shim", "on", "python", "train.py")
-    assert told["version"] == THEIRS
+    reported = ask(hvdrun, "--horovod-shim", "on", "python", "train.py")
+    assert reported["version"] == THEIRS
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("inner", "found"), [("off", "No module named 'horovod'"), ("auto", OURS)])
 def test_a_job_within_a_job_decides_for_itself(hvdrun: Launcher, inner: str, found: str) -> None:
     nested = ("hvdrun", "-np", "1", "--no-prefix", "--horovod-shim", inner, "python", "train.py")
-    told = ask(hvdrun, "--horovod-shim", "on", *nested)
-    assert (told["version"], told["search"]) == (found, None if inner == "off" else str(FOLDER))
+    reported = ask(hvdrun, "--horovod-shim", "on", *nested)
+    assert (reported["version"], reported["search"]) == (found, None if inner == "off" else str(FOLDER))
 
 
-def test_what_is_not_served_says_what_is(hvdrun: Launcher) -> None:
+def test_the_error_of_an_unserved_module_names_the_served_ones(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", "import horovod.tensorflow as hvd\n")
     finished = hvdrun("-np", "1", "python", "train.py", forks=False)
     assert finished.returncode == 1

@@ -105,7 +105,7 @@ def train(hvdrun: Launcher, home: Path, directory: Path, **variables: str | None
     return [line.partition("] ")[2] for line in done.stdout.splitlines()]
 
 
-def test_it_runs_from_any_folder_under_paths_with_blanks(hvdrun: Launcher, home: Path) -> None:
+def test_an_installed_hvdrun_runs_from_any_folder_under_paths_with_blanks(hvdrun: Launcher, home: Path) -> None:
     (hvdrun.watch.temporary.parent / "a b").mkdir()
     temporary = hvdrun.watch.temporary.parent / "a b"
     for line in train(hvdrun, home, hvdrun.directory, TMPDIR=str(temporary)):
@@ -115,12 +115,12 @@ def test_it_runs_from_any_folder_under_paths_with_blanks(hvdrun: Launcher, home:
     assert list(temporary.iterdir()) == []
 
 
-def test_it_runs_where_nothing_can_be_written(hvdrun: Launcher, home: Path) -> None:
+def test_an_installed_hvdrun_runs_where_nothing_can_be_written(hvdrun: Launcher, home: Path) -> None:
     assert len(train(hvdrun, home, Path("/proc/sys"))) == 2
 
 
 @pytest.mark.parametrize("folder", [None, "/nonexistent"])
-def test_it_runs_for_a_user_without_a_home(hvdrun: Launcher, home: Path, folder: str | None) -> None:
+def test_an_installed_hvdrun_runs_for_a_user_without_a_home(hvdrun: Launcher, home: Path, folder: str | None) -> None:
     assert len(train(hvdrun, home, hvdrun.directory, HOME=folder, USER=None, LOGNAME=None)) == 2
 
 

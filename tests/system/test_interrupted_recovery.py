@@ -9,7 +9,7 @@ from tests.system.roles import kill
 from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
 
-# Rank 1 has a fate of its own; whoever is started in its place sleeps for ever.
+# Rank 1 has a fate of its own; its replacement sleeps for ever.
 SCRIPT = """
 import os, signal, time
 place = os.environ["HVD_SLOT"].rpartition(":")[2] + "." + os.environ["HVD_INCARNATION"]

@@ -110,7 +110,7 @@ except KeyboardInterrupt:
 def test_ctrl_c_is_a_keyboard_interrupt_in_the_workers_and_ends_the_shell_s_loop_too(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SAVES)
     once = shlex.join(hvdrun.command("-np", "2", "--grace", PATIENT, "python", "train.py"))
-    loop = f"for round in 1 2 3; do {once}; echo goes on; done"
+    loop = f"for round in 1 2 3; do {once}; echo continues; done"
     with Terminal("bash", "-c", loop, directory=hvdrun.directory, environment=hvdrun.environment()) as terminal:
         terminal.wait_for(r" alive\r$", 60, count=2)
         terminal.press(CTRL_C)
@@ -175,7 +175,7 @@ def met_python_itself(errors: str) -> bool:
     return is_early or (errors.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in errors)
 
 
-def test_a_reader_who_has_gone_ends_the_job(hvdrun: Launcher) -> None:
+def test_a_reader_that_has_gone_ends_the_job(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", "import time\nwhile True:\n    print('line', flush=True)\n    time.sleep(0.02)\n")
     process, stdout = hvdrun.open("-np", "2", "python", "train.py")
     assert stdout.readline() in {b"[0] line\n", b"[1] line\n"}
@@ -188,17 +188,17 @@ def test_a_reader_who_has_gone_ends_the_job(hvdrun: Launcher) -> None:
 
 # Seconds that the reader pauses: none, and longer than any limit that hvdrun has for what it waits for otherwise.
 @pytest.mark.parametrize("seconds", rest_nightly([0, 7]))
-def test_a_reader_who_pauses_after_the_workers_have_ended_loses_nothing(hvdrun: Launcher, seconds: int) -> None:
+def test_a_reader_that_pauses_after_the_workers_have_ended_loses_nothing(hvdrun: Launcher, seconds: int) -> None:
     process, stdout = hvdrun.open("-np", "1", "head", "-c", str(BYTES), "/dev/zero")
     first = stdout.read(1)
     wait_until(lambda: find_agent(hvdrun) is None)  # it goes when hvdrun has all its output
-    time.sleep(seconds)  # no event tells that nothing happens
+    time.sleep(seconds)  # no event shows that nothing happens
     assert process.poll() is None
     assert (first + stdout.read()).count(b"\0") == BYTES
     assert process.wait(60) == 0
 
 
-def test_a_signal_ends_the_wait_for_a_reader_who_pauses(hvdrun: Launcher) -> None:
+def test_a_signal_ends_the_wait_for_a_reader_that_pauses(hvdrun: Launcher) -> None:
     process, stdout = hvdrun.open("-np", "1", "head", "-c", str(BYTES), "/dev/zero")
     stdout.read(1)
     wait_until(lambda: find_agent(hvdrun) is None)

@@ -13,7 +13,7 @@ from tests.system.scripts import WORLD
 
 PLACE = ("--bind", "127.0.0.1", "--token-file", "job.token")
 LINE = r"on each host run: hvdrun (agent --join \S+ --token-file \S+)$"
-TELLS = """
+PRINTS = """
 import os
 print(os.environ["RANK"], os.environ["HOROVOD_HOSTNAME"], os.environ.get("MARK"), flush=True)
 """
@@ -68,8 +68,8 @@ def start_agent(hvdrun: Launcher, line: str, name: str, slots: int = 1) -> Runni
 @pytest.mark.sample
 def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher, rewrite: bool) -> None:
     """One agent is started by the line that the launcher prints, the other one as systemd starts it."""
-    hvdrun.write("tell.py", TELLS)
-    running = hvdrun.start("-np", "3", "--wait-for-agents", *PLACE[:2], "python", "tell.py")
+    hvdrun.write("show.py", PRINTS)
+    running = hvdrun.start("-np", "3", "--wait-for-agents", *PLACE[:2], "python", "show.py")
     line = running.stderr.wait_for(LINE, 60)[1]
     late = start_agent(hvdrun, line, "node2", 2)
     running.stderr.wait_for(r"^hvdrun: agents: node2 \(2 slots\); 2 of 3 slots\.$", 60)
@@ -79,14 +79,14 @@ def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher, rewrite
     first = start_agent(hvdrun, " ".join(words), "node1", 2)
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
-    told = sorted(finished.stdout.splitlines())
-    assert told == ["[0@node1] 0 node1 of node1", "[1@node1] 1 node1 of node1", "[2@node2] 2 node2 of node2"]
+    reported = sorted(finished.stdout.splitlines())
+    assert reported == ["[0@node1] 0 node1 of node1", "[1@node1] 1 node1 of node1", "[2@node2] 2 node2 of node2"]
     check_sample("launcher", finished.stderr, rewrite=rewrite)
     for name, agent in (("systemd", first), ("agent", late)):
         ended = agent.wait()
         assert (ended.returncode, ended.stdout) == (0, "")
         check_sample(name, ended.stderr, rewrite=rewrite)
-    assert sorted(path.name for path in hvdrun.directory.iterdir()) == ["tell.py"]
+    assert sorted(path.name for path in hvdrun.directory.iterdir()) == ["show.py"]
 
 
 @pytest.mark.parametrize(("words", "exit_code"), [((), 125), (("--min-np", "2"), 75)], ids=["static", "elastic"])
@@ -208,7 +208,7 @@ def test_an_elastic_job_loses_an_agent_and_takes_it_in_again(hvdrun: Launcher) -
 
 
 @pytest.mark.nightly
-def test_all_workers_are_started_again_when_an_agent_is_lost_and_when_one_is_told_to_leave(hvdrun: Launcher) -> None:
+def test_all_workers_are_started_again_when_an_agent_is_lost_and_when_one_is_ordered_to_leave(hvdrun: Launcher) -> None:
     """SIGTERM to an agent is a stop notice: the round that follows is planned, and costs no restart."""
     hvdrun.write("world.py", WORLD)
     options = ("-np", "2", "--max-restarts", "1", "--blacklist-cooldown-range", "1", "1", "--wait-for-agents")

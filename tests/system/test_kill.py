@@ -1,4 +1,4 @@
-"""kill -9 of whatever belongs to a job: what hvdrun's exit code and its user are told, and that nothing is left.
+"""kill -9 of whatever belongs to a job: what hvdrun's exit code and its user learn, and that nothing is left.
 
 That no process, socket or file is left is checked after each test, by the fixture.
 """
@@ -195,7 +195,7 @@ STORIES = [
     story("worker", FAMILIES, 137, FAILED, forks=True),
     story("watchdog agent", HIDDEN, 75, LOST),
     story("agent", FAMILIES, 143, SIGNALLED, number=signal.SIGTERM),
-    # Though nobody wakes it: it is killed, and its watchdog does the rest. The workers have joined, so its lease runs.
+    # Though it is not woken: it is killed, and its watchdog does the rest. The workers have joined, so its lease runs.
     story("agent", JOINED_FAMILIES, 75, SILENT, "--lease", "2s", number=signal.SIGSTOP),
     story("agent", JOINED, 75, LOST, forks=True),
     story("hvdrun", SEMAPHORES, KILLED),
@@ -226,7 +226,7 @@ def test_kill_of_a_part_leaves_nothing(
 ) -> None:
     job = start(hvdrun, doing, *options, forks=forks)
     if victims[1:] == ["agent"] and victims[0] != "watchdog":  # it has no time to do anything about the first
-        await_snapshot(job)  # nobody else knows then who has left the worker's session and environment
+        await_snapshot(job)  # no other process knows then which have left the worker's session and environment
         kill(job.agent, signal.SIGSTOP)
     for victim in victims:
         VICTIMS[victim](job, number)
@@ -256,12 +256,12 @@ def test_a_guardian_s_death_and_that_of_workers_children_are_nothing_to_a_job(hv
         [
             ((), ("python", "train.py")),
             (("--min-np", "1"), ("python", "train.py")),
-            ((), ("sh", "-c", "python train.py; echo goes on; sleep 600")),
+            ((), ("sh", "-c", "python train.py; echo continues; sleep 600")),
         ]
     ),
     ids=["static", "elastic", "below a shell"],
 )
-def test_workers_end_when_agent_and_guardian_are_killed_at_once(
+def test_workers_end_when_agent_and_guardian_are_killed_together(
     hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
     job = start(hvdrun, BLOCKED, *options, command=command)

@@ -20,7 +20,7 @@ GENERATIONS = int(os.environ.get("HVDRUN_SOAK_GENERATIONS", "12"))
 SETTLED = 5  # after so many nothing may come to stay
 BYTES_EACH = 30_000  # that a generation may cost for ever: 8 to 12 KB in the mean of 200
 BYTES_SETTLING = 1_500_000  # and all of them for once: the first twelve cost 60 to 120 KB each
-MORE_STEPS = 1000  # after which the workers end: when they come there, each has been told so
+MORE_STEPS = 1000  # after which the workers end: when they come there, each has received the loss
 LIMIT_SECONDS = 60.0
 
 TRAIN = """

@@ -5,7 +5,7 @@ import shlex
 
 from tests.system.launcher import Launcher
 
-TELLS = """
+PRINTS = """
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "HOROVOD_HOSTNAME", "NCCL_DEBUG")
 print(json.dumps([*(os.environ.get(name) for name in names), os.getcwd(), sys.argv[1:]]))
@@ -14,7 +14,7 @@ print(json.dumps([*(os.environ.get(name) for name in names), os.getcwd(), sys.ar
 
 def test_the_words_of_a_line_for_several_hosts_do_what_they_say(hvdrun: Launcher) -> None:
     """The hosts are names of this machine; the line with real ones runs in the lab."""
-    script = hvdrun.write("train.py", TELLS)
+    script = hvdrun.write("train.py", PRINTS)
     runs = hvdrun.directory / "runs"
     runs.mkdir()
     line = (

@@ -1,4 +1,4 @@
-"""Elastic MXNet jobs: the example loses a worker and gets another; jobs that are told to stop save, and go on."""
+"""Elastic MXNet jobs: the example loses a worker and gets another; jobs with a stop notice save, and continue."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ if hvd.rank() == 0:
 """
 
 
-def test_the_example_loses_a_worker_gets_another_stops_and_goes_on(hvdrun: Launcher) -> None:
+def test_the_example_loses_a_worker_gets_another_stops_and_continues(hvdrun: Launcher) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 40
     hvdrun.write("train.py", text.replace("state.epoch < EPOCHS", "state.epoch < 10**6"))
@@ -100,7 +100,7 @@ def train(hvdrun: Launcher, *options: str, samples: int, stop: int = 10**6) -> F
     return running.wait()
 
 
-def test_a_job_that_is_told_to_stop_saves_and_goes_on_at_another_size(hvdrun: Launcher) -> None:
+def test_a_job_that_is_ordered_to_stop_saves_and_continues_at_another_size(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT)
     stopped = train(hvdrun, "-np", "2", "--min-np", "1", samples=300, stop=7)
     path = hvdrun.directory / "kept" / "checkpoint-000001.pt"

@@ -16,7 +16,7 @@ LIMIT_SECONDS = 220.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "1"}  # the first keeps a run short on a busy machine
 # A narrow network on small images, three batches.
 SMALL = ("--narrow", "16", "--image-size", "32", "--classes", "10", "--batch-size", "4", "--steps", "3")
-IN_PASSING = re.compile(r"\] \.\./src/")  # where MXNet tells what it does
+IN_PASSING = re.compile(r"\] \.\./src/")  # where MXNet prints what it does
 
 pytestmark = needs_mxnet
 
@@ -94,13 +94,13 @@ model.fit(train_data, kvstore=None, optimizer=opt, num_epoch=num_epoch)
 arg_params, _ = model.get_params()
 weights = [arg_params[name].asnumpy() for name in sorted(arg_params)]
 """
-TELLS = """
+PRINTS = """
 print(f"right {right:.3f} of {len(weights)} weights {hash(b''.join(weight.tobytes() for weight in weights))}")
 """
 
 
 def check_ended_well(finished: Finished) -> list[str]:
-    """The lines of rank 0, when nobody has complained."""
+    """The lines of rank 0, when no rank has complained."""
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert [line for line in finished.stderr.splitlines() if not IN_PASSING.search(line)] == []
     return [line.removeprefix("[0] ") for line in finished.stdout.splitlines() if line.startswith("[0] ")]
@@ -135,19 +135,19 @@ def test_a_narrow_resnet_trains_three_batches_and_leaves_a_checkpoint(
     reads = (
         f"import mxnet as mx; print(*sorted({{str(a.dtype) for a in mx.nd.load({'resnet-0002.params'!r}).values()}}))"
     )
-    told = hvdrun("-np", "1", "python", "-c", f"import torch; {reads}", environment=ENVIRONMENT)
+    reported = hvdrun("-np", "1", "python", "-c", f"import torch; {reads}", environment=ENVIRONMENT)
     expected = "<class 'numpy.float16'> <class 'numpy.float32'>" if fp16 else "<class 'numpy.float32'>"
-    assert check_ended_well(told) == [expected]
+    assert check_ended_well(reported) == [expected]
 
 
 @pytest.mark.parametrize("program", rest_nightly([GLUON, MODULE]), ids=["gluon", "module"])
 def test_the_programs_of_mxnets_guide_to_horovod_train(hvdrun: Launcher, program: str) -> None:
-    hvdrun.write("train.py", POINTS + program + TELLS)
+    hvdrun.write("train.py", POINTS + program + PRINTS)
     finished = hvdrun("-np", "2", "python", "train.py", environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    told = sorted(line for line in finished.stdout.splitlines() if " right " in line)
-    assert [line[:4] for line in told] == ["[0] ", "[1] "]
-    assert told[0][4:] == told[1][4:], "the workers' networks differ"
-    found = re.search(r"right (\d\.\d{3}) of 4 weights", told[0])
+    reported = sorted(line for line in finished.stdout.splitlines() if " right " in line)
+    assert [line[:4] for line in reported] == ["[0] ", "[1] "]
+    assert reported[0][4:] == reported[1][4:], "the workers' networks differ"
+    found = re.search(r"right (\d\.\d{3}) of 4 weights", reported[0])
     assert found is not None
     assert float(found[1]) >= 0.9

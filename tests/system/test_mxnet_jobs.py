@@ -51,7 +51,7 @@ if hvd.rank() == 0:
         time.sleep(0.01)
 hvd.barrier()
 """
-# Ends with an operation under way, one that nobody answers, and a root that waits for no one.
+# Ends with an operation under way, one without an answer, and a root that waits for no one.
 ENDS = f"""{BEGINS}
 network = mx.gluon.nn.Dense(2, in_units=3 if hvd.rank() == 0 else 0)
 network.initialize()
@@ -142,8 +142,8 @@ def test_all_workers_skip_a_step_that_overflows_on_one(hvdrun: Launcher) -> None
         [line[4:] for line in finished.stdout.splitlines() if line.startswith(f"[{rank}] ")] for rank in range(2)
     )
     assert first == second
-    told = [line.split()[:3] for line in first]
-    assert told == [
+    reported = [line.split()[:3] for line in first]
+    assert reported == [
         ["0", "True", "65536.0"],
         ["1", "True", "65536.0"],
         ["2", "False", "65536.0"],
@@ -171,7 +171,7 @@ with mx.autograd.record():
         mx.autograd.backward(scaled)
 with pytest.raises(ValueError, match="checks them before.*use hvd.DistributedTrainer"):
     trainer.step(1)
-print("told")
+print("reported")
 """
 
 
@@ -179,4 +179,4 @@ def test_a_trainer_that_would_skip_steps_on_some_workers_only_is_refused(hvdrun:
     hvdrun.write("train.py", REFUSES)
     finished = hvdrun("-np", "2", "python", "train.py")
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert sorted(finished.stdout.splitlines()) == ["[0] told", "[1] told"]
+    assert sorted(finished.stdout.splitlines()) == ["[0] reported", "[1] reported"]

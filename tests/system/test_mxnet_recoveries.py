@@ -94,15 +94,15 @@ def test_a_job_that_loses_workers_grows_again_and_loses_no_step(hvdrun: Launcher
     command = ("python", SCRIPT, folder, story.features, "--until", folder / "stop", "--every", str(story.every))
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     running = hvdrun.start("-np", str(SIZE), "--min-np", "1", *command, *deaths, environment=environment)
-    told = f"seed {seed}: {story}"
+    reported = f"seed {seed}: {story}"
     try:
-        wait_until(lambda: has_grown(folder, len(story.deaths)) or not running.is_running, told, LIMIT_SECONDS)
+        wait_until(lambda: has_grown(folder, len(story.deaths)) or not running.is_running, reported, LIMIT_SECONDS)
     finally:
         (folder / "stop").touch()
     finished = running.wait(LIMIT_SECONDS)
-    assert finished.returncode == 0, f"{told}\n{finished.stderr}"
-    assert len(list(folder.glob("*.dead"))) == len(story.deaths), told
+    assert finished.returncode == 0, f"{reported}\n{finished.stderr}"
+    assert len(list(folder.glob("*.dead"))) == len(story.deaths), reported
     recording = Recording(folder)
     recording.check_replicas()
     recording.check_samples(SAMPLES)
-    assert recording.list_entries()[-1].size == SIZE, told
+    assert recording.list_entries()[-1].size == SIZE, reported

@@ -1,4 +1,4 @@
-"""A worker that is started beside others who train, and ends before it has joined them, holds nobody up."""
+"""A worker that is started beside others who train, and ends before it has joined them, holds no other up."""
 
 from tests.system.launcher import Launcher
 

@@ -32,7 +32,7 @@ NOISE = "import os, random, sys\nsys.stdout.buffer.write(random.Random(3).randby
 def test_a_line_is_shown_when_it_is_written(hvdrun: Launcher, *, forks: bool) -> None:
     hvdrun.write("train.py", f"{WAIT_FOR}\nprint('first')\nwait_for('go')")
     running = hvdrun.start("-np", "1", "python", "train.py", forks=forks)
-    running.stdout.wait_for(r"^\[0\] first$", 60)  # though nobody flushes, and the output is a pipe
+    running.stdout.wait_for(r"^\[0\] first$", 60)  # though the script does not flush, and the output is a pipe
     hvdrun.write("go", "")
     assert running.wait().returncode == 0
 

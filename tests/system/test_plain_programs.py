@@ -79,12 +79,12 @@ def test_kill_of_an_hvdrun_around_or_inside_another_leaves_nothing(hvdrun: Launc
 
 @pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
 @pytest.mark.parametrize("before", ["", "import worker_runtime.torch as hvd; hvd.init(); "])
-def test_a_worker_that_imports_mpi4py_is_told_that_mpi_does_not_know_the_job(
+def test_a_worker_that_imports_mpi4py_is_warned_that_mpi_does_not_know_the_job(
     hvdrun: Launcher, before: str, *, forks: bool
 ) -> None:
     pytest.importorskip("mpi4py")
     hvdrun.write("train.py", f"{before}import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI\n")
     finished = hvdrun("-np", "2", "python", "train.py", forks=forks)
     assert finished.returncode == 0, finished.stderr
-    told = "hvdrun: mpi4py does not know this job: in MPI each worker is rank 0 of 1"
-    assert finished.stderr.count(told) == (2 if forks or before else 1)  # by the workers, or by their agent
+    reported = "hvdrun: mpi4py does not know this job: in MPI each worker is rank 0 of 1"
+    assert finished.stderr.count(reported) == (2 if forks or before else 1)  # by the workers, or by their agent

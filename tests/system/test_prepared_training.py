@@ -123,9 +123,9 @@ def test_the_notebook_trains_as_its_five_steps_do_to_the_last_bit(
     shown = ["".join(output.text for output in cell.outputs).splitlines() for cell in cells]
     # A start of more than a second shows its progress.
     printed = [[line for line in lines if not line.startswith("hvdrun: ")] for lines in shown]
-    device, *told = printed[2]
+    device, *reported = printed[2]
     assert device.endswith("; 2 workers on 1 host")
-    assert [line.partition(":")[0] for line in told] == [
+    assert [line.partition(":")[0] for line in reported] == [
         *(f"[0] epoch {epoch}" for epoch in range(5)),
         "accuracy on the training data",
     ]

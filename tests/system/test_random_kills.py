@@ -56,7 +56,7 @@ def test_a_random_part_is_killed_and_nothing_is_left(hvdrun: Launcher, seed: int
     kind = "train" if seed % 2 else "sleep"
     victims = chance.sample(sorted(PARTS), k=chance.choice([1, 1, 2]))
     if {"agent", "watchdog"} <= set(victims):
-        victims.remove("watchdog")  # each stands in for the other; who kills both at once must clear up himself
+        victims.remove("watchdog")  # each stands in for the other; a test that kills both together must clear up itself
     forks = chance.choice([True, False])
     moment_seconds = chance.uniform(0, LONGEST_START_SECONDS)
     running = hvdrun.start("-np", "2", "--grace", "1s", "python", "job.py", kind, forks=forks)

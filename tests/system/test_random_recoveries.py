@@ -1,7 +1,7 @@
 """1 to 3 of 4 workers are killed at random moments of a training: no step and no sample is lost, or counts twice.
 
 Lost workers are replaced and taken in, so that a job may see more of them than it began with. `make test` plays two
-seeds, `make nightly` six more, and `make soak` 200 (HVDRUN_SOAK_RUNS). In the end it is told how many were killed in
+seeds, `make nightly` six more, and `make soak` 200 (HVDRUN_SOAK_RUNS). In the end it shows how many were killed in
 which part of a step; in 200 runs none is spared. The first is aimed at, in turn, since chance would hardly meet the
 short ones; `test_recovery.py` has each of them.
 """
@@ -22,7 +22,7 @@ from tests.system.recording import Recording
 from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
 from tests.system.replay import TOLERANCE, find_distance
 from tests.system.tables import rest_nightly
-from tests.system.telling import tell
+from tests.system.terminal_notes import show
 
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train.py"
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
@@ -49,8 +49,8 @@ def toll(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
     counts = Counter[str]()
     yield counts
     runs = counts.pop("runs", 0)
-    told = ", ".join(f"{phase} {counts[phase]}" for phase in PHASES)
-    tell(request, f"killed in {runs} runs: {told}")
+    reported = ", ".join(f"{phase} {counts[phase]}" for phase in PHASES)
+    show(request, f"killed in {runs} runs: {reported}")
     if runs == RUNS > ALL_PHASES:
         assert all(counts[phase] for phase in PHASES)
 
@@ -65,7 +65,7 @@ def kill_some(killer: Killer, seed: int, chance: random.Random) -> None:
         plan = [first, *chance.choices([None, *phases[:-1]], k=chance.randint(0, 2))]  # None: at any moment
     victims: list[int] = []
     for number, phase in enumerate(plan):
-        if phase != "forming":  # which takes so few milliseconds that nobody can be looked for
+        if phase != "forming":  # which takes so few milliseconds that no worker can be looked for
             if number:
                 time.sleep(chance.uniform(0, chance.choice(PAUSES)))  # the moment is tested, and no event marks it
             victims = killer.find_victims()

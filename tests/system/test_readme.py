@@ -238,5 +238,5 @@ def test_the_warning_about_a_stall_is_the_one_that_comes(hvdrun: Launcher) -> No
     with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb") as answers:
         running = hvdrun.start("-np", "2", "--stdin", "1", "python", "train.py", environment=seconds, stdin=stdin)
         running.stderr.wait_for(re.escape(expected), limit_seconds=LIMIT_SECONDS)
-        answers.write(b"go on\n")
+        answers.write(b"continue\n")
     assert running.wait().returncode == 0

@@ -1,7 +1,7 @@
-"""Workers are killed in real jobs: the others go on, no step is lost or made twice, and all can be made again.
+"""Workers are killed in real jobs: the others continue, no step is lost or made twice, and all can be made again.
 
 Each job writes down every step, and who took part; one process then makes the same steps, and comes to the same
-parameters. Where a worker dies is told to it, so that every place is met; what comes of itself at random moments is in
+parameters. Each worker gets its place of death, so that all are met; what comes of itself at random moments is in
 `test_random_recoveries.py`. With HVDRUN_SOAK_RUNS set, all places and features are met.
 """
 
@@ -122,7 +122,7 @@ def test_a_script_without_a_state_shrinks_and_loses_no_step(hvdrun: Launcher, fo
 
 
 @pytest.mark.parametrize("number", rest_nightly([signal.SIGKILL, signal.SIGSTOP]))
-def test_a_sequencer_that_is_killed_or_stopped_costs_nobody(
+def test_a_sequencer_that_is_killed_or_stopped_costs_no_worker(
     hvdrun: Launcher, folder: Path, number: signal.Signals
 ) -> None:
     command = ("python", SCRIPT, folder, "clip", "--until", folder / "stop")
@@ -192,7 +192,7 @@ if IS_SOAK:
 
 
 @pytest.mark.parametrize("story", rest_nightly(LOSSES))
-def test_a_batch_counts_for_those_who_took_part_in_the_last_of_its_steps_however_few_are_left(
+def test_a_batch_counts_for_the_ranks_of_the_last_of_its_steps_however_few_are_left(
     hvdrun: Launcher, folder: Path, story: str
 ) -> None:
     size, features, victims, place = LOSSES[story]
@@ -211,7 +211,7 @@ def test_a_batch_counts_for_those_who_took_part_in_the_last_of_its_steps_however
 
 
 @pytest.mark.nightly
-def test_what_cannot_be_repeated_ends_a_script_without_a_state(hvdrun: Launcher) -> None:
+def test_an_operation_that_cannot_be_repeated_ends_a_script_without_a_state(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", EXCHANGES)
     finished = hvdrun("-np", "3", "--min-np", "1", "python", "train.py", "plain")
     assert finished.returncode == 75
@@ -219,7 +219,7 @@ def test_what_cannot_be_repeated_ends_a_script_without_a_state(hvdrun: Launcher)
     assert "decorate the training function with hvd.elastic.run" in finished.stderr
 
 
-def test_what_cannot_be_repeated_takes_a_state_back_to_its_last_commit(hvdrun: Launcher) -> None:
+def test_an_operation_that_cannot_be_repeated_takes_a_state_back_to_its_last_commit(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", EXCHANGES)
     finished = hvdrun("-np", "3", "--min-np", "1", "python", "train.py", "state")
     assert finished.returncode == 0, finished.stderr

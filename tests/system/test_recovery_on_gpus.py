@@ -90,7 +90,7 @@ def job(request: pytest.FixtureRequest, hvdrun: Launcher) -> Iterator[Job]:
 
 
 def shrink(job: Job, story: str) -> list[Step]:
-    """Lose a worker that nobody replaces; the steps."""
+    """Lose a worker without a replacement; the steps."""
     features, launch, train, death = STORIES[story]
     if job.device == "cpu" and "wide" not in features:  # small sums travel with the questions
         death = death.replace("started", "reduction")

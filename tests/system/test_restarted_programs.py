@@ -191,14 +191,14 @@ class Net(torch.nn.Module):
     def forward(self, x):
         return {"loss": self.net(x).square().mean()}
 
-class Telling(Trainer):
+class Noting(Trainer):
     def training_step(self, *words, **named):
-        self.told = super().training_step(*words, **named)
-        return self.told
+        self.step_loss = super().training_step(*words, **named)
+        return self.step_loss
 
-class Tell(TrainerCallback):
+class Note(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
-        step_is_done(state.global_step - 1, trainer.told)
+        step_is_done(state.global_step - 1, trainer.step_loss)
 
 set_seed(1)
 data = [{"x": torch.randn(6)} for _ in range(80)]
@@ -207,7 +207,7 @@ steps = {"max_steps": STEPS, "save_steps": 3, "per_device_train_batch_size": 8, 
 arguments = TrainingArguments("checkpoints", use_cpu=True, **steps, **quiet)
 complete = [path.parent for path in Path("checkpoints").glob("checkpoint-*/trainer_state.json")]
 newest = max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-trainer = Telling(Net(), arguments, train_dataset=data, callbacks=[Tell()])
+trainer = Noting(Net(), arguments, train_dataset=data, callbacks=[Note()])
 trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 dist.destroy_process_group()
 """

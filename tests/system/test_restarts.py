@@ -78,7 +78,7 @@ def undisturbed(hvdrun: Launcher) -> set[str]:
 
 
 @pytest.mark.parametrize(("victim", "how"), rest_nightly([(1, "kill"), (0, "kill"), (1, "exit"), (0, "ignore")]))
-def test_all_are_started_again_and_train_as_if_nothing_had_happened(
+def test_all_workers_are_started_again_and_train_as_if_nothing_had_happened(
     hvdrun: Launcher, undisturbed: set[str], victim: int, how: str
 ) -> None:
     finished = hvdrun("-np", "2", "--max-restarts", "3", "python", "train.py", str(victim), "2", "7", how)
@@ -176,7 +176,7 @@ main()
 
 
 @pytest.mark.nightly
-def test_what_record_has_written_is_on_the_page(hvdrun: Launcher) -> None:
+def test_errors_that_record_has_written_are_on_the_page(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", RECORDED)
     finished = hvdrun("-np", "1", "python", "train.py")
     assert finished.returncode == 1

@@ -1,4 +1,4 @@
-"""State returns to the last commit while reductions of gradients are under way: they are over, and training goes on."""
+"""State returns to the last commit while reductions of gradients are under way: they end, and training continues."""
 
 import pytest
 
@@ -51,7 +51,7 @@ TOTAL = -120.0
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("fate", "least", "optimizers"), [("raises", 1, 2), ("killed", 3, 2), ("gathers", 3, 1)])
-def test_all_begin_again_and_apply_each_step_once(hvdrun: Launcher, fate: str, least: int, optimizers: int) -> None:
+def test_ranks_begin_again_and_apply_each_step_once(hvdrun: Launcher, fate: str, least: int, optimizers: int) -> None:
     """There may be fewer of the three workers: `least` says how few."""
     hvdrun.write("train.py", SCRIPT)
     environment = {"FATE": fate, "OPTIMIZERS": str(optimizers)}

@@ -13,7 +13,7 @@ import pytest
 from tests.system.launcher import LIMIT_SECONDS, Launcher
 from tests.waiting import wait_until
 
-# Of `__main__`: a function, a class, a closure; what it returns has the program's own class; nobody closes the cluster.
+# Of `__main__`: a function, a class, a closure; what it returns has the program's own class; the cluster stays open.
 WORDS = """
 import hvdrun
 class Pair:

@@ -14,7 +14,7 @@ from tests.system.tables import rest_nightly
 # Keys and certificates, as PEM or as the numbers inside.
 SECRET = re.compile(rb"PRIVATE KEY|BEGIN CERTIFICATE|MIG[A-Za-z0-9+/]{20}|MIIB")
 
-# Rank 0 tells the test the generation's key.
+# Rank 0 gives the test the generation's key.
 JOINS = f"""{WAIT_FOR}
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import WorkerClient

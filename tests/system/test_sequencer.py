@@ -28,7 +28,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", rest_nightly(WAYS))
-def test_a_job_has_one_that_listens_where_rank_0_is_told_and_its_death_is_reported(hvdrun: Launcher, way: str) -> None:
+def test_a_job_has_a_sequencer_at_rank_0_s_address_and_its_death_is_reported(hvdrun: Launcher, way: str) -> None:
     forks, command = WAYS[way]
     hvdrun.write("train.py", JOINS)
     running = hvdrun.start("-np", "2", *command, forks=forks)
@@ -46,7 +46,7 @@ def test_a_job_has_one_that_listens_where_rank_0_is_told_and_its_death_is_report
 
 
 @pytest.mark.parametrize(("module", "count"), rest_nightly([("worker_runtime.torch", 1), ("torch", 0)]))
-def test_one_is_started_with_forked_workers_whose_script_names_hvd(hvdrun: Launcher, module: str, count: int) -> None:
+def test_a_sequencer_starts_with_forked_workers_of_a_script_of_hvd(hvdrun: Launcher, module: str, count: int) -> None:
     hvdrun.write("train.py", f"{WAIT_FOR}\nimport {module}\nprint('imported', flush=True)\nwait_for('go')\n")
     running = hvdrun.start("-np", "2", "python", "train.py", forks=True)
     for rank in range(2):
@@ -89,7 +89,7 @@ print("trained", hvd.size(), flush=True)
 
 
 @pytest.mark.nightly
-def test_its_death_while_a_generation_forms_has_the_members_form_another(hvdrun: Launcher) -> None:
+def test_the_sequencer_s_death_while_a_generation_forms_has_the_members_form_another(hvdrun: Launcher) -> None:
     """Of the first generation, and of one that a recovery forms."""
     hvdrun.write("train.py", TRAINS)
     running = hvdrun.start("-np", "2", "--min-np", "2", "python", "train.py")

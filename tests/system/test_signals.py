@@ -114,7 +114,7 @@ def wait_for_words(running: Running, words: str) -> None:
 
 
 def wait_for_effect(running: Running, word: str) -> None:
-    """A job that goes on shows what the signal has done."""
+    """A job that continues shows what the signal has done."""
     if word == "stopped":
         wait_until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED)
         running.send(signal.SIGCONT)
@@ -174,7 +174,7 @@ def test_a_signal_does_what_the_page_of_exit_codes_says(hvdrun: Launcher, cell: 
         assert {f"[{rank}] saved" for rank in (0, 1)} <= set(finished.stdout.splitlines())
     if not effect.codes and cell.phase not in OPTIONS:
         assert finished.stderr == ""
-    if cell.signals[-1] == "KILL" and cell.target == "all":  # nobody was left to remove the agent's folder
+    if cell.signals[-1] == "KILL" and cell.target == "all":  # no process was left to remove the agent's folder
         assert hvdrun("-np", "1", "true").returncode == 0
 
 

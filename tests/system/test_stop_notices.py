@@ -1,4 +1,4 @@
-"""Stop notices: a job that is told to end saves and ends with 75, and one host is left without a step being lost."""
+"""Stop notices: a job that receives one saves and ends with 75, and one host is left without a step being lost."""
 
 import random
 import re
@@ -31,7 +31,7 @@ def step():
     optimizer.step()
     state.step += 1
     if hvd.rank() == state.step % hvd.size():
-        time.sleep(0.002)  # nobody comes at the same time
+        time.sleep(0.002)  # no other comes at the same time
     if state.step == 5:
         print("pid", os.getpid(), flush=True)
 """
@@ -117,7 +117,7 @@ def test_all_ranks_learn_of_a_notice_at_the_same_step_and_end_with_75(
     assert finished.stderr.splitlines(keepends=True)[1:] == [STOPS]
 
 
-def test_a_drained_host_is_left_at_a_commit_and_nobody_is_lost(hvdrun: Launcher) -> None:
+def test_a_drained_host_is_left_at_a_commit_and_no_worker_is_lost(hvdrun: Launcher) -> None:
     late = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # SIGTERM may come after the refusal
     path = hvdrun.write("train.py", late + ELASTIC)
     hosts = ("-H", "localhost:1,127.0.0.1:1", "--min-np", "1", "--blacklist-cooldown-range", "500", "600")
@@ -132,7 +132,7 @@ def test_a_drained_host_is_left_at_a_commit_and_nobody_is_lost(hvdrun: Launcher)
     assert "[0@localhost] stops" not in finished.stdout
 
 
-def test_who_does_not_end_after_a_notice_is_ended(hvdrun: Launcher) -> None:
+def test_a_worker_that_does_not_end_after_a_notice_is_ended(hvdrun: Launcher) -> None:
     running = hvdrun.start("-np", "2", "--grace", "1s", "python", hvdrun.write("stay.py", GOES_ON))
     find_pids(running, 2)
     running.send(signal.SIGUSR2)

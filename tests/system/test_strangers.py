@@ -29,7 +29,7 @@ import worker_runtime.torch as hvd
 
 hvd.init()
 numbers = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size(), hvd.allgather_object(hvd.rank()))
-sys.stdout.write(" ".join(map(str, numbers)) + "\\n")  # at once: torchrun lets its workers write as they like
+sys.stdout.write(" ".join(map(str, numbers)) + "\\n")  # in one write: torchrun lets its workers write as they like
 """
 FOR_LIGHTNING = """
 import lightning

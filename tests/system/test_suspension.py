@@ -1,4 +1,4 @@
-"""Ctrl-Z and `fg`: hvdrun stops and goes on, its workers train meanwhile, and nobody is taken for dead."""
+"""Ctrl-Z and `fg`: hvdrun stops and continues, its workers train meanwhile, and none is taken for dead."""
 
 import random
 import shlex
@@ -70,7 +70,7 @@ def have_made(hvdrun: Launcher, before: list[int], steps: int) -> Callable[[], b
 
 
 @pytest.mark.timeout(240)
-def test_ctrl_z_and_fg_may_be_repeated_and_the_workers_go_on(hvdrun: Launcher) -> None:
+def test_ctrl_z_and_fg_may_be_repeated_and_the_workers_continue(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", TRAINS)
     environment = {**hvdrun.environment(), "PS1": "$ ", "HISTFILE": "/dev/null", "NO_COLOR": "1"}
     with Terminal(*SHELL, directory=hvdrun.directory, environment=environment) as shell:
@@ -127,7 +127,7 @@ def test_the_time_of_a_suspension_is_not_taken_from_the_start(hvdrun: Launcher) 
 
 
 @pytest.mark.parametrize("options", [(), ("--min-np", "1")], ids=["static", "elastic"])
-def test_a_launcher_that_is_stopped_for_longer_than_the_lease_goes_on_when_it_wakes(
+def test_a_launcher_that_is_stopped_for_longer_than_the_lease_continues_when_it_wakes(
     hvdrun: Launcher, options: tuple[str, ...]
 ) -> None:
     running = start(hvdrun, "--lease", LEASE, *options)
@@ -170,7 +170,7 @@ def test_a_suspension_at_any_moment_of_the_start_is_survived(hvdrun: Launcher) -
         assert (finished.returncode, finished.stderr) == (0, "")
 
 
-def test_a_machine_that_sleeps_with_the_whole_job_on_it_harms_nobody(hvdrun: Launcher) -> None:
+def test_a_machine_that_sleeps_with_the_whole_job_on_it_harms_no_worker(hvdrun: Launcher) -> None:
     """As a container that is paused, or a laptop that is closed: everybody stops, and wakes up later."""
     running = start(hvdrun, "--lease", LEASE)
     sleepers = [psutil.Process(process.pid) for process in hvdrun.processes()]

@@ -1,6 +1,6 @@
 """A PyTorch user's script as a type checker sees it: checked with the packages, never run.
 
-What is right passes, with the types that a user's editor shows; what is wrong is an error. mypy tells when one of the
+What is right passes, with the types that a user's editor shows; what is wrong is an error. mypy reports when one of the
 ignored errors below is no longer one.
 """
 

@@ -35,7 +35,7 @@ def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> 
     if device is None or marker is None:
         return rank_pools[CPU]
     if device != CPU:
-        request.getfixturevalue("nccl_objection")  # which tells the pool what to use
+        request.getfixturevalue("nccl_objection")  # which the pool reads to choose what to use
     return DeviceRanks(rank_pools[device], device, compiles=marker.kwargs.get("compiles", False))
 
 

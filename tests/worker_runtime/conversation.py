@@ -157,7 +157,7 @@ def converse(patience_seconds: float = 1.0) -> Iterator[tuple[Player, Sequencer]
 
 
 class Errand(threading.Thread):
-    """A thread of a test, which begins at once; `finish` waits for its end."""
+    """A thread of a test, which begins immediately; `finish` waits for its end."""
 
     def __init__(self, function: Callable[..., object], *arguments: object, daemon: bool | None = None) -> None:
         super().__init__(daemon=daemon)

@@ -26,7 +26,7 @@ _ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers
 
 
 class Pending:
-    """A work that ends when it is told to, well or not."""
+    """A work that ends on order, well or not."""
 
     def __init__(self, *, is_done: bool = False, is_bad: bool = False) -> None:
         self.is_done = is_done
@@ -72,7 +72,7 @@ class Played:
         return lambda: not self.is_stuck
 
     def find_silent(self, limit_seconds: float) -> str:
-        """Whom the test names."""
+        """The address that the test sets."""
         del limit_seconds
         return self.silent
 
@@ -162,11 +162,11 @@ class PlayedGeneration:
 
 
 def make_succession(generation: PlayedGeneration, note: Callable[[str], None] = lambda _: None) -> Succession:
-    """Of an engine in that generation, and who is told of its troubles."""
+    """Of an engine in that generation, and who learns of its troubles."""
     policy = Retry(lambda _, reason: note(reason))
     return Succession(Engine(generation.group, generation.link, policy, 5.0, generation.group.generation), policy)
 
 
 def retry(*survivors: int, done: tuple[Done, ...] = ()) -> Verdict:
-    """The verdict that these ranks go on."""
+    """The verdict that these ranks continue."""
     return Verdict(Decision.RETRY, survivors, done)

@@ -241,11 +241,11 @@ class EveryForm:
         assert found == expected, found
 
     @pytest.mark.parametrize("form", FORMS)
-    def test_a_form_refuses_wrong_arguments_and_goes_on(self, ranks: RankPool, form: str) -> None:
+    def test_a_form_refuses_wrong_arguments_and_continues(self, ranks: RankPool, form: str) -> None:
         """REFUSALS."""
         ranks.run(play_refusals, self.hvd, form, self.make)
 
     @pytest.mark.parametrize("form", FORMS)
-    def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(self, ranks: RankPool, form: str) -> None:
+    def test_a_form_names_a_disagreement_of_the_ranks_and_continues(self, ranks: RankPool, form: str) -> None:
         """Of their shapes."""
         ranks.run(play_disagreement, self.hvd, form, self.make)

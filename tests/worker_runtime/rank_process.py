@@ -61,7 +61,7 @@ class PipeExchange:
         return Endpoint(address, int(port))
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
-        """Nobody is heard of."""
+        """No rank is heard of."""
 
     def close(self) -> None:
         """Nothing is to be closed: the pipes serve the next world too."""

@@ -112,7 +112,7 @@ class Ranks:
         return all(process.poll() is None for process in self.processes)
 
     def kill(self) -> None:
-        """End all at once."""
+        """End all immediately."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -207,6 +207,6 @@ def ask_child(question: Callable[[], object]) -> Any:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as file:
-        told = file.read()
+        result = file.read()
     assert os.waitpid(child, 0)[1] == 0
-    return pickle.loads(told)  # noqa: S301 - our own child
+    return pickle.loads(result)  # noqa: S301 - our own child

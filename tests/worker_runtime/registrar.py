@@ -1,4 +1,4 @@
-"""The rendezvous as a worker's client shows it, played by a test: who joins waits until the test answers."""
+"""The rendezvous as a worker's client shows it, played by a test: a worker that joins waits until the test answers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ Notice: TypeAlias = Interrupt | OfferResize | Depart
 
 @dataclass
 class Call:
-    """Somebody wants to join.
+    """A worker wants to join.
 
     after: the last generation that it knows.
-    report: what it tells of itself.
+    report: what the worker reports.
     """
 
     after: int
@@ -38,7 +38,7 @@ class Call:
         self._answer.put(membership)
 
     def wait(self) -> Membership:
-        """For the one who calls."""
+        """For the caller."""
         answer = self._answer.get(timeout=LIMIT_SECONDS)
         if isinstance(answer, Exception):
             raise answer
@@ -60,7 +60,7 @@ class Registrar:
         self._open: list[Call] = []
         self._notices: SimpleQueue[Notice | Exception | None] = SimpleQueue()
 
-    def tell(self, notice: Notice | Exception) -> None:
+    def notify(self, notice: Notice | Exception) -> None:
         """Let the worker hear this."""
         self._notices.put(notice)
 
@@ -76,7 +76,7 @@ class Registrar:
         return call.wait()
 
     def await_sequencer(self, generation: int) -> Endpoint:
-        """As the client's; a test replaces who would ask."""
+        """As the client's; a test replaces the caller."""
         raise AssertionError(generation)
 
     def follow(self) -> Iterator[Notice]:

@@ -78,7 +78,7 @@ class Job:
         return player.sampler
 
     def enter(self, newcomers: int, *, is_synced: bool = True) -> None:
-        """All begin again, with others; some may be lost right away, which not all hear of at once."""
+        """All begin again, with others; some may be lost right away, which not all hear of immediately."""
         size = len(self.players) + newcomers
         for rank in range(size):
             communicator = Communicator.take(rank, size)
@@ -89,17 +89,17 @@ class Job:
             else:
                 self.runtime.engine = communicator
                 self.players.append(Player(communicator, ElasticSampler(range(self.count), seed=1)))
-        lost = self.lose(0.1, spared=1)  # who holds the state
+        lost = self.lose(0.1, spared=1)  # the worker that holds the state
         if is_synced:
             state = self.act(self.players[0]).state_dict()
             for player in self.players:
                 if self.chance.random() < 0.5:
-                    self.tell(player, lost)
+                    self.report_loss(player, lost)
                 self.act(player).load_state_dict(state)
-                self.tell(player, lost)
+                self.report_loss(player, lost)
             self.save()
         for player in self.players:
-            self.tell(player, lost)
+            self.report_loss(player, lost)
         self.counts["joined"] += newcomers > 0
         self.check()
 
@@ -129,7 +129,7 @@ class Job:
             self.counts["lost between" if number else "lost before"] += len(lost)
             self.counts["left alone between"] += number > 0 and bool(lost) and len(self.players) == 1
             for player in self.players:
-                self.tell(player, lost)
+                self.report_loss(player, lost)
                 player.communicator.commit()
         for player in self.players:
             self.use(player, sum(taken))
@@ -137,11 +137,11 @@ class Job:
         lost = self.lose(0.08)
         self.counts["lost after"] += len(lost)
         for player in self.players:
-            is_told = self.chance.random() < 0.5
-            if is_told:
-                self.tell(player, lost)
+            is_reported = self.chance.random() < 0.5
+            if is_reported:
+                self.report_loss(player, lost)
             self.act(player).record_batch(0, self.batch)
-            self.tell(player, lost)
+            self.report_loss(player, lost)
         return True
 
     def use(self, player: Player, rows: int) -> None:
@@ -164,8 +164,8 @@ class Job:
             lost.append(self.players.pop(self.chance.randrange(spared, len(self.players))).communicator.original_rank)
         return lost
 
-    def tell(self, player: Player, lost: list[int]) -> None:
-        """The worker's engine has gone on without them."""
+    def report_loss(self, player: Player, lost: list[int]) -> None:
+        """The worker's engine has continued without them."""
         communicator = player.communicator
         communicator.original_ranks = tuple(member for member in communicator.original_ranks if member not in lost)
 

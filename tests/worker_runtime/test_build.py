@@ -11,7 +11,7 @@ from worker_runtime.api.basics import nccl_built
 from worker_runtime.build import MODULES, look
 
 
-def test_what_is_found_agrees_with_what_scripts_are_told() -> None:
+def test_the_found_features_agree_with_those_that_scripts_see() -> None:
     found = look()
     assert (found["PyTorch"], found["Gloo"], found["MPI"], found["NCCL"]) == (True, True, False, bool(nccl_built()))
 

@@ -67,7 +67,7 @@ def fork_child() -> int:
 def test_a_killed_rank_is_named_to_all_whatever_they_wait_for(tmp_path: Path) -> None:
     """In join(), and for gloo, in the middle of its work, though a child of the dead holds its connections open.
 
-    Rank 0, for which the others wait as well, is busy until they know, and tells nobody.
+    Rank 0, for which the others wait as well, is busy until they know, and reports nothing.
     """
     child, heard = tmp_path / "child", [tmp_path / "1", tmp_path / "2"]
 
@@ -100,7 +100,7 @@ def find_sequencer() -> int:
     return int(children[0]) if hvd.rank() == 0 else 0
 
 
-def test_all_hear_that_the_sequencer_has_ended_and_a_new_world_has_another(ranks: RankPool, tmp_path: Path) -> None:
+def test_all_ranks_hear_of_the_sequencer_s_end_and_a_new_world_has_another(ranks: RankPool, tmp_path: Path) -> None:
     asked = tmp_path / "rank-1-has-asked"
 
     def body() -> object:

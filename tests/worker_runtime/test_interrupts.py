@@ -61,7 +61,7 @@ def test_an_interrupted_wait_may_be_repeated_and_others_do_not_notice(ranks: Ran
     assert ranks.run(body) == [[4.0, 2.0 * LARGE]] * 2
 
 
-def test_what_an_interrupted_call_has_begun_goes_on_while_its_rank_is_elsewhere(
+def test_an_operation_of_an_interrupted_call_continues_while_its_rank_is_elsewhere(
     ranks: RankPool, go: Path, tmp_path: Path
 ) -> None:
     """The result is lost on this rank alone."""
@@ -111,7 +111,7 @@ def interrupt_at(event_number: int, call: Callable[[], torch.Tensor]) -> torch.T
 
 @pytest.mark.parametrize("count", [3, 50_000], ids=["inside questions", "through gloo"])
 def test_an_interrupt_at_any_call_leaves_a_right_result_or_a_clear_error(ranks: RankPool, count: int) -> None:
-    """Where an operation is just begun for gloo nobody can tell whether it was: then the group ends, on all ranks."""
+    """Where an operation is just begun for gloo it is unknown whether it was: then the group ends, on all ranks."""
 
     def body(first: int) -> tuple[int, int]:
         """Interrupt an operation at each event from the first, until the group ends."""

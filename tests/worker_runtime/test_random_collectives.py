@@ -20,7 +20,7 @@ PROGRAMS = int(os.environ.get("HVDRUN_SOAK_PROGRAMS", "0"))
 SEGMENTS = 10
 SOAK_SIZE = 4
 LEAST = 300  # of each kind of call, in a soak
-TOLD = (*Kind, "synchronous", "asynchronous", "refused", "while others have joined", "join", "threads")
+COUNTED = (*Kind, "synchronous", "asynchronous", "refused", "while others have joined", "join", "threads")
 SEEDS = range(16)  # of each commit
 NIGHTLY = [pytest.param(seed, marks=pytest.mark.nightly) for seed in range(len(SEEDS), 80)]
 
@@ -79,5 +79,5 @@ def test_many_random_programs_on_four_ranks(capsys: pytest.CaptureFixture[str]) 
             for counts in ranks.run(play, seed, SEGMENTS, size=SOAK_SIZE):
                 total.update(counts)
     with capsys.disabled():
-        print("\n" + "\n".join(f"{total[what]:>8} {what}" for what in TOLD))  # noqa: T201 - the soak's result
-    assert all(total[what] >= min(LEAST, PROGRAMS) for what in TOLD)
+        print("\n" + "\n".join(f"{total[what]:>8} {what}" for what in COUNTED))  # noqa: T201 - the soak's result
+    assert all(total[what] >= min(LEAST, PROGRAMS) for what in COUNTED)

@@ -138,13 +138,13 @@ def compare(program: Program, expected: Outcome, outcomes: list[Outcome]) -> Non
     bounds = find_bounds(program, expected, outcomes[0].parameters)
     for number, operation in enumerate(program.operations):
         wanted = expected.failures.get(number)
-        told = [outcome.failures.get(number) for outcome in outcomes]
+        texts = [outcome.failures.get(number) for outcome in outcomes]
         where = f"operation {number}, {operation}"
         if wanted is None:
-            assert told == [None] * program.size, f"{where} failed: {told}"
+            assert texts == [None] * program.size, f"{where} failed: {texts}"
         elif number not in refused:
             pattern = EXPECTED.get(wanted, re.escape(wanted))
-            assert all(text and re.fullmatch(pattern, text) for text in told), f"{where} gave {told}, not {wanted!r}"
+            assert all(text and re.fullmatch(pattern, text) for text in texts), f"{where} gave {texts}, not {wanted!r}"
         right = expected.parameters[number]
         for rank, outcome in enumerate(outcomes):
             got = outcome.parameters[number]
@@ -192,7 +192,7 @@ def test_ranks_train_in_a_story_as_one_process_with_all_their_batches(ranks: Ran
 
 
 @pytest.mark.parametrize("dtype", NORMS)
-def test_so_do_ranks_with_a_norm_in_a_compiled_model(ranks: RankPool, dtype: str) -> None:
+def test_ranks_with_a_norm_in_a_compiled_model_train_as_one_process(ranks: RankPool, dtype: str) -> None:
     steps = [(Clear(None), Backward(batch, USES, way="aot_eager"), Step(0)) for batch in range(3)]
     check(Program(2, 1, clears_by_model=False, operations=(Wrap("momentum"), *chain(*steps)), norm=dtype), ranks)
 
@@ -209,5 +209,5 @@ def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, prog
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch's inductor needs a compiler: apt-get install g++")
 @settings(SETTINGS, max_examples=COMPILED)
 @given(program=programs(ways=WAYS[2:], norm_ways=WAYS[2:]))
-def test_so_do_ranks_whose_model_is_compiled_by_inductor(ranks: RankPool, program: Program) -> None:
+def test_ranks_with_a_model_compiled_by_inductor_train_as_one_process(ranks: RankPool, program: Program) -> None:
     check(program, ranks)

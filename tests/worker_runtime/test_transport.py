@@ -34,7 +34,7 @@ def test_nccl_connects_ranks_that_share_a_card(
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.skipif(not dist.is_nccl_available(), reason="this torch has no NCCL")
-def test_two_ranks_on_one_card_are_told_what_to_do() -> None:
+def test_the_error_for_two_ranks_on_one_card_says_what_to_do() -> None:
     def body() -> object:
         torch.cuda.set_device(0)
         with pytest.raises(hvd.HorovodInternalError) as caught:
@@ -89,7 +89,7 @@ def test_ranks_that_nccl_does_not_connect_use_gloo_from_then_on(
     assert pool.run(name_backend, size=1) == [None]
 
 
-def test_only_ranks_that_must_share_a_card_are_told_to_nccl_as_hosts() -> None:
+def test_only_ranks_that_must_share_a_card_are_hosts_of_their_own_to_nccl() -> None:
     assert [describe_rank(CUDA, rank, 2, cards=2) for rank in range(2)] == [{}, {}]
     described = [describe_rank(CUDA, rank, 3, cards=1) for rank in range(3)]
     assert len({variables["NCCL_HOSTID"] for variables in described}) == 3

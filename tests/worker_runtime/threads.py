@@ -162,7 +162,7 @@ class World:
         self._groups: dict[tuple[int, ...], list[TorchGroup]] = {}
 
     def ask(self, rank: int, operation: Operation[Any]) -> ThreadHandle:
-        """A rank asks; what is then complete runs at once, in this thread. What has failed is waited for before."""
+        """A rank asks; what is then complete runs immediately, in this thread. What has failed is waited for before."""
         question = operation.question
         key = rank, question.process_set, question.name
         while (earlier := self._pending.get(key)) is not None and isinstance(earlier.operation, Failed):

@@ -41,7 +41,7 @@ def find_faults(text: str) -> set[str]:
             case "RUN", _ if "pip install" in rest and "-c constraints.txt" not in rest:
                 faults.add("packages that are not pinned")
             case "RUN", _ if "apt-get install" in rest and "--no-install-recommends" not in rest:
-                faults.add("packages that nobody asked for")
+                faults.add("packages that were not requested")
             case "COPY", [*sources, _] if not sources[0].startswith("--from="):
                 faults |= {f"{source} is kept out of builds" for source in sources if source not in read_context()}
             case _:
@@ -49,7 +49,7 @@ def find_faults(text: str) -> set[str]:
     *_, last = (place for place, (name, _) in enumerate(steps) if name == "FROM")
     final = dict(steps[last:])
     if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", final.get("USER", "")):
-        faults.add("root, or a user whom Kubernetes cannot tell from root")
+        faults.add("root, or a user whom Kubernetes cannot distinguish from root")
     if final.get("ENTRYPOINT") != '["hvdrun"]':
         faults.add("another program than hvdrun, or a shell, as process 1")
     return faults
@@ -71,7 +71,7 @@ def test_a_file_keeps_the_rules(name: str) -> None:
         (r"@sha256:\w+", "", "a base without tag and digest"),
         (r"FROM \$\{BASE\} AS build", "FROM debian AS build", "a base that is not the argument"),
         (r" -c constraints\.txt", "", "packages that are not pinned"),
-        (r"USER .*", "USER root", "root, or a user whom Kubernetes cannot tell from root"),
+        (r"USER .*", "USER root", "root, or a user whom Kubernetes cannot distinguish from root"),
         (r"ENTRYPOINT .*", "ENTRYPOINT hvdrun", "another program than hvdrun, or a shell, as process 1"),
         (r"COPY protos protos", "COPY examples examples", "examples is kept out of builds"),
     ],
@@ -103,7 +103,7 @@ def test_compose_starts_three_hosts_with_options_that_exist(tmp_path: Path) -> N
     assert f"uid={uid}," in compose["volumes"]["token"]["driver_opts"]["o"]
 
 
-def test_compose_goes_on_when_a_container_ends_well() -> None:
+def test_compose_continues_when_a_container_ends_well() -> None:
     """By itself --exit-code-from stops all containers when the first one ends."""
     pages = (FOLDER / "compose.yaml", FOLDER.parent / "README.md")
     commands = [re.sub(r"\\\n[# ]*", "", path.read_text()) for path in pages]

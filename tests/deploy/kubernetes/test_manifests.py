@@ -135,7 +135,7 @@ def list_commands() -> list[list[str]]:
 
 
 def find_lines(page: str) -> list[str]:
-    """What a page tells its reader to type: after a prompt, or in a sentence."""
+    """What a reader of a page has to type: after a prompt, or in a sentence."""
     lines = re.findall(r"(?:^ *\$ |`)((?:hvdrun|bsub|docker run) [^`\n]+)", page, re.MULTILINE)
     return [line for line in lines if not line.endswith("...")]
 
@@ -153,7 +153,7 @@ def read_command(words: list[str]) -> object:
 
 @pytest.fixture
 def mpijob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the MPI Operator has told the launcher of its job."""
+    """What the launcher has learnt of its job from the MPI Operator."""
     (tmp_path / "hostfile").write_text("train-worker-0.train-worker.default.svc slots=8\n", encoding="utf-8")
     monkeypatch.setenv("K_MPI_JOB_ROLE", "launcher")
     monkeypatch.setattr(hostfiles, "MPI_FOLDER", tmp_path)
@@ -177,7 +177,7 @@ def test_every_pod_has(rule: str) -> None:
     assert [pod.name for pod in PODS if not RULES[rule](pod)] == []
 
 
-def test_what_a_failed_pod_means_is_said_wherever_kubernetes_can_be_told() -> None:
+def test_each_manifest_says_what_a_failed_pod_means_where_kubernetes_has_a_field_for_it() -> None:
     jobs = [pod for pod in PODS if pod.job]
     assert [pod.name for pod in jobs] == ["base", "elastic: coordinator", "elastic: agent"]
     assert [pod.name for pod in jobs if pod.job["podFailurePolicy"] != {"rules": FAILURES}] == []
@@ -205,7 +205,7 @@ def test_only_the_launcher_has_the_key_and_both_may_read_theirs() -> None:
 
 
 @pytest.mark.parametrize("folder", [BASE, ELASTIC], ids=lambda folder: folder.name)
-def test_there_are_as_many_pods_as_workers(folder: Path) -> None:
+def test_the_job_has_as_many_pods_as_workers(folder: Path) -> None:
     parts = {container["name"]: (pod.job, container) for pod in find_pods(folder) for container in pod.containers}
     _, launcher = parts["launcher"]
     job, _ = parts["agent"]

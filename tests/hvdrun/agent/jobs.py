@@ -1,4 +1,4 @@
-"""The job of a test process, which no other has, and what an agent is told of it.
+"""The job of a test process, which no other has, and its description for an agent.
 
 Agents look for, and end, whatever carries the name of their job, wherever on the host it was started: two tests that
 run at the same time under one name end each other's workers.
@@ -28,7 +28,7 @@ WORKER = LAUNCH.worker
 
 
 def make_begin(directory: Path | str, *command: str, **variables: str) -> Begin:
-    """What the agent on host a is told of a job with this command, or `true`, and these variables beside PATH."""
+    """A job's description for the agent on host a, with this command, or `true`, and these variables beside PATH."""
     environment = {"PATH": os.environ["PATH"], **variables}
     return Begin(
         job=JOB,

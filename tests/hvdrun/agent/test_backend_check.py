@@ -40,7 +40,7 @@ IS_MUTE = NOTES + "os.mkfifo('go'); open('go').read()"
 
 @dataclass
 class Spawner:
-    """Starts nothing, and tells what it was asked to; forks what it is told to fork."""
+    """Starts nothing, and notes what it was asked to start; forks on order."""
 
     forks: bool = False
     expects_init: bool = False
@@ -88,7 +88,7 @@ class Room:
         return list(await asyncio.wait_for(asyncio.gather(*starts, return_exceptions=True), LIMIT_SECONDS))
 
     def asked(self) -> list[str]:
-        """Who was asked what, a line each."""
+        """The questions, a line each."""
         path = self.folder / "asked"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -149,7 +149,7 @@ async def test_a_refused_backend_is_reported_for_every_worker_and_none_is_starte
 
 
 @alone
-async def test_what_does_not_answer_within_the_limit_is_ended() -> None:
+async def test_a_check_without_an_answer_within_the_limit_is_ended() -> None:
     async with checking(IS_MUTE, limit_seconds=0.5) as room:
         errors = await room.spawn_all()
         assert ["it did not answer within 0.5 s" in str(error) for error in errors] == [True] * 2
@@ -157,7 +157,7 @@ async def test_what_does_not_answer_within_the_limit_is_ended() -> None:
 
 
 @alone
-async def test_what_does_not_answer_is_ended_when_the_agent_closes() -> None:
+async def test_a_check_without_an_answer_is_ended_when_the_agent_closes() -> None:
     async with checking(IS_MUTE) as room:
         starting = asyncio.create_task(room.spawn_all())
         await happen(lambda: len(room.asked()) == 1)

@@ -35,12 +35,12 @@ def test_the_message_is_one_line_and_is_taken_once(path: Path, written: object, 
     assert take_message(path.parent / "agent.sock", WORKER) == ""
 
 
-def test_what_is_no_such_file_is_no_message(path: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_error_file_gives_no_message(path: Path, tmp_path: Path) -> None:
     socket = path.parent / "agent.sock"
     path.write_bytes(b"\xff{")
     assert take_message(socket, WORKER) == ""
     path.unlink(missing_ok=True)
-    os.mkfifo(path)  # nobody writes into it
+    os.mkfifo(path)  # no process writes into it
     assert take_message(socket, WORKER) == ""
     path.unlink(missing_ok=True)
     (tmp_path / "elsewhere").write_text(json.dumps({"message": "of another"}))

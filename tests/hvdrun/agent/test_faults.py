@@ -78,7 +78,7 @@ async def act(agent: Agent, orders: asyncio.StreamReader, deed: Order | str) -> 
     """Let this happen."""
 
     async def post(_: Notification) -> None:
-        """Nobody needs it."""
+        """Not needed."""
 
     if deed == PREPARE:
         agent._sequencing.expect(RANK_0_OF_2)

@@ -89,7 +89,7 @@ async def test_forked_and_executed_workers_have_the_same_words_variables_and_pla
 
 
 @pytest.mark.parametrize(
-    ("script", "prefork", "told"),
+    ("script", "prefork", "reported"),
     [
         ("if False:\n  from mpi4py import MPI", False, 1),
         ("import os", False, 0),
@@ -100,24 +100,24 @@ async def test_forked_and_executed_workers_have_the_same_words_variables_and_pla
     ids=["it alone", "not at all", "in a comment", "with hvd", "forked"],
 )
 @alone
-async def test_an_executed_script_of_mpi4py_is_told_once_that_mpi_does_not_know_the_job(
-    script: str, *, prefork: bool, told: int
+async def test_an_executed_script_of_mpi4py_is_warned_once_that_mpi_does_not_know_the_job(
+    script: str, *, prefork: bool, reported: int
 ) -> None:
     async with spawning(prefork=prefork, script=script) as room:
         for launch in (LAUNCHES[1], LAUNCHES[0], LAUNCHES[0]):
             await room.run(launch)
         known = "mpi4py does not know this job: in MPI each worker is rank 0 of 1; start the script with mpirun -np 4"
-        assert sum(remark.startswith(known) for remark in room.remarks) == told
+        assert sum(remark.startswith(known) for remark in room.remarks) == reported
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "reported"),
     [("def f(init): init(init_method='file:///tmp/x')", 1), ("def f(init): init(init_method='env://')", 0)],
     ids=["a file", "the variables"],
 )
 @alone
-async def test_a_script_that_meets_in_a_file_is_told_in_its_second_round_that_the_file_is_old(
-    script: str, told: int
+async def test_a_script_that_meets_in_a_file_is_warned_in_its_second_round_that_the_file_is_old(
+    script: str, reported: int
 ) -> None:
     async with spawning(prefork=False, script=script) as room:
         first, *_ = LAUNCHES
@@ -125,16 +125,16 @@ async def test_a_script_that_meets_in_a_file_is_told_in_its_second_round_that_th
         assert not any("init_method" in remark for remark in room.remarks)
         for number in (1, 2):
             await room.run(replace(first, round=Round(number, 0, 1)))
-        assert sum(remark.startswith("the script names init_method='file:...'") for remark in room.remarks) == told
+        assert sum(remark.startswith("the script names init_method='file:...'") for remark in room.remarks) == reported
 
 
 @alone
-async def test_a_command_that_names_a_file_url_is_told_the_same() -> None:
+async def test_a_command_that_names_a_file_url_is_warned_of_the_old_file() -> None:
     async with spawning("sh", "-c", "", "--dist-url", "file:///tmp/x", prefork=False) as room:
         for number in (0, 1, 2):
             await room.run(replace(LAUNCHES[0], round=Round(number, 0, 1)))
-        told = "the command names file:///tmp/x: if its workers meet in this file"
-        assert sum(remark.startswith(told) for remark in room.remarks) == 1
+        reported = "the command names file:///tmp/x: if its workers meet in this file"
+        assert sum(remark.startswith(reported) for remark in room.remarks) == 1
 
 
 async def fork_a_module(room: Room) -> str | None:
@@ -199,7 +199,7 @@ async def test_a_worker_is_forked_from_another_forkserver_when_the_first_is_stop
         os.kill(pid, signal.SIGSTOP)
         waiting = asyncio.create_task(room.run())
         await asyncio.sleep(0)
-        room.spawner.note_stopped(pid + 1, "nobody has started it")
+        room.spawner.note_stopped(pid + 1, "the agent has not started it")
         assert room.spawner.list_living() == ((pid, name),)
         room.spawner.note_stopped(pid, "the forkserver was stopped")
         assert await waiting == "alive\n"

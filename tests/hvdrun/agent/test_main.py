@@ -1,4 +1,4 @@
-"""An agent as a process: how it reads its orders, and what it says when it ends otherwise than it was told to."""
+"""An agent as a process: how it reads its orders, and what it says when it ends without an order."""
 
 import asyncio
 import io
@@ -59,7 +59,7 @@ sys.exit(main())
 """
 
 
-def read_tellings(data: bytes) -> list[AgentMessage]:
+def read_messages(data: bytes) -> list[AgentMessage]:
     return [codec.decode_agent_message(message) for message in codec.FrameReader().feed(data)]
 
 
@@ -77,8 +77,8 @@ def start_agent(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
 def run_agent(data: bytes, tmp_path: Path, *words: str) -> tuple[int, list[AgentMessage], str]:
     """A real agent that finds these bytes on its standard input, and then its end: how it ends and what it says."""
     with start_agent(tmp_path, *words) as agent:
-        told, errors = agent.communicate(data, LIMIT_SECONDS)
-    return agent.returncode, read_tellings(told), errors.decode()
+        reported, errors = agent.communicate(data, LIMIT_SECONDS)
+    return agent.returncode, read_messages(reported), errors.decode()
 
 
 def describe(directory: Path) -> Begin:
@@ -128,7 +128,7 @@ def test_an_agent_whose_orders_cannot_be_waited_for_goes(place: str) -> None:
 
 
 class Conversation:
-    """Orders to a running agent, and what it tells."""
+    """Orders to a running agent, and its messages."""
 
     def __init__(self, agent: subprocess.Popen[bytes]) -> None:
         assert agent.stdin is not None
@@ -137,7 +137,7 @@ class Conversation:
         self._orders = agent.stdin
         self._output = agent.stdout
         self._frames = codec.FrameReader()
-        self._tellings: list[AgentMessage] = []
+        self._messages: list[AgentMessage] = []
 
     def send(self, *orders: Order) -> None:
         """Order this."""
@@ -145,15 +145,15 @@ class Conversation:
         self._orders.flush()
 
     def receive(self) -> AgentMessage:
-        """What it tells next."""
-        while not self._tellings:
+        """Its next message."""
+        while not self._messages:
             chunk = self._output.read1()
             assert chunk, "the agent has ended"
-            self._tellings += [codec.decode_agent_message(message) for message in self._frames.feed(chunk)]
-        return self._tellings.pop(0)
+            self._messages += [codec.decode_agent_message(message) for message in self._frames.feed(chunk)]
+        return self._messages.pop(0)
 
     def begin(self, directory: Path) -> None:
-        """Tell it of the job."""
+        """Send it the job."""
         self.send(describe(directory))
         assert self.receive() == HELLO
 
@@ -212,7 +212,7 @@ def test_an_agent_waits_for_a_job_as_long_as_its_launcher_sends_wait(
     conversation: Conversation, tmp_path: Path
 ) -> None:
     conversation.send(Wait(0.05), Wait(None))  # the last one counts
-    time.sleep(0.5)  # nothing tells that the first did not
+    time.sleep(0.5)  # no event shows that the first did not
     conversation.begin(tmp_path)
 
 
@@ -269,7 +269,7 @@ def test_of_an_agent_that_has_joined_sigterm_is_a_stop_notice_and_the_second_one
         for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP):
             agent.send_signal(number)
             for _ in range(3):  # one that is about to end may answer once
-                conversation.find(b"it goes on")
+                conversation.find(b"it continues")
         agent.send_signal(signal.SIGTERM)
         agent.communicate(timeout=LIMIT_SECONDS)
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""A reserved port: free for a worker that asks with SO_REUSEADDR, for nobody after that."""
+"""A reserved port: free for a worker that asks with SO_REUSEADDR, for none after that."""
 
 import socket
 from collections.abc import Iterator

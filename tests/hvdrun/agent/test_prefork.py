@@ -106,15 +106,15 @@ async def test_words_and_variables_of_any_bytes_and_length_arrive() -> None:
 
 
 async def fail(room: Room) -> str:
-    """What all are told who ask at the same time."""
+    """The answer to all who ask at the same time."""
     errors = await asyncio.gather(room.fork(), room.fork(), return_exceptions=True)
     assert {type(error) for error in errors} == {ForkserverError}
-    (told,) = {str(error) for error in errors}
-    return told
+    (reported,) = {str(error) for error in errors}
+    return reported
 
 
 @pytest.mark.parametrize(
-    ("script", "preload", "modules", "told"),
+    ("script", "preload", "modules", "reported"),
     [
         ("a b", "", (), "the script cannot be compiled: SyntaxError"),
         ("", "import os; os.write(2, b'much\\nno luck\\n'); os._exit(1)", (), "the forkserver ended: no luck"),
@@ -123,13 +123,13 @@ async def fail(room: Room) -> str:
 )
 @alone
 async def test_each_caller_gets_the_reason_why_nothing_can_be_forked(
-    script: str, preload: str, modules: tuple[str, ...], told: str
+    script: str, preload: str, modules: tuple[str, ...], reported: str
 ) -> None:
     async with forking(script, preload=preload, modules=modules) as room:
-        assert await fail(room) == told
+        assert await fail(room) == reported
 
 
-# Killed by itself when it has forked and nobody knows of it yet.
+# Killed by itself when it has forked and is unknown yet.
 DIES_AT_FORK = "import os; own = os.getpid(); os.register_at_fork(after_in_parent=lambda: os.kill(own, 9))"
 
 
@@ -143,7 +143,7 @@ async def test_a_worker_whose_forkserver_was_killed_before_its_answer_never_runs
 
 
 def reap_all_but(kept: int) -> None:
-    """Wait for the end of every child but one; without the gate, the worker that nobody knows of would run."""
+    """Wait for the end of every child but one; without the gate, the unknown worker would run."""
     children = Path("/proc/self/task") / str(os.getpid()) / "children"
     while others := {int(word) for word in children.read_text().split()} - {kept}:
         os.waitpid(others.pop(), 0)
@@ -169,6 +169,6 @@ async def test_an_import_that_prints_much_does_not_block_the_forkserver() -> Non
 
 @pytest.mark.parametrize("count", range(5))
 @in_loop
-async def test_where_files_run_out_none_is_left_open(count: int) -> None:
+async def test_where_files_run_out_no_descriptor_is_left_open(count: int) -> None:
     with files_left(count), pytest.raises(OSError, match="Too many"):
         Forkserver().open(sys.executable, (sys.executable,), "/", {}, ())

@@ -31,9 +31,9 @@ def _on_loopback() -> Iterator[None]:
         yield
 
 
-async def find(told: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
-    """The addresses that are told next."""
-    found = await told.get()
+async def find(reported: "asyncio.Queue[AgentMessage]") -> tuple[Listening, ...]:
+    """The addresses that are reported next."""
+    found = await reported.get()
     assert isinstance(found, Addresses)
     return found.addresses
 
@@ -46,14 +46,14 @@ def listens(listening: Listening) -> bool:
 
 @in_loop
 async def test_hosts_in_use_probe_each_other() -> None:
-    told, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait)
+    reported, others = asyncio.Queue[AgentMessage](), asyncio.Queue[AgentMessage]()
+    responder = ProbeResponder(reported.put_nowait)
     other = ProbeResponder(others.put_nowait)
     responder.answer(ListAddresses(TOKEN, "a"))
     other.answer(ListAddresses(TOKEN, "b"))
-    here, there = await find(told), await find(others)
+    here, there = await find(reported), await find(others)
     responder.answer(ProbePeers(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
-    probed = await told.get()
+    probed = await reported.get()
     assert isinstance(probed, ProbeResults)
     assert len(probed.proofs) == len(there)
     assert len(await probe(TOKEN, [ProbeTarget("a", entry.endpoint) for entry in here])) == len(here)
@@ -64,12 +64,12 @@ async def test_hosts_in_use_probe_each_other() -> None:
 
 @in_loop
 async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
-    told = asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait)
+    reported = asyncio.Queue[AgentMessage]()
+    responder = ProbeResponder(reported.put_nowait)
     responder.answer(ListAddresses(TOKEN, "a"))
-    first = await find(told)
+    first = await find(reported)
     responder.answer(ListAddresses(b"u" * 32, "a"))
-    second = await find(told)
+    second = await find(reported)
     await happen(lambda: not any(map(listens, first)), "the close of the first listeners")
     assert all(map(listens, second))
     await responder.close()
@@ -77,14 +77,14 @@ async def test_another_check_closes_the_listeners_of_the_one_before() -> None:
 
 @in_loop
 async def test_a_check_without_further_questions_is_over() -> None:
-    told = asyncio.Queue[AgentMessage]()
-    responder = ProbeResponder(told.put_nowait, listen_seconds=0.2)
+    reported = asyncio.Queue[AgentMessage]()
+    responder = ProbeResponder(reported.put_nowait, listen_seconds=0.2)
     responder.answer(ListAddresses(TOKEN, "a"))
-    addresses = await find(told)
+    addresses = await find(reported)
     await happen(lambda: not any(map(listens, addresses)), "the listener's end")
-    responder.answer(ProbePeers(()))  # too late: nobody waits for the answer
+    responder.answer(ProbePeers(()))  # too late: the answer is not awaited
     await responder.close()
-    assert told.empty()
+    assert reported.empty()
 
 
 @pytest.mark.parametrize("question", [ListAddresses(TOKEN, "a"), ProbePeers(())])

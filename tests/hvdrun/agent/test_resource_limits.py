@@ -95,7 +95,7 @@ def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
     *,
     fits: bool,
 ) -> None:
-    (tmp_path / "proc" / "4711").mkdir()  # of whoever runs the test
+    (tmp_path / "proc" / "4711").mkdir()  # of the user that runs the test
     fields = " ".join(["S", *["1"] * 16, "20", "0"])
     (tmp_path / "proc" / "4711" / "stat").write_text(f"4711 (a) b) {fields}\n", encoding="utf-8")
     limits[resource.RLIMIT_NPROC] = 50

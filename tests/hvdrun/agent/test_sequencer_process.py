@@ -16,7 +16,7 @@ from tests.waiting import LIMIT_SECONDS, in_loop
 
 
 async def spawn(streams: tuple[int, int, int]) -> int:
-    """Start a shell that tells a port and reads its orders."""
+    """Start a shell that reports a port and reads its orders."""
     stdin, stdout, stderr = streams
     command = ["sh", "-c", """echo '{"port": 4712}'; cat"""]
     process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr)  # noqa: ASYNC220 - as the agent does
@@ -25,7 +25,7 @@ async def spawn(streams: tuple[int, int, int]) -> int:
 
 
 @in_loop
-async def test_it_ends_at_the_end_of_its_orders_and_leaves_no_descriptor() -> None:
+async def test_the_process_ends_at_the_end_of_its_orders_and_leaves_no_descriptor() -> None:
     before = count_descriptors()
     process = await SequencerProcess.start(spawn)
     await process.open(LIMIT_SECONDS)
@@ -56,7 +56,7 @@ async def test_an_ended_sequencer_that_was_not_reaped_takes_no_orders() -> None:
 
 @pytest.mark.parametrize("count", range(5))
 @in_loop
-async def test_where_files_run_out_none_is_left_open(count: int) -> None:
+async def test_where_files_run_out_no_descriptor_is_left_open(count: int) -> None:
     with files_left(count), pytest.raises(OSError, match="Too many"):
         await SequencerProcess.start(spawn)
 

@@ -78,7 +78,7 @@ class Room:
         """As a relay would."""
         self.topic.append(notice)
 
-    async def told(self, count: int = 1) -> list[Notification]:
+    async def read_notices(self, count: int = 1) -> list[Notification]:
         """What was posted, once it is as much."""
         await happen(lambda: len(self.topic) == count, f"{count} notices")
         return self.topic
@@ -97,7 +97,7 @@ class Room:
         """Have a first generation served: the pid."""
         self.expect()
         self.publish()
-        assert await self.told() == opened(1)
+        assert await self.read_notices() == opened(1)
         return self.read_pid()
 
     async def heard(self, count: int) -> list[str]:
@@ -147,9 +147,9 @@ async def test_one_process_serves_all_generations_of_a_job() -> None:
     async with owning(SERVES) as room:
         pid = await room.open()
         room.sequencing.prepare(sys.executable)  # the second worker joins
-        room.publish()  # told again, after a broken connection
+        room.publish()  # reported again, after a broken connection
         room.publish(2)
-        assert await room.told(2) == opened(1, 2)
+        assert await room.read_notices(2) == opened(1, 2)
         rest = f'"size": 2, "key": "{KEY.hex()}"'
         assert await room.heard(2) == [f'{{"generation": 1, {rest}}}', f'{{"generation": 2, {rest}}}']
         assert [(process.pid, process.session) for process in find_ours()] == [(pid, pid)]
@@ -171,7 +171,7 @@ async def test_a_stop_notice_reaches_this_generation_and_each_later_one() -> Non
 
 
 @alone
-async def test_one_starts_with_workers_that_are_expected_to_join_and_again_where_that_failed() -> None:
+async def test_a_sequencer_starts_with_workers_that_are_expected_to_join_and_again_where_that_failed() -> None:
     async with owning("open('ready')\n" + SERVES, expects_init=True) as room:
         for assignment in (SECOND, FIRST):
             opening = room.sequencing._opening
@@ -183,7 +183,7 @@ async def test_one_starts_with_workers_that_are_expected_to_join_and_again_where
         (room.folder / "ready").touch()
         room.sequencing.prepare(sys.executable)
         room.publish()
-        assert await room.told() == opened(1)
+        assert await room.read_notices() == opened(1)
 
 
 @alone
@@ -196,12 +196,12 @@ async def test_without_rank_0_of_several_there_is_none() -> None:
         room.publish(1, SECOND)
         room.publish(2, ALONE)
         assert room.sequencing._opening is None
-        room.publish(3, FIRST)  # which nobody had expected to be here
-        assert await room.told() == opened(3)
+        room.publish(3, FIRST)  # which was not expected to be here
+        assert await room.read_notices() == opened(3)
 
 
 @alone
-async def test_one_that_dies_at_once_is_explained_with_the_remedy() -> None:
+async def test_a_sequencer_that_dies_immediately_is_explained_with_the_remedy() -> None:
     async with owning(DIES) as room:
         room.expect("/usr/bin/nothing")
         room.publish()
@@ -209,9 +209,9 @@ async def test_one_that_dies_at_once_is_explained_with_the_remedy() -> None:
             "on a, with /usr/bin/nothing, it could not be started: No such file or directory; "
             f"with {sys.executable}, it ended with exit code 1 (No module named 'numpy'): install NumPy there"
         )
-        assert await room.told() == [SequencerFailed(1, reason)]
+        assert await room.read_notices() == [SequencerFailed(1, reason)]
         room.publish(2)  # another generation, another try
-        assert (await room.told(2))[1] == SequencerFailed(2, reason)
+        assert (await room.read_notices(2))[1] == SequencerFailed(2, reason)
         assert room.warnings == []
 
 
@@ -223,7 +223,7 @@ async def test_where_the_worker_s_python_cannot_run_it_the_agent_s_own_does() ->
         lame.chmod(0o755)
         room.expect(str(lame))
         room.publish()
-        assert await room.told() == opened(1)
+        assert await room.read_notices() == opened(1)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_a_sequencer_that_reports_no_port_is_killed_and_reported(
 ) -> None:
     async with owning(program, limit_seconds) as room:
         room.publish()
-        assert await room.told() == [SequencerFailed(1, f"on a, {reason}")]
+        assert await room.read_notices() == [SequencerFailed(1, f"on a, {reason}")]
         await happen(lambda: find_ours() == [])
 
 
@@ -248,7 +248,7 @@ async def test_a_sequencer_that_ends_is_reported_and_replaced_in_the_next_genera
         assert await room.warned() == f"{NAME} is gone: it ended with signal 9"
         room.sequencing.prepare(sys.executable)
         room.publish(2)
-        assert await room.told(2) == opened(1, 2)
+        assert await room.read_notices(2) == opened(1, 2)
         assert room.read_pid() != pid
 
 
@@ -267,36 +267,36 @@ async def test_nothing_is_left_of_one_that_was_being_started_or_serves() -> None
 
 
 @alone
-async def test_in_an_elastic_job_one_is_ready_on_every_host() -> None:
+async def test_in_an_elastic_job_a_sequencer_is_ready_on_every_host() -> None:
     async with owning(SERVES, elastic=True) as room:
         room.sequencing.expect(SECOND)  # rank 0 is elsewhere, for now
         room.sequencing.prepare(sys.executable)
         await happen((room.folder / "pid").exists)
         room.publish(2, FIRST)
-        assert await room.told() == opened(2)
+        assert await room.read_notices() == opened(2)
 
 
 async def stop(room: Room) -> int:
-    """Stop one that serves, and have that told twice: the pid."""
+    """Stop one that serves, and have that reported twice: the pid."""
     pid = await room.open()
     await room.heard(1)
     os.kill(pid, SIGSTOP)
     assert room.sequencing.list_living() == ((pid, "its process"),)
     for _ in range(2):
         room.sequencing.note_stopped(pid, "its process was stopped")
-    room.sequencing.note_stopped(pid + 1, "nobody has started it")
+    room.sequencing.note_stopped(pid + 1, "the agent has not started it")
     return pid
 
 
 @alone
-async def test_in_an_elastic_job_one_that_stands_still_is_replaced_before_the_next_generation() -> None:
+async def test_in_an_elastic_job_a_stopped_sequencer_is_replaced_before_the_next_generation() -> None:
     async with owning(SERVES, elastic=True) as room:
         await stop(room)
         (room.folder / "pid").unlink()
         assert await room.warned() == f"{NAME} is gone: its process was stopped"
-        await happen((room.folder / "pid").exists)  # before anybody asks for it
+        await happen((room.folder / "pid").exists)  # before the first request for it
         room.publish(2)
-        assert await room.told(2) == opened(1, 2)
+        assert await room.read_notices(2) == opened(1, 2)
         await room.heard(2)
 
 
@@ -310,12 +310,12 @@ async def test_a_stopped_sequencer_of_a_static_job_is_reported_once() -> None:
 
 
 @alone
-async def test_one_that_turns_out_to_be_dead_is_replaced_for_the_same_generation() -> None:
+async def test_a_sequencer_that_turns_out_to_be_dead_is_replaced_for_the_same_generation() -> None:
     async with owning(SERVES) as room:
         pid = await room.open()
         os.kill(pid, SIGKILL)
         while is_alive(pid):  # nothing else runs meanwhile, so that its end has not been heard of
             pass
         room.publish(2)
-        assert await room.told(2) == opened(1, 2)
+        assert await room.read_notices(2) == opened(1, 2)
         assert room.read_pid() != pid

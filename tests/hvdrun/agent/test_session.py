@@ -111,7 +111,7 @@ async def serving() -> AsyncIterator[Rendezvous]:
 
 
 @in_loop
-async def test_an_end_is_reported_at_once_and_acknowledged() -> None:
+async def test_an_end_is_reported_immediately_and_acknowledged() -> None:
     async with serving() as rendezvous, rendezvous.attending():
         await rendezvous.heard()
         rendezvous.workers.end(0)

@@ -177,7 +177,7 @@ def test_a_closed_working_directory_is_named_and_not_the_program(tmp_path: Path,
     ("number", "reason"),
     [(errno.ENOEXEC, "no #! line"), (errno.EACCES, "Permission denied"), (errno.ENOENT, "No such file")],
 )
-def test_what_the_kernel_refuses_is_one_sentence(tmp_path: Path, number: int, reason: str) -> None:
+def test_a_command_that_the_kernel_refuses_gives_one_sentence(tmp_path: Path, number: int, reason: str) -> None:
     error = explain_failure(OSError(number, ""), "/work/train", str(tmp_path))
     assert error.exit_code == 126
     assert str(error).startswith("the command '/work/train' cannot be executed: ")

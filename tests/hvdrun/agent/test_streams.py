@@ -112,7 +112,7 @@ async def test_output_is_read_after_the_launcher_has_gone() -> None:
     os.close(story.launcher)
     await asyncio.to_thread(story.write_much, writing)  # does not block for ever
     await forwarder.drain()
-    forwarder.tell(Remark("nobody hears it"))
+    forwarder.tell(Remark("it is not heard"))
     assert story.written == len(b"".join(BLOCKS))
 
 
@@ -198,7 +198,7 @@ async def test_pieces_arrive_in_order_and_an_empty_one_is_the_end() -> None:
 
 
 @in_loop
-async def test_the_next_piece_is_asked_for_only_when_the_worker_has_taken_the_last() -> None:
+async def test_the_next_piece_is_requested_only_when_the_worker_has_taken_the_last() -> None:
     story = InputStory()
     await story.feed.open(story.writer)
     large = b"x" * 1_000_000  # more than a pipe holds
@@ -216,7 +216,7 @@ async def test_a_worker_that_does_not_read_any_more_is_asked_nothing_more(caplog
     story = InputStory()
     await story.feed.open(story.writer)
     os.close(story.reader)
-    story.feed.write(b"nobody reads this")
+    story.feed.write(b"this is not read")
     await happen(lambda: str(story.writer) not in os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are all it needs
     asked = story.asked
     for _ in range(10):  # asyncio complains from the fifth on of what is written into a pipe that is lost
@@ -227,7 +227,7 @@ async def test_a_worker_that_does_not_read_any_more_is_asked_nothing_more(caplog
 
 
 @in_loop
-async def test_what_is_typed_before_there_is_a_worker_is_dropped() -> None:
+async def test_input_before_there_is_a_worker_is_dropped() -> None:
     story = InputStory()
     story.feed.write(b"too early")
     await story.feed.open(story.writer)

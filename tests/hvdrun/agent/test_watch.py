@@ -78,7 +78,7 @@ async def test_a_stopped_worker_is_killed_with_its_processes_and_the_reason_is_r
         assert name == f"the worker {WORKERS[0]}"
         room.watch.note_stopped(pid, "it stood still")
         room.watch.note_stopped(pid, "it stood still")
-        room.watch.note_stopped(child, "nobody has started it as a worker")
+        room.watch.note_stopped(child, "the agent has not started it as a worker")
         assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still", was_stopped=True),)
         assert not is_alive(child)
         assert room.watch.list_living() == ()
@@ -209,7 +209,7 @@ async def test_a_worker_that_may_save_is_asked_before_its_helpers(*, lets_save: 
 
 
 @alone
-async def test_its_helpers_are_asked_at_half_of_the_grace() -> None:
+async def test_helpers_of_a_worker_are_asked_at_half_of_the_grace() -> None:
     helper = "trap 'echo $$ > asked; exit' TERM; echo $$ > helps; while :; do sleep 0.01; done"
     waits = "trap : TERM; echo $$ > ready; while [ ! -e asked ]; do sleep 0.01; done; exit 5"
     async with watching("sh", "-c", f"({helper}) & {waits}") as room:
@@ -221,7 +221,7 @@ async def test_its_helpers_are_asked_at_half_of_the_grace() -> None:
 
 
 @alone
-async def test_what_a_worker_leaves_that_may_save_is_asked_to_end() -> None:
+async def test_processes_of_a_worker_that_may_save_are_asked_to_end() -> None:
     helper = "trap 'echo $$ > asked; exit' TERM; echo $$ > helps; while :; do sleep 0.01; done"
     async with watching(
         "sh", "-c", f"({helper}) & trap 'exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done"
@@ -236,7 +236,7 @@ async def test_what_a_worker_leaves_that_may_save_is_asked_to_end() -> None:
 
 
 @alone
-async def test_when_a_worker_ends_it_is_looked_whether_the_workers_are_a_world() -> None:
+async def test_the_end_of_a_worker_begins_a_look_for_a_world() -> None:
     async with watching("sh", "-c", "exit 3", finds_world=lambda: True) as room:
         assert not room.watch.has_world
         room.watch.launch(LAUNCHES[0])
@@ -257,17 +257,17 @@ async def test_without_grace_a_worker_is_not_asked() -> None:
 @alone
 async def test_an_order_to_end_a_worker_that_is_just_being_started_is_not_lost() -> None:
     async with watching("sleep", "600") as room:
-        room.spawner.may_tell.clear()
+        room.spawner.may_report.clear()
         room.watch.launch(LAUNCHES[0])
         await happen(lambda: room.spawner.begun == 1)
         room.watch.terminate(order(0, 600))
         assert room.watch.running() == (WORKERS[0],)
-        room.spawner.may_tell.set()
+        room.spawner.may_report.set()
         assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM, was_stopped=True),)
 
 
 @alone
-async def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> None:
+async def test_a_worker_whose_end_is_ordered_before_its_start_never_starts() -> None:
     async with watching("sleep", "600") as room:
         room.spawner.may_prepare.clear()
         for launch in LAUNCHES:
@@ -286,18 +286,18 @@ async def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> 
 @alone
 async def test_a_worker_that_ends_before_the_news_of_its_birth_is_not_lost() -> None:
     async with watching("sh", "-c", "echo $$ > worker; exit 4") as room:
-        room.spawner.may_tell.clear()
+        room.spawner.may_report.clear()
         room.watch.launch(LAUNCHES[0])
         pid = await room.started("worker")
         await happen(lambda: processes.look(pid) is None, "its reaping")
-        room.spawner.may_tell.set()
+        room.spawner.may_report.set()
         assert await room.ended() == (Exited(WORKERS[0], 4),)
 
 
 @alone
 async def test_closing_kills_a_worker_that_is_starting_and_starts_none() -> None:
     async with watching(*SLEEPS) as room:
-        room.spawner.may_tell.clear()
+        room.spawner.may_report.clear()
         room.watch.launch(LAUNCHES[0])
         pid = await room.started("worker")
         await room.watch.close()
@@ -318,10 +318,10 @@ async def test_closing_ends_an_orphan_that_carries_no_name() -> None:
 
 
 @alone
-async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out() -> None:
+async def test_a_few_workers_are_started_at_a_time_and_a_waiting_one_can_still_be_left_out() -> None:
     launches = make_launches(STARTS_AT_ONCE + 4)
     async with watching("true") as room:
-        room.spawner.may_tell.clear()
+        room.spawner.may_report.clear()
         for launch in launches:
             room.watch.launch(launch)
         await happen(lambda: room.spawner.begun == STARTS_AT_ONCE)
@@ -329,7 +329,7 @@ async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out()
         late = launches[-1].worker
         room.watch.terminate(Terminate(late, 600, "the test wants it"))
         assert room.watch.ended() == (Exited.before_start(late),)
-        room.spawner.may_tell.set()
+        room.spawner.may_report.set()
         await room.ended(len(launches))
         assert room.spawner.begun == len(launches) - 1
 
@@ -337,7 +337,7 @@ async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out()
 @alone
 async def test_closing_starts_no_worker_that_waits_for_its_start() -> None:
     async with watching("sleep", "600") as room:
-        room.spawner.may_tell.clear()
+        room.spawner.may_report.clear()
         for launch in make_launches(STARTS_AT_ONCE + 4):
             room.watch.launch(launch)
         await happen(lambda: room.spawner.begun == STARTS_AT_ONCE)

@@ -27,15 +27,15 @@ class GatedSpawner(ExecSpawner):
     """Executes workers; a test may hold it up, or let it fail.
 
     may_prepare: without it, no worker can be started.
-    may_tell: without it, a worker runs of which nobody is told.
+    may_report: without it, a worker runs that is not reported.
     error: what starting a worker raises.
     """
 
     def __init__(self, begin: Begin, environment: WorkerEnvironment) -> None:
         super().__init__(begin, environment)
-        self.may_prepare, self.may_tell = asyncio.Event(), asyncio.Event()
+        self.may_prepare, self.may_report = asyncio.Event(), asyncio.Event()
         self.may_prepare.set()
-        self.may_tell.set()
+        self.may_report.set()
         self.error: Exception | None = None
         self.begun = 0
 
@@ -49,7 +49,7 @@ class GatedSpawner(ExecSpawner):
         if self.error is not None:
             raise self.error
         spawned = await super().spawn(launch)
-        await self.may_tell.wait()
+        await self.may_report.wait()
         return spawned
 
 

@@ -92,12 +92,12 @@ def test_a_missing_hostfile_is_reported() -> None:
         ("-np 2 --host-discovery-script ./x python x", 2, []),
     ],
 )
-def test_what_is_typed_comes_before_the_allocation(words: str, size: int, found: list[str]) -> None:
+def test_options_of_the_command_line_come_before_the_allocation(words: str, size: int, found: list[str]) -> None:
     spec = make(words, SLURM)
     assert (spec.workers.size, slots(spec)) == (size, found)
 
 
-def test_more_workers_than_the_tasks_that_were_asked_for_are_refused() -> None:
+def test_more_workers_than_the_requested_tasks_are_refused() -> None:
     with pytest.raises(UsageError, match="do not fit into the 2 slots"):
         make("-np 5 python x", {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"})
 

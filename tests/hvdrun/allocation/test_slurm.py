@@ -30,7 +30,7 @@ def find(environment: Mapping[str, str], path: str = "") -> list[int]:
 
 @pytest.fixture
 def scontrol(tmp_path: Path) -> str:
-    """A folder for PATH with a scontrol that tells of GPUs."""
+    """A folder for PATH with a scontrol that reports GPUs."""
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$5" = 17 ] && echo "{DETAILS}"\n', encoding="utf-8")
     (tmp_path / "scontrol").chmod(0o755)
     return str(tmp_path)
@@ -49,7 +49,7 @@ def scontrol(tmp_path: Path) -> str:
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290", "SLURM_NTASKS": "5"}, [2, 2, 1]),  # salloc
     ],
 )
-def test_slots_are_tasks_where_they_were_asked_for_else_gpus(environment: dict[str, str], slots: list[int]) -> None:
+def test_slots_are_tasks_where_tasks_were_requested_else_gpus(environment: dict[str, str], slots: list[int]) -> None:
     assert find(environment) == slots
 
 

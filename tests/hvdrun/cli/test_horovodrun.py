@@ -49,7 +49,7 @@ def test_the_command_line_holds_over_the_file_and_unknown_keys_are_ignored(tmp_p
     assert "'strange'" in remark
 
 
-def test_errors_have_times_and_tracebacks_where_these_are_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_errors_have_times_and_tracebacks_where_these_are_requested(capfd: pytest.CaptureFixture[str]) -> None:
     def fail(*_: object) -> int:
         raise ZeroDivisionError
 

@@ -100,7 +100,7 @@ def test_the_plan_has_the_way_to_another_host(mixed: JobSpec, change: dict[str, 
     assert explain_way(changed, "localhost") == THIS_MACHINE
 
 
-def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec) -> None:
+def test_the_plan_shows_how_the_agent_of_another_host_is_started(mixed: JobSpec) -> None:
     (mixed.workers.directory / "python").touch(0o755)
     prefixed = with_fields(mixed, command=("./python", "-V"), prefix="export API_KEY=hunter2")
     text = render_plan(make_plan(prefixed, PATH))
@@ -110,10 +110,10 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
 
 
 @pytest.mark.parametrize(
-    ("bind_to", "told"), [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")]
+    ("bind_to", "shown"), [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")]
 )
-def test_the_plan_has_the_binding_of_workers(spec: JobSpec, bind_to: BindTo, told: str) -> None:
-    assert f"  bound to   {told}\n" in render_plan(make_plan(with_fields(spec, bind_to=bind_to), PATH))
+def test_the_plan_has_the_binding_of_workers(spec: JobSpec, bind_to: BindTo, shown: str) -> None:
+    assert f"  bound to   {shown}\n" in render_plan(make_plan(with_fields(spec, bind_to=bind_to), PATH))
 
 
 @pytest.mark.parametrize(

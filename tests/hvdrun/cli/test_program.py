@@ -161,7 +161,7 @@ def test_an_error_of_the_launcher_is_one_line_without_a_traceback(
     assert re.fullmatch(said, capfd.readouterr().err)
 
 
-def test_after_ctrl_c_it_dies_of_the_signal_or_exits_as_if_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_dies_of_ctrl_c_or_exits_as_if_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
     former = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(os, "kill", lambda *signalled: sent.append(signalled))  # process 1 would survive it
@@ -202,7 +202,7 @@ def test_lines_before_an_error_are_printed(capfd: pytest.CaptureFixture[str]) ->
         ("-prefix-timestamp", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n"),
     ],
 )
-def test_output_has_the_marks_that_are_asked_for(options: str, line: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_has_the_requested_marks(options: str, line: str, capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
         asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
         return 0

@@ -23,8 +23,8 @@ def result(rank: int) -> Delivered:
 
 
 def failure(rank: int, *, follows: bool = False) -> Delivered:
-    told = ("KeyError", "", "", pickle.dumps(KeyError(rank)))
-    return Delivered(rank, 1, failed=True, follows_another=follows, body=Body(pickle.dumps(told)))
+    reported = ("KeyError", "", "", pickle.dumps(KeyError(rank)))
+    return Delivered(rank, 1, failed=True, follows_another=follows, body=Body(pickle.dumps(reported)))
 
 
 def read(*delivered: Delivered, end: Ended | Refused | None = None, is_elastic: bool = False) -> list[object]:

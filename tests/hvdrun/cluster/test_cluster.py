@@ -90,7 +90,7 @@ def test_the_first_exception_is_raised_itself_and_the_next_function_finds_the_wo
     assert get_pids(cluster) == pids
 
 
-def test_what_the_workers_print_comes_before_their_results(
+def test_output_of_the_workers_comes_before_their_results(
     cluster: hvdrun.Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def speak(number: int) -> None:

@@ -79,7 +79,7 @@ def test_an_elastic_job_returns_as_many_results_as_it_needs_workers() -> None:
         ({"num_proc": 3, "hosts": "localhost:2"}, "3 workers do not fit into the 2 slots"),
     ],
 )
-def test_what_contradicts_itself_is_a_value_error(given: dict[str, Any], says: str) -> None:
+def test_contradictory_arguments_are_a_value_error(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         run(print, **given)
     assert asked == []

@@ -70,7 +70,7 @@ class Terminal(io.StringIO):
     [(Terminal(), None, True), (io.StringIO(), object(), True), (io.StringIO(), None, False), (None, None, False)],
     ids=["a terminal", "a notebook", "a file", "nothing"],
 )
-def test_somebody_watches_a_terminal_or_a_notebook(
+def test_a_terminal_and_a_notebook_count_as_watched(
     monkeypatch: pytest.MonkeyPatch, errors: io.StringIO | None, shell: object, *, expected: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", errors)

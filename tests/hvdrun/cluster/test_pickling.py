@@ -40,7 +40,7 @@ def run_elsewhere(data: bytes) -> str:
 def test_a_function_of_a_module_that_cannot_be_imported_is_pickled_by_value(tmp_path: Path) -> None:
     path = tmp_path / "somewhere.py"
     path.write_text("K = 3\nclass Part:\n    x = 4\ndef add(y):\n    return K + y + Part.x\n", encoding="utf-8")
-    spec = spec_from_file_location("named_by_nobody", path)
+    spec = spec_from_file_location("unknown_name", path)
     assert spec is not None
     assert spec.loader is not None
     module: Any = module_from_spec(spec)
@@ -96,7 +96,7 @@ def test_many_bytes_lie_in_a_file_without_a_name(tmp_path: Path, monkeypatch: py
     body.close()
 
 
-def test_what_cannot_be_sent_is_named() -> None:
+def test_an_object_that_cannot_be_sent_is_named() -> None:
     def use() -> object:
         return LOCK
 
@@ -111,12 +111,12 @@ def test_what_cannot_be_sent_is_named() -> None:
 
 
 @pytest.mark.parametrize("task", [(3, (), {}), (print, 2, {}), (print, (), 2)])
-def test_what_is_no_function_with_arguments_is_refused_before_a_job_starts(task: tuple[Any, ...]) -> None:
+def test_an_object_that_is_no_function_with_arguments_is_refused_before_a_job_starts(task: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError, match=r"write run\(train, args=\(2,\)\) for train\(2\)"):
         pack(*task)
 
 
-@pytest.mark.parametrize(("name", "notes"), [("pickle", 1), ("nobodys_module", 0), (None, 0)])
+@pytest.mark.parametrize(("name", "notes"), [("pickle", 1), ("unknown_module", 0), (None, 0)])
 def test_a_module_that_a_worker_lacks_is_reported_with_a_remedy(name: str | None, notes: int) -> None:
     error = read_error(deliver("ModuleNotFoundError", "", "", pickle.dumps(ModuleNotFoundError("none", name=name))))
     found = getattr(error, "__notes__", [])

@@ -30,7 +30,7 @@ def test_a_notice_is_one_marked_line(pipe: Screen) -> None:
 
 
 @pytest.mark.parametrize(("verbose", "expected"), [(True, "hvdrun: detail\nhvdrun: end\n"), (False, "hvdrun: end\n")])
-def test_details_are_for_those_who_ask(pipe: Screen, verbose: bool, expected: str) -> None:
+def test_details_are_shown_on_request(pipe: Screen, verbose: bool, expected: str) -> None:
     console = make_console(pipe, verbose=verbose)
     console.verbose("detail")
     console.notice("end")
@@ -59,14 +59,14 @@ def test_github_actions_gets_the_page_as_an_annotation_too_that_begins_a_line(pi
     )
 
 
-def test_what_is_said_after_the_end_is_still_written(pipe: Screen) -> None:
+def test_a_line_after_the_end_is_still_written(pipe: Screen) -> None:
     console = make_console(pipe)
     console.end(LIMIT_SECONDS)
     console.page(PAGE)
     assert pipe.read().startswith("hvdrun: rank 0")
 
 
-def test_what_is_said_after_the_end_never_waits(pipe: Screen) -> None:
+def test_a_line_after_the_end_never_waits(pipe: Screen) -> None:
     console = make_console(pipe)
     console.end(LIMIT_SECONDS)
     os.write(pipe.writing, b"x" * fcntl.fcntl(pipe.writing, fcntl.F_GETPIPE_SZ))
@@ -172,7 +172,7 @@ def test_hvdruns_own_words_or_the_end_take_the_place_of_the_live_line(terminal: 
     assert re.fullmatch(DRAWN + notices * r"hvdrun: words\r\n", terminal.read())
 
 
-def test_there_is_no_live_line_where_lines_cannot_be_redrawn(terminal: Screen, pipe: Screen) -> None:
+def test_no_live_line_appears_where_lines_cannot_be_redrawn(terminal: Screen, pipe: Screen) -> None:
     async def show(screen: Screen, environment: dict[str, str]) -> str:
         console = await show_long_start(screen, environment)
         assert len(asyncio.all_tasks()) == 1

@@ -55,7 +55,7 @@ async def test_each_line_lands_in_the_file_of_its_rank_and_stream_with_its_mark(
 
 
 @in_loop
-async def test_a_worker_whose_rank_changes_goes_on_in_the_file_of_the_new_one(tmp_path: Path) -> None:
+async def test_a_worker_whose_rank_changes_continues_in_the_file_of_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "rank.12").mkdir()
     (tmp_path / "rank.12" / "stderr").write_text("of a job before\n")
     files = OutputFiles(tmp_path, 2, Marks())

@@ -28,10 +28,10 @@ FRAMES = [BEGINNING, '  File "train.py", line 3, in <module>', "    time.sleep(6
     ],
 )
 def test_only_whole_tracebacks_of_interrupts_are_left_out(lines: list[str], *, left_out: bool) -> None:
-    told = [f"{line}\n".encode() for line in ["before", *lines, "after"]]
+    given = [f"{line}\n".encode() for line in ["before", *lines, "after"]]
     hush = InterruptFilter()
-    shown = [*(each for line in told for each in hush.feed([line])), *hush.finish()]
-    assert shown == ([told[0], PLACE, told[-1]] if left_out else told)
+    shown = [*(each for line in given for each in hush.feed([line])), *hush.finish()]
+    assert shown == ([given[0], PLACE, given[-1]] if left_out else given)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_only_whole_tracebacks_of_interrupts_are_left_out(lines: list[str], *, l
         ([*FRAMES, "KeyboardInterrupt", "", "text", *JOINT], [PLACE, "", "text", *JOINT]),
     ],
 )
-def test_what_joins_an_interrupt_to_another_error_is_left_out(lines: list[str], expected: list[str | bytes]) -> None:
+def test_an_interrupt_s_link_to_another_error_is_left_out(lines: list[str], expected: list[str | bytes]) -> None:
     hush = InterruptFilter()
     shown = [*hush.feed(f"{line}\n".encode() for line in lines), *hush.finish()]
     assert shown == [line if isinstance(line, bytes) else f"{line}\n".encode() for line in expected]
@@ -71,7 +71,7 @@ def test_an_interrupt_is_shown_where_the_program_stood(files: list[str], place: 
     assert shown == ([] if place is None else [f"interrupted at {place}\n".encode()])
 
 
-def test_what_is_held_back_at_the_end_is_shown() -> None:
+def test_output_that_is_held_back_at_the_end_is_shown() -> None:
     hush = InterruptFilter()
     assert list(hush.feed([b"Traceback (most recent call last):\n"])) == []
     assert hush.finish() == [b"Traceback (most recent call last):\n"]

@@ -94,7 +94,7 @@ GOES_ON = "the job continues with 2 workers."
     ],
     ids=["begin anew", "begin again", "cut off", "not connected", "restored", "lost as well", "twice"],
 )
-def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
+def test_the_reason_for_a_new_generation_is_reported_once_where_no_worker_was_lost(
     paper: Paper, reporter: JobReporter, story: list[str], notices: list[str]
 ) -> None:
     run_story(reporter, "min=1 max=2 failures=any", "tick 0", "hosts a:2", "join a:0", "join a:1", *story)
@@ -171,7 +171,7 @@ def test_of_many_losses_of_one_kind_the_first_are_printed_and_the_others_counted
     assert paper.notices[11] == "host a was lost: a is not known."
 
 
-def test_what_was_counted_is_summed_up_when_the_outcome_is_decided(paper: Paper, reporter: JobReporter) -> None:
+def test_counted_events_are_summed_up_when_the_outcome_is_decided(paper: Paper, reporter: JobReporter) -> None:
     for number in range(7):
         host = f"h{number}"
         reporter.log(Log(f"host {host} was lost: gone", Level.WARNING, host))

@@ -24,7 +24,7 @@ NOON = datetime.fromisoformat("2026-01-31T12:00:00.123999+02:00")
         (Marks(horovod=True, ranks=False), b""),
     ],
 )
-def test_a_mark_has_what_was_asked_for(marks: Marks, mark: bytes) -> None:
+def test_a_mark_has_the_requested_parts(marks: Marks, mark: bytes) -> None:
     assert marks.render(3, "server1", NOON, coloured=False) == mark
 
 

@@ -93,7 +93,7 @@ def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> Non
     assert marker.feed(at(1), 1, STDOUT, b"again\n") == b"[1] again\n"
 
 
-def test_on_a_terminal_the_beginning_of_a_line_is_shown_and_goes_on_where_it_stands() -> None:
+def test_on_a_terminal_the_beginning_of_a_line_is_shown_and_continues_where_it_stands() -> None:
     marker = OutputMarker(Marks(), terminals=BOTH)
     assert [marker.feed(at(0), 0, STDOUT, data) for data in (b"..", b".")] == [b"", b""]
     assert [marker.flush(at(0), STDOUT) for _ in range(2)] == [b"[0] ...", b""]
@@ -102,7 +102,7 @@ def test_on_a_terminal_the_beginning_of_a_line_is_shown_and_goes_on_where_it_sta
     assert marker.tail(at(0)) == ("...x", "y")
 
 
-def test_a_line_that_has_begun_on_a_terminal_is_ended_before_another_and_marked_when_it_goes_on() -> None:
+def test_a_line_that_has_begun_on_a_terminal_is_ended_before_another_and_marked_when_it_continues() -> None:
     marker = OutputMarker(Marks(), terminals=BOTH)
     for rank, stream, text in ((0, STDOUT, b"one"), (1, STDERR, b"two")):
         marker.feed(at(rank), rank, stream, text)
@@ -170,7 +170,7 @@ def test_without_its_marks_each_streams_output_is_what_the_worker_wrote(
 
 
 @given(pieces)
-def test_what_is_shown_at_once_is_whole_lines_of_one_worker(written: list[Piece]) -> None:
+def test_each_piece_of_output_is_whole_lines_of_one_worker(written: list[Piece]) -> None:
     marker = OutputMarker(Marks())
     for rank, stream, data in written:
         shown = marker.feed(at(rank), rank, stream, data)
@@ -197,13 +197,13 @@ def test_of_a_progress_bar_only_the_last_form_is_kept() -> None:
 
 
 @given(st.lists(st.lists(st.sampled_from([b"a\n", b"b\r\n", b"c\r", b"\n", b"d"]), max_size=30), max_size=5))
-def test_the_same_last_lines_are_kept_however_many_come_at_once(written: list[list[bytes]]) -> None:
-    at_once, one_by_one = OutputMarker(Marks()), OutputMarker(Marks())
+def test_the_same_last_lines_are_kept_however_many_come_together(written: list[list[bytes]]) -> None:
+    together, one_by_one = OutputMarker(Marks()), OutputMarker(Marks())
     for texts in written:
-        at_once.feed(at(0), 0, STDOUT, b"".join(texts))
+        together.feed(at(0), 0, STDOUT, b"".join(texts))
         for text in texts:
             one_by_one.feed(at(0), 0, STDOUT, text)
-    assert at_once.tail(at(0)) == one_by_one.tail(at(0))
+    assert together.tail(at(0)) == one_by_one.tail(at(0))
 
 
 def test_very_long_last_lines_are_kept_in_part() -> None:
@@ -238,14 +238,14 @@ async def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Scr
 
 
 @in_loop
-async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dict[OutputStream, Screen]) -> None:
+async def test_a_reader_that_has_gone_is_reported_and_the_rest_is_dropped(pipes: dict[OutputStream, Screen]) -> None:
     pipes[STDOUT].reader.close()
     printer = make_printer(pipes)
-    told: list[tuple[OutputStream, type[OSError]]] = []
+    reported: list[tuple[OutputStream, type[OSError]]] = []
     heard = asyncio.Event()
 
     def hear(stream: OutputStream, error: OSError) -> None:
-        told.append((stream, type(error)))
+        reported.append((stream, type(error)))
         heard.set()
 
     printer.call_when_failing(hear, lambda error: pytest.fail(str(error)))
@@ -257,5 +257,5 @@ async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dic
     await printer.write(at(0), 0, STDOUT, b"two\n" * 1_000_000)
     await printer.write(at(0), 0, STDERR, b"err\n")
     assert not await printer.close(10)
-    assert told == [(STDOUT, BrokenPipeError)]
+    assert reported == [(STDOUT, BrokenPipeError)]
     assert pipes[STDERR].read() == "[0] err\n"

@@ -14,7 +14,7 @@ from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import describe_ranks, describe_returncode
 
 
-def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:
+def test_the_page_names_the_failed_worker_its_end_its_last_lines_and_the_ended_workers() -> None:
     page = Page(
         rank=1,
         worker=Worker(Slot("server1", 1), 1),
@@ -45,7 +45,7 @@ def test_without_a_single_culprit_the_reason_is_the_headline() -> None:
     )
 
 
-def test_with_a_culprit_the_reason_is_told_below() -> None:
+def test_with_a_culprit_the_reason_is_shown_below() -> None:
     page = Page(rank=0, returncode=127, reason="the command 'x' was not found.")
     assert render_page(page).splitlines()[1] == "  the command 'x' was not found."
 
@@ -60,24 +60,24 @@ def test_with_a_culprit_the_reason_is_told_below() -> None:
         (-7, "shared memory"),
     ],
 )
-def test_a_telling_signal_comes_with_a_hint(returncode: int, hint: str) -> None:
+def test_a_signal_with_a_likely_cause_comes_with_a_hint(returncode: int, hint: str) -> None:
     assert hint in render_page(Page(rank=0, returncode=returncode))
 
 
-def test_a_python_without_hvdrun_is_told_what_to_install_and_where() -> None:
+def test_the_error_for_a_python_without_hvdrun_says_what_to_install_and_where() -> None:
     last = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'worker_runtime'")
     page = render_page(Page(rank=0, worker=Worker(Slot("b", 0), 1), returncode=1, last_lines=last))
     assert f"on b has no hvdrun: install there the wheel or the checkout of version {__version__}" in page
 
 
-def test_a_worker_that_was_started_alone_is_told_why_it_has_no_rank() -> None:
+def test_a_worker_that_was_started_alone_learns_why_it_has_no_rank() -> None:
     last = ("ValueError: Error initializing torch.distributed: environment variable RANK expected, but not set",)
     page = render_page(Page(rank=0, last_lines=last))
     assert "started alone, later than the others, has no RANK: with --max-restarts" in page
 
 
 @pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -15, 143, -40, 255, None])
-def test_anything_else_comes_without_a_hint(returncode: int | None) -> None:
+def test_other_errors_come_without_a_hint(returncode: int | None) -> None:
     assert len(render_page(Page(rank=0, returncode=returncode)).splitlines()) == 1
 
 
@@ -91,7 +91,7 @@ def test_anything_else_comes_without_a_hint(returncode: int | None) -> None:
         (255, "exit code 255"),
     ],
 )
-def test_a_returncode_is_told_in_words(returncode: int, words: str) -> None:
+def test_a_returncode_is_shown_in_words(returncode: int, words: str) -> None:
     assert describe_returncode(returncode) == words
 
 
@@ -99,7 +99,7 @@ def test_a_returncode_is_told_in_words(returncode: int, words: str) -> None:
     ("ranks", "words"),
     [((3,), "rank 3"), ((1, 0), "ranks 0-1"), ((0, 2, 3, 4, 9), "ranks 0, 2-4, 9"), (range(1000), "ranks 0-999")],
 )
-def test_ranks_are_told_in_runs(ranks: tuple[int, ...], words: str) -> None:
+def test_ranks_are_shown_in_runs(ranks: tuple[int, ...], words: str) -> None:
     assert describe_ranks(ranks) == words
 
 
@@ -114,7 +114,7 @@ def test_ranks_are_told_in_runs(ranks: tuple[int, ...], words: str) -> None:
         (86400, "24 h 0 min"),
     ],
 )
-def test_seconds_are_told_as_people_say_them(seconds: float, words: str) -> None:
+def test_seconds_are_shown_as_people_say_them(seconds: float, words: str) -> None:
     assert describe_seconds(seconds) == words
 
 
@@ -131,7 +131,7 @@ def test_seconds_are_told_as_people_say_them(seconds: float, words: str) -> None
         ("é 日本 💥", "é 日本 💥"),
     ],
 )
-def test_what_would_act_on_a_terminal_is_taken_out(text: str, clean: str) -> None:
+def test_control_characters_are_taken_out(text: str, clean: str) -> None:
     assert strip_controls(text) == clean
 
 

@@ -73,7 +73,7 @@ def live(*events: Event) -> State:
     return state
 
 
-def test_it_says_how_many_of_how_many_and_for_how_long() -> None:
+def test_the_start_line_says_how_many_of_how_many_and_for_how_long() -> None:
     assert describe_start(HALFWAY, 2.44) == "hosts connected 1/2, workers joined 3/8, 2.4 s"
     assert describe_start(HALFWAY, 65) == "hosts connected 1/2, workers joined 3/8, 1 min 5 s"
 
@@ -100,7 +100,7 @@ def test_a_start_that_begins_again_after_the_first_is_not_followed() -> None:
 
 
 @in_loop
-async def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more() -> None:
+async def test_a_long_start_is_reported_again_and_again_and_a_finished_one_no_more() -> None:
     sheet = Sheet()
     states = [None, replace(HALFWAY, joined=8), HALFWAY]
     line = make_line(sheet, states.pop)
@@ -137,7 +137,7 @@ async def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
 
 
 @in_loop
-async def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
+async def test_after_its_close_the_start_line_neither_looks_nor_shows() -> None:
     sheet = Sheet()
     line = make_line(sheet, lambda: HALFWAY)
     line.open(asyncio.get_running_loop(), 0.0)
@@ -152,7 +152,7 @@ async def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
 
 
 @in_loop
-async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
+async def test_while_no_worker_joins_the_line_is_shown_for_a_limited_time_only() -> None:
     sheet = Sheet()
     times = iter([2.0, 2.0, 2.2])
     line = make_line(sheet, lambda: replace(HALFWAY, joined=0), times.__next__, limit_seconds=2.1)
@@ -164,7 +164,7 @@ async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
 
 
 @in_loop
-async def test_while_the_job_waits_for_hosts_it_is_shown_without_a_limit() -> None:
+async def test_while_the_job_waits_for_hosts_the_line_is_shown_without_a_limit() -> None:
     sheet = Sheet()
     waiting, joining = replace(HALFWAY, offered=1), replace(HALFWAY, joined=0)
     states, times = [joining, joining, waiting, waiting], iter([2.0, 2.0, 90.0, 92.0, 92.2])
@@ -201,7 +201,7 @@ def test_each_drawing_replaces_the_one_before(terminal: Screen) -> None:
     assert terminal.read() == "\r\x1b[Kone\r\x1b[Ktwo"
 
 
-def test_it_is_erased_once(terminal: Screen) -> None:
+def test_the_start_line_is_erased_once(terminal: Screen) -> None:
     writer = Writer()
     status = StatusLine(writer, terminal.writing)
     status.erase()
@@ -213,7 +213,7 @@ def test_it_is_erased_once(terminal: Screen) -> None:
 
 
 @pytest.mark.parametrize(("columns", "usable"), [(40, 39), (0, 79)])
-def test_it_is_cut_so_that_the_last_column_stays_free(terminal: Screen, columns: int, usable: int) -> None:
+def test_the_start_line_is_cut_so_that_the_last_column_stays_free(terminal: Screen, columns: int, usable: int) -> None:
     fcntl.ioctl(terminal.writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     for length in (usable, usable + 1):
         writer = Writer()
@@ -222,7 +222,7 @@ def test_it_is_cut_so_that_the_last_column_stays_free(terminal: Screen, columns:
     assert terminal.read() == f"\r\x1b[K{'x' * usable}\r\x1b[K{'x' * (usable - 1)}…"
 
 
-def test_it_has_a_colour_where_that_is_wanted(terminal: Screen) -> None:
+def test_the_start_line_has_a_colour_where_that_is_wanted(terminal: Screen) -> None:
     writer = Writer()
     StatusLine(writer, terminal.writing, coloured=True).show("x")
     writer.end(LIMIT_SECONDS)

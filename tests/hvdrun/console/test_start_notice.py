@@ -33,7 +33,7 @@ class Said(list[str]):
 )
 @pytest.mark.parametrize("is_closed", [True, False], ids=["by its first output", "while nothing is printed"])
 @in_loop
-async def test_a_long_start_is_told_in_two_lines(
+async def test_a_long_start_is_reported_in_two_lines(
     hosts: list[str], size: int, begin: str, end: str, *, is_closed: bool
 ) -> None:
     said, ready = Said(1), 0
@@ -49,7 +49,7 @@ async def test_a_long_start_is_told_in_two_lines(
 
 
 @in_loop
-async def test_a_short_start_and_one_that_fails_have_no_end_to_tell() -> None:
+async def test_the_end_of_a_short_or_failed_start_is_not_reported() -> None:
     said = Said(1)
     short = StartNotice(said, lambda: 2, 2, [], lambda: 12.0)
     failed = StartNotice(said, lambda: 1, 2, [], lambda: 12.0)

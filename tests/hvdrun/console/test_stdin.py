@@ -41,7 +41,7 @@ def test_a_closed_descriptor_is_the_end_of_input() -> None:
 
 
 @in_loop
-async def test_nothing_is_read_before_it_is_asked_for() -> None:
+async def test_input_is_read_only_on_request() -> None:
     reader, writer = os.pipe()
     os.write(writer, b"still here")
     pieces: asyncio.Queue[bytes] = asyncio.Queue()

@@ -73,7 +73,7 @@ def test_the_last_lines_are_shown_and_of_the_last_traceback_the_first_the_place_
     lines: list[str], shown: list[str], size: int
 ) -> None:
     tail = Tail(count())
-    told = [f"{line}\n".encode() for line in lines]
-    for first in range(0, len(told), size):
-        tail.add(told[first : first + size])
+    given = [f"{line}\n".encode() for line in lines]
+    for first in range(0, len(given), size):
+        tail.add(given[first : first + size])
     assert [line.text.decode().rstrip("\n") for line in tail.list_lines()] == shown

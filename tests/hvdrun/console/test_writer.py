@@ -19,7 +19,7 @@ def count_eventfds() -> int:
     return sum("eventfd" in str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
 
 
-def test_all_is_written_in_order_to_each_descriptor(tmp_path: Path) -> None:
+def test_data_is_written_in_order_to_each_descriptor(tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
     descriptors = [os.open(path, os.O_WRONLY | os.O_CREAT) for path in paths]
     writer = Writer()
@@ -56,7 +56,7 @@ def test_after_the_end_nothing_is_taken(pipe: Screen) -> None:
     assert not writer.put(pipe.writing, b"x")
 
 
-def test_it_is_behind_until_all_is_written(pipe: Screen) -> None:
+def test_a_writer_is_behind_until_all_is_written(pipe: Screen) -> None:
     writer = Writer()
     seen = [writer.is_behind]
     writer.put(pipe.writing, b"x" * 1_000_000)
@@ -68,7 +68,7 @@ def test_it_is_behind_until_all_is_written(pipe: Screen) -> None:
 
 
 @in_loop
-async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Screen) -> None:
+async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_continues(pipe: Screen) -> None:
     writer = Writer(capacity_bytes=1000)
     writer.put(pipe.writing, b"x" * 1_000_000)
     draining = asyncio.create_task(writer.drain())
@@ -151,20 +151,20 @@ class FullDisk:
 
 
 @in_loop
-async def test_a_full_disk_is_told_and_loses_nothing_when_there_is_room_again(
+async def test_a_full_disk_is_reported_and_loses_nothing_when_there_is_room_again(
     monkeypatch: pytest.MonkeyPatch, pipe: Screen
 ) -> None:
-    disk, writer, told = FullDisk(monkeypatch), Writer(full_seconds=LIMIT_SECONDS), list[int | None]()
+    disk, writer, reported = FullDisk(monkeypatch), Writer(full_seconds=LIMIT_SECONDS), list[int | None]()
     for count in (1, 2):
         disk.has_room = False
         writer.put(pipe.writing, b"x")
-        await happen(lambda: disk.tries > 2)  # also with nobody to tell
-        writer.call_when_failing(lambda _, error: told.append(error.errno), lambda error: pytest.fail(str(error)))
-        await happen(lambda count=count: len(told) >= count)  # type: ignore[misc]  # mypy sees no default there
+        await happen(lambda: disk.tries > 2)  # also without a listener
+        writer.call_when_failing(lambda _, error: reported.append(error.errno), lambda error: pytest.fail(str(error)))
+        await happen(lambda count=count: len(reported) >= count)  # type: ignore[misc]  # mypy sees no default there
         disk.has_room = True
         await happen(lambda: not writer.is_behind)
     assert await writer.close(LIMIT_SECONDS)
-    assert (told, writer.lost_by(pipe.writing), pipe.read()) == ([errno.ENOSPC] * 2, None, "xx")
+    assert (reported, writer.lost_by(pipe.writing), pipe.read()) == ([errno.ENOSPC] * 2, None, "xx")
 
 
 @in_loop
@@ -180,7 +180,7 @@ async def test_a_disk_that_stays_full_loses_what_it_has_to_and_is_tried_again(
     assert pipe.read() == "kept"
 
 
-def test_who_asks_late_is_still_told_that_the_reader_has_gone() -> None:
+def test_a_late_caller_still_learns_that_the_reader_has_gone() -> None:
     async def write(writing: int) -> OSError:
         writer = Writer()
         writer.put(writing, b"x")
@@ -213,27 +213,27 @@ def test_a_descriptor_that_was_made_non_blocking_loses_nothing(pipe: Screen) -> 
 
 @in_loop
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_an_unexpected_error_is_told_and_raised_and_nothing_is_taken_any_more(
+async def test_an_unexpected_error_is_reported_and_raised_and_nothing_is_taken_any_more(
     pipe: Screen, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
 ) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(Writer, "_write", fail)
-    writer, told = Writer(), asyncio.get_running_loop().create_future()
+    writer, reported = Writer(), asyncio.get_running_loop().create_future()
     for step in (1, 2) if is_late else (2, 1):
         if step == 1:
             writer.put(pipe.writing, b"x")
             await happen(lambda: not writer.put(pipe.writing, b""))
         else:
-            writer.call_when_failing(lambda *failure: pytest.fail(str(failure)), told.set_result)
+            writer.call_when_failing(lambda *failure: pytest.fail(str(failure)), reported.set_result)
     async with asyncio.timeout(LIMIT_SECONDS):
-        assert isinstance(await told, ZeroDivisionError)
+        assert isinstance(await reported, ZeroDivisionError)
         with pytest.raises(ZeroDivisionError):
             await writer.close(LIMIT_SECONDS)
 
 
-def test_a_descriptor_is_closed_when_all_is_written_and_its_error_is_told(tmp_path: Path) -> None:
+def test_a_descriptor_is_closed_when_all_is_written_and_its_error_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "one"
     good, full = os.open(path, os.O_WRONLY | os.O_CREAT), os.open("/dev/full", os.O_WRONLY)
     errors: dict[int, OSError | None] = {}
@@ -250,7 +250,7 @@ def test_a_descriptor_is_closed_when_all_is_written_and_its_error_is_told(tmp_pa
             os.fstat(descriptor)
 
 
-def test_without_anything_to_write_a_descriptor_is_closed_at_once(tmp_path: Path) -> None:
+def test_without_anything_to_write_a_descriptor_is_closed_immediately(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "one", os.O_WRONLY | os.O_CREAT)
     Writer().release(descriptor, lambda _: None)
     with pytest.raises(OSError, match="Bad file descriptor"):

@@ -101,7 +101,7 @@ def test_a_driver_that_is_too_old_for_torch_is_found_on_all_hosts() -> None:
     ]
 
 
-def test_what_is_equal_everywhere_is_right_also_without_torch() -> None:
+def test_equal_hosts_without_torch_have_no_findings() -> None:
     bare = Host(replace(HEALTHY, packages={}, cuda="", driver="", accelerators=0))
     assert diagnose({"a": bare, "b": bare}) == []
 

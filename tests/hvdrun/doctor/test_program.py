@@ -68,17 +68,17 @@ class PlayedHost(PlayedAgent):
     def __init__(self, facts: Facts | None = None, *, version: str = __version__, failure: str = "") -> None:
         super().__init__(failure=failure)
         self._facts = facts
-        self.told.put_nowait(Hello(version))
+        self.outbox.put_nowait(Hello(version))
 
     def send(self, order: Order) -> None:
         """Answer."""
         super().send(order)
         if isinstance(order, Examine):
             if self._facts is None:
-                self.told.put_nowait(AgentFailed("the host lacks /proc."))
+                self.outbox.put_nowait(AgentFailed("the host lacks /proc."))
                 self.end()
             else:
-                self.told.put_nowait(Examined(self._facts.encode()))
+                self.outbox.put_nowait(Examined(self._facts.encode()))
 
 
 async def visit_host(host: PlayedHost, *, cleans: bool = False) -> Examination:

@@ -18,7 +18,7 @@ from tests.waiting import happen
 
 
 class Office:
-    """A job's hosts, and what the rendezvous and the user are told.
+    """A job's hosts, and what the rendezvous and the user learn.
 
     failures: why the agents of these hosts cannot be started.
     waiting: the hosts whose agents do not start before `let_start`.
@@ -43,12 +43,12 @@ class Office:
 
     @property
     def begun(self) -> list[str]:
-        """The hosts that have been told of the job."""
+        """The hosts that have received the job."""
         return [host for host in self.pool.hosts if self.pool.has_begun(host)]
 
     @property
     def lost(self) -> dict[str, str]:
-        """The hosts that the rendezvous was told to be lost, and why."""
+        """The hosts that were reported to the rendezvous as lost, and why."""
         return {event.host: event.reason for event in self.events if isinstance(event, Lost)}
 
     def serve(self) -> None:
@@ -61,11 +61,11 @@ class Office:
             self.agents[host][-1].may_start.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what is told, or ordered, or for the end of it all."""
+        """Wait for a message, an order, or the end."""
         await happen(lambda: condition() or self.is_over)
 
     async def bring_in(self, host: str) -> Begin:
-        """Want a host, and wait for what its agent is told of the job."""
+        """Want a host, and wait for the job's description to its agent."""
         known = len(self.agents.get(host, ()))
         self.hosts.want(host)
         await self.until(lambda: len(self.agents.get(host, ())) > known and bool(self.agents[host][-1].orders))

@@ -1,4 +1,4 @@
-"""What the agents of a job are told: what is the same for all, and what is each host's own."""
+"""What the agents of a job receive: what is the same for all, and what is each host's own."""
 
 import math
 from collections.abc import Callable
@@ -38,12 +38,12 @@ def spec() -> JobSpec:
     )
 
 
-def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None) -> Begin:
-    return AgentConfig(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE)
+def write(spec: JobSpec, host: str, report: Callable[[str], None] = lambda _: None) -> Begin:
+    return AgentConfig(spec, "job", Authority("job"), report, OWN).write(host, ROUTE)
 
 
 @pytest.mark.parametrize("host", ["localhost", "far"])
-def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
+def test_all_hosts_receive_the_description_of_the_job(spec: JobSpec, host: str) -> None:
     begin = write(spec, host)
     assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
     assert begin.launcher_timeout_seconds == (60.0 if host == "far" else math.inf)
@@ -108,7 +108,7 @@ def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: Jo
     assert config.write("new", ROUTE).environment[b"OMP_NUM_THREADS"] == b"1"
 
 
-def test_agents_of_a_job_that_may_continue_after_a_loss_report_it_at_once_and_look_for_a_world(spec: JobSpec) -> None:
+def test_agents_of_a_job_that_outlives_losses_report_them_immediately_and_look_for_a_world(spec: JobSpec) -> None:
     fixed = with_fields(spec, stdin_rank=None)
     elastic = with_fields(fixed, elasticity=Elasticity(1, restarts=Restarts(None, needs_world=True)))
     begin = write(elastic, "far")

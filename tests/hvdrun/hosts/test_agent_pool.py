@@ -31,7 +31,7 @@ def make_begin(host: str) -> Begin:
 
 
 class Launcher:
-    """Whom the pool tells; shows what is told as soon as `reads` is set."""
+    """Receives the messages of the pool; shows them as soon as `reads` is set."""
 
     def __init__(self) -> None:
         self.shown: list[AgentMessage] = []
@@ -51,7 +51,7 @@ class Launcher:
 
 @asynccontextmanager
 async def opened(*begun: str, **agents: PlayedAgent) -> AsyncIterator[tuple[AgentPool, Launcher]]:
-    """A pool of started agents, which is closed in the end; those on the hosts `begun` have been told of the job."""
+    """A pool of started agents, which is closed in the end; those on the hosts `begun` have received the job."""
     launcher, tasks = Launcher(), BackgroundTasks()
     pool = AgentPool(tasks, launcher.show, launcher.lose)
     try:
@@ -98,11 +98,11 @@ async def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
 
 
 @in_loop
-async def test_answers_from_before_the_beginning_are_for_whoever_asks_and_so_is_the_end() -> None:
+async def test_answers_from_before_the_beginning_and_the_end_reach_every_caller() -> None:
     agent = PlayedAgent()
     async with opened(a=agent) as (pool, launcher):
         hello = Hello("1.0")
-        agent.told.put_nowait(hello)
+        agent.outbox.put_nowait(hello)
         assert await pool.hear("a") == hello
         agent.end()
         for _ in range(2):
@@ -120,8 +120,8 @@ async def test_answers_from_before_the_beginning_are_for_whoever_asks_and_so_is_
 async def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception | None, how: str) -> None:
     agent = PlayedAgent()
     async with opened("a", a=agent) as (pool, launcher):
-        agent.told.put_nowait(PIECE)
-        agent.told.put_nowait(last)
+        agent.outbox.put_nowait(PIECE)
+        agent.outbox.put_nowait(last)
         await happen(lambda: launcher.lost == [("a", how)])
         assert launcher.shown == [PIECE]
         with pytest.raises(HostLostError, match=f"'a' was lost: {how}"):  # and not before the job began
@@ -135,7 +135,7 @@ async def test_an_error_of_the_launcher_while_output_is_shown_is_not_lost(monkey
 
     monkeypatch.setattr(Launcher, "show", fail)
     agent = PlayedAgent()
-    agent.told.put_nowait(PIECE)
+    agent.outbox.put_nowait(PIECE)
     with pytest.raises(ZeroDivisionError):
         async with opened("a", a=agent):
             await asyncio.Event().wait()
@@ -154,7 +154,7 @@ async def test_release_waits_longer_for_a_paused_reader_than_a_silent_agent(monk
 
     async with opened("a", a=agent) as (pool, launcher):
         launcher.reads.clear()
-        agent.told.put_nowait(PIECE)
+        agent.outbox.put_nowait(PIECE)
         releasing = asyncio.create_task(pool.release(is_lost))
         await happen(lambda: looks > 5 or releasing.done())  # a silent agent is looked at once
         assert not releasing.done()
@@ -171,11 +171,11 @@ async def test_release_does_not_wait_for_an_agent_that_stays_silent(monkeypatch:
 
 
 @in_loop
-async def test_close_waits_for_nobody_s_reader() -> None:
+async def test_close_waits_for_no_reader() -> None:
     agent = PlayedAgent()
     async with opened("a", a=agent) as (pool, launcher):
         launcher.reads.clear()
-        agent.told.put_nowait(PIECE)
+        agent.outbox.put_nowait(PIECE)
         await asyncio.sleep(0)
         await pool.close()
         assert not agent.is_open
@@ -196,7 +196,7 @@ async def test_close_raises_each_error_of_an_agent(monkeypatch: pytest.MonkeyPat
 async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None:
     silent, other = PlayedAgent(obeys=False), PlayedAgent()
     async with opened("a", "b", a=silent, b=other) as (pool, launcher):
-        silent.told.put_nowait(PIECE)
+        silent.outbox.put_nowait(PIECE)
         await pool.release(lambda host: host == "a")
         assert (silent.is_abandoned, other.is_abandoned) == (True, False)
         assert other.orders[-1] == Release()
@@ -204,7 +204,7 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
 
 
 @in_loop
-async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
+async def test_agents_that_wait_for_the_job_learn_that_their_launcher_is_there() -> None:
     first, second, launcher, tasks = PlayedAgent(), PlayedAgent(), Launcher(), BackgroundTasks()
     pool = AgentPool(tasks, launcher.show, launcher.lose, launcher_timeout_seconds=0.06)
     async with tasks:
@@ -224,7 +224,7 @@ async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_ther
 
 
 @in_loop
-async def test_an_agent_that_was_started_is_told_at_once_how_long_it_waits_for_its_launcher() -> None:
+async def test_a_started_agent_learns_immediately_how_long_it_waits_for_its_launcher() -> None:
     agent, launcher, tasks = PlayedAgent(), Launcher(), BackgroundTasks()
     pool = AgentPool(tasks, launcher.show, launcher.lose, launcher_timeout_seconds=600.0)
     async with tasks:
@@ -238,7 +238,7 @@ async def test_an_agent_that_was_started_is_told_at_once_how_long_it_waits_for_i
 async def test_other_tasks_run_between_two_pieces_of_output() -> None:
     agent = PlayedAgent()
     for _ in range(100):
-        agent.told.put_nowait(PIECE)
+        agent.outbox.put_nowait(PIECE)
     seen = set()
     async with opened(a=agent) as (_, launcher):
         while len(launcher.shown) < 100:
@@ -268,7 +268,7 @@ async def test_a_host_that_is_given_up_may_get_another_agent() -> None:
 async def test_a_host_that_is_left_is_let_go_and_what_it_still_says_is_shown() -> None:
     agent = PlayedAgent()
     async with opened(a=agent) as (pool, launcher):
-        agent.told.put_nowait(PIECE)
+        agent.outbox.put_nowait(PIECE)
         pool.retire("a")
         assert (pool.hosts, agent.orders) == ((), [Release(75)])
         await happen(lambda: not agent.is_open)
@@ -282,7 +282,7 @@ async def test_release_waits_for_the_output_of_a_host_that_the_job_has_left() ->
         pool.retire("a")
         releasing = asyncio.create_task(pool.release())
         await asyncio.sleep(0)
-        agent.told.put_nowait(PIECE)
+        agent.outbox.put_nowait(PIECE)
         agent.end()
         await releasing
         assert launcher.shown == [PIECE]
@@ -310,7 +310,7 @@ async def test_a_host_that_the_job_has_left_cannot_be_asked() -> None:
 
 
 @in_loop
-async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() -> None:
+async def test_an_agent_that_is_given_up_keeps_no_caller_waiting_for_an_answer() -> None:
     agent = PlayedAgent(obeys=False)
     async with BackgroundTasks() as tasks:
         connection = AgentConnection("a", agent, tasks, ignore, lambda *_: pytest.fail("it counts as lost"))

@@ -27,7 +27,7 @@ def test_nothing_is_left_where_nothing_was_saved(name: str, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_launcher_has_left_is_taken_over(tmp_path: Path) -> None:
+def test_a_folder_that_a_killed_launcher_has_left_is_taken_over(tmp_path: Path) -> None:
     (tmp_path / ".hvdrun.lock").touch()
     with hold_checkpoints(tmp_path):
         pass

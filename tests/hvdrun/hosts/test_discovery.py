@@ -1,4 +1,4 @@
-"""A script is asked again and again: only changes are told. Names are looked up once each, and delay nobody."""
+"""A script is asked again and again: only changes are reported. Names are looked up once each, and delay no host."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 0.05
 
 
 class Slow:
-    """An answer that comes when the user has been told of its slowness, or after that would have been due."""
+    """An answer that comes when its slowness has been reported, or after that would have been due."""
 
     def __init__(self, answer: HostList | DiscoveryFailedError) -> None:
         self.answer = answer

@@ -71,7 +71,7 @@ def test_failures_that_differ_in_words_are_of_one_kind(command: str, reason: str
 
 
 @pytest.mark.parametrize("command", ["./nowhere", "./forbidden"])
-def test_what_the_shell_cannot_start_is_hopeless(command: str, tmp_path: Path) -> None:
+def test_a_script_that_the_shell_cannot_start_is_hopeless(command: str, tmp_path: Path) -> None:
     (tmp_path / "forbidden").touch(0o644)
     failure = fail(command, tmp_path)
     assert failure.is_hopeless
@@ -92,12 +92,12 @@ def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", ["", ">/dev/null 2>&1"])
-def test_what_a_script_leaves_in_the_background_is_ended_and_delays_no_answer(output: str, tmp_path: Path) -> None:
+def test_a_background_process_of_a_script_is_ended_and_delays_no_answer(output: str, tmp_path: Path) -> None:
     assert ask(f"sleep 600 {output} & echo $! > pid; echo a", tmp_path).hosts == (Host("a", 1),)
     wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
 
-def test_what_a_script_leaves_in_another_session_is_ended_and_delays_no_answer(tmp_path: Path) -> None:
+def test_a_script_s_process_in_another_session_is_ended_and_delays_no_answer(tmp_path: Path) -> None:
     command = "setsid -f sh -c 'echo $$ >pid; exec sleep 600'; until [ -s pid ]; do sleep 0.01; done; echo a:1"
     assert ask(command, tmp_path).hosts == (Host("a", 1),)
     wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
@@ -108,7 +108,7 @@ def test_an_answer_is_read_to_its_end(tmp_path: Path) -> None:
     assert [host.name for host in found.hosts] == [f"h{number}" for number in range(1, 20001)]
 
 
-def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
+def test_a_script_is_ended_when_no_caller_waits_for_it_any_more(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "up")
 
     async def scenario(script: DiscoveryScript) -> int:
@@ -125,10 +125,10 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
         wait_until(lambda: not is_alive(pid))
 
 
-def test_who_took_over_an_ended_script_s_number_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heir_of_a_script_s_number_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = processes.look
     monkeypatch.setattr(processes, "look", lambda pid: look(pid) or look(os.getpid()))
-    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("somebody was killed"))
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("a process was killed"))
     assert ask("echo a", tmp_path).hosts == (Host("a", 1),)
 
 
@@ -165,12 +165,12 @@ def test_a_guardian_is_there_while_it_is_entered_and_ends_nothing_then() -> None
         assert is_alive(run.pid)
 
 
-def test_one_that_was_killed_or_stopped_is_made_good() -> None:
+def test_a_script_that_was_killed_or_stopped_is_replaced() -> None:
     with sleeping() as run, ScriptWatchdog({}) as watchdog:
         first = find_watchdog(watchdog)
         os.kill(first, signal.SIGKILL)
         wait_until(lambda: not is_alive(first))
-        watchdog.remove(run.pid)  # which nobody hears
+        watchdog.remove(run.pid)  # which is not heard
         watchdog.add(run.pid)
         second = find_watchdog(watchdog)
         assert second != first
@@ -192,7 +192,7 @@ def test_a_run_belongs_to_no_worker_but_to_the_one_that_hvdrun_runs_in() -> None
 
 
 @in_loop
-async def test_what_a_script_has_written_just_before_its_end_is_read() -> None:
+async def test_output_just_before_the_end_of_a_script_is_read() -> None:
     """The loop may hear of the end first."""
     with discovery_script._Output(limit=100_000) as output:
         os.write(output.writing, b"a:1\n" * 10_000)

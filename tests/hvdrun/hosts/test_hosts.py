@@ -242,7 +242,7 @@ async def test_a_slow_host_delays_the_others_only_for_a_while(batches: list[list
 
 
 @in_loop
-async def test_as_many_as_the_job_starts_with_do_not_wait_long_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_as_many_hosts_as_a_job_starts_with_do_not_wait_long_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts_module, "GATHER_SECONDS", 0.05)
     async with opened(make_elastic(), A, B) as office:
         office.hosts._patience_seconds = math.inf
@@ -384,8 +384,8 @@ async def test_all_hosts_with_another_version_are_named(monkeypatch: pytest.Monk
         async with opened(make_static()) as office:
             await office.until(lambda: False)
     failures = [error for error in caught.value.failures if isinstance(error, VersionMismatchError)]
-    told = [(error.host, error.theirs, error.ours) for error in failures]
-    assert told == [(host, __version__, "9.9") for host in ("localhost", "127.0.0.1")]
+    reported = [(error.host, error.theirs, error.ours) for error in failures]
+    assert reported == [(host, __version__, "9.9") for host in ("localhost", "127.0.0.1")]
 
 
 @in_loop
@@ -403,7 +403,7 @@ async def test_an_agent_of_a_static_job_that_ends_before_the_rendezvous_is_there
 
 
 @in_loop
-async def test_an_agent_that_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_agent_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hello_module, "HELLO_SECONDS", 0.05)
     spec = with_fields(make_static(), remote=Remote(frozenset({"localhost"}), ("true",), sys.executable))
     silent = Machine(hello=Addresses(()))

@@ -107,7 +107,7 @@ async def test_loopback_names_stand_for_several_hosts() -> None:
 
 @needs_network
 @in_loop
-async def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None:
+async def test_hosts_that_reach_the_launcher_receive_an_address_of_it() -> None:
     agents = {host: Machine(ADDRESSES[host]) for host in "ab"}
     routes, site = await find(agents)
     loopback, own = site.doors.opened
@@ -190,7 +190,7 @@ async def test_a_newcomer_that_cannot_be_used_is_left_out_and_the_rest_is_not(
 
 
 @in_loop
-async def test_a_host_in_use_that_is_lost_meanwhile_holds_nobody_up() -> None:
+async def test_a_host_in_use_that_is_lost_meanwhile_holds_no_other_up() -> None:
     async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2"), "c": Machine("192.0.2.3")}) as site:
         spec = make_spec("a", "b", "c")
         await site.extend(spec, "a", "b")
@@ -207,7 +207,7 @@ async def test_two_names_of_one_machine_are_not_both_taken() -> None:
 
 
 @in_loop
-async def test_a_host_alone_has_an_address_for_those_who_come_later() -> None:
+async def test_a_host_alone_has_an_address_for_later_hosts() -> None:
     async with at_site({"a": Machine("192.0.2.1"), "b": Machine("192.0.2.2", unreached=(LAUNCHER,))}) as site:
         first = await site.extend(make_spec("a"), "a")
         assert isinstance(first["a"], Route)

@@ -52,7 +52,9 @@ def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, c
     assert prepare(local, context, is_here) == (local, ())
 
 
-def test_with_another_host_all_use_this_machines_python(spec: JobSpec, context: LookupContext, python: str) -> None:
+def test_with_another_host_all_hosts_use_this_machines_python(
+    spec: JobSpec, context: LookupContext, python: str
+) -> None:
     prepared, details = prepare(spec, context, is_here)
     assert prepared.workers.command == (python, "train.py")
     assert prepared.remote == Remote(frozenset({"there"}), (python, "train.py"), python)
@@ -83,7 +85,7 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
         ({"directory": Path(__file__)}, DirectoryNotFoundError),
     ],
 )
-def test_what_is_missing_here_matters_only_where_workers_run_here(
+def test_a_program_that_is_missing_here_matters_only_where_workers_run_here(
     change: dict[str, Any], error: type[Exception], spec: JobSpec, context: LookupContext
 ) -> None:
     asked = with_fields(spec, **change)
@@ -119,7 +121,7 @@ def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_
     assert elastic.workers.hosts == small.workers.hosts
 
 
-def test_names_are_looked_up_all_at_once() -> None:
+def test_all_names_are_looked_up_together() -> None:
     hosts = [f"h{number}" for number in range(8)]
     together = threading.Barrier(len(hosts), timeout=30)
 
@@ -161,7 +163,7 @@ def test_hosts_that_a_script_names_are_taken_in_and_looked_up_once(discovered: J
     assert spec.remote.users == {"there": "me"}
 
 
-def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobSpec, context: LookupContext) -> None:
+def test_a_missing_program_is_reported_when_a_script_names_it(discovered: JobSpec, context: LookupContext) -> None:
     spec, _ = prepare(with_fields(discovered, command=("python", "gone.py")), context, is_here)
     spec = add_hosts(spec, HostList((Host("there", 1),), {}), context, is_here)
     with pytest.raises(ScriptNotFoundError):

@@ -52,7 +52,7 @@ def test_another_machine_is_not_this_one() -> None:
     assert not is_local(FOREIGN)
 
 
-def test_a_name_that_nobody_knows_is_not_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_not_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -149,9 +149,7 @@ def test_all_hosts_together_log_in_only_so_many_at_a_time(spec: JobSpec) -> None
 
 
 @in_loop
-async def test_what_a_configuration_asks_a_command_holds_up_nobody_and_is_asked_once_per_host(
-    home: Path, spec: JobSpec
-) -> None:
+async def test_a_command_of_a_configuration_runs_once_per_host_and_holds_no_other_up(home: Path, spec: JobSpec) -> None:
     runs, go = home / "runs", home / "go"
     with (home / "config").open("a", encoding="utf-8") as config:
         config.write(f'Match exec "echo %n >> {runs}; until [ -e {go} ]; do sleep 0.01; done"\n User asked\n')
@@ -179,7 +177,7 @@ async def test_commands_of_the_configuration_end_with_the_job(home: Path, spec: 
 
 
 @in_loop
-async def test_a_configuration_that_cannot_be_understood_is_told_when_a_host_is_opened(
+async def test_a_configuration_that_cannot_be_understood_is_reported_when_a_host_is_opened(
     home: Path, spec: JobSpec
 ) -> None:
     (home / "config").write_text("Port 1\nUser\n", encoding="utf-8")

@@ -61,7 +61,7 @@ async def test_a_closed_tunnel_refuses_a_connection_that_was_accepted_before() -
         await tunnel.open()
         with socket.create_connection((LOOPBACK, tunnel.port)) as caller:
             await asyncio.sleep(0)
-            await asyncio.sleep(0)  # now the connection is accepted, and nobody has it yet
+            await asyncio.sleep(0)  # now the connection is accepted, and not handed over yet
             tunnel.close()
             reader, writer = await asyncio.open_connection(sock=caller)
             await await_close(reader)
@@ -72,7 +72,7 @@ async def test_a_closed_tunnel_refuses_a_connection_that_was_accepted_before() -
 async def test_a_tunnel_gives_up_a_launcher_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def connect() -> int:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("it is never set")
 
     monkeypatch.setattr(channel_module, "HANDSHAKE_SECONDS", 0.1)
     async with BackgroundTasks() as tasks:

@@ -70,7 +70,7 @@ def test_a_job_that_waits_has_no_hosts_and_leaves_paths_to_them(
         ),
     ],
 )
-def test_what_contradicts_waiting_is_refused(
+def test_options_that_contradict_waiting_are_refused(
     words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*words, *(() if words[0] in PROGRAMS else ("true",))]) == 2

@@ -85,7 +85,7 @@ async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_d
         await transport.open()
         launcher.roster.stop_admitting("the job has all its hosts.")
         assert await leave(launcher, path, "b") == 0
-        assert await leave(launcher, path, "a") == MAY_BE_STARTED_AGAIN  # the job cannot go on without host a
+        assert await leave(launcher, path, "a") == MAY_BE_STARTED_AGAIN  # the job cannot continue without host a
         launcher.roster.stop_admitting("the job has ended.", 3)
         assert await leave(launcher, path, "b") == 3
         await transport.close()
@@ -175,7 +175,7 @@ async def test_an_agent_gives_up_when_a_launcher_does_not_answer_for_too_long(
 
     async def be_silent(*_: object) -> AgentAdmitted:
         await asyncio.Event().wait()
-        raise AssertionError("nobody sets it")
+        raise AssertionError("it is never set")
 
     monkeypatch.setattr(Roster, "receive", be_silent)
     monkeypatch.setattr(joining, "_ANSWER_SECONDS", 0.1)

@@ -90,7 +90,7 @@ def test_a_token_file_is_made_once_and_used_again(tmp_path: Path) -> None:
         json.dumps({"authority": 1, "secret": "00", "expires": "2026-01-01T00:00:00+00:00"}),
     ],
 )
-def test_what_is_no_token_is_refused(text: str, tmp_path: Path) -> None:
+def test_text_that_is_no_token_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(TokenFileError, match=r"is not a token: create one with `hvdrun token FILE`"):
@@ -137,7 +137,7 @@ def test_a_fifo_or_link_named_as_the_token_of_a_killed_job_stays(
         assert link.is_symlink()
 
 
-def test_jobs_that_start_at_once_with_one_new_token_file_share_its_keys(tmp_path: Path) -> None:
+def test_jobs_that_start_together_with_one_new_token_file_share_its_keys(tmp_path: Path) -> None:
     path, barrier = tmp_path / "job.token", threading.Barrier(8)
 
     def start(number: int) -> Token:

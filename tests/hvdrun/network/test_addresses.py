@@ -40,7 +40,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_machine")
-def test_what_another_host_might_reach_is_listed() -> None:
+def test_addresses_that_another_host_might_reach_are_listed() -> None:
     assert list_addresses() == (
         InterfaceAddress("eth0", "10.0.0.2", 24, 10_000),
         InterfaceAddress("eth0", "2001:db8::2", 64, 10_000),
@@ -69,7 +69,7 @@ def make_findings(*entries: str, source: str, own: str = "eth0 10.0.0.250 0") ->
 DOCKER = "docker0 172.17.0.1 10000"
 
 
-def test_it_is_reached_where_it_goes_out_to_the_launcher() -> None:
+def test_this_machine_is_reached_at_the_address_of_its_way_to_the_launcher() -> None:
     connectivity = make_findings(DOCKER, "eth1 10.1.0.1 25000", "eth0 10.0.0.1 1000", source="10.0.0.1")
     chosen = choose_alone(connectivity, None)
     assert (chosen.address, chosen.interface) == ("10.0.0.1", "eth0")
@@ -133,12 +133,12 @@ def test_an_address_is_allowed_by_its_interface_or_its_subnet(
     assert restrict(pieces).allows(make_listening(interface, address)) is allowed
 
 
-def test_what_is_named_first_is_preferred() -> None:
+def test_the_interface_that_is_named_first_is_preferred() -> None:
     restriction = restrict("ib*,eth0,10.0.0.0/8")
     entries = [make_listening(name, "10.0.0.1") for name in ("ib1", "eth0", "eth1")]
     assert [restriction.rank(entry) for entry in entries] == [0, 1, 2]
     assert restriction.rank(make_listening("eth1", "11.0.0.1")) == 3
 
 
-def test_it_is_shown_as_it_was_given() -> None:
+def test_a_restriction_is_shown_as_it_was_given() -> None:
     assert str(restrict("ib*,10.0.0.0/8")) == "--network-interfaces ib*,10.0.0.0/8"

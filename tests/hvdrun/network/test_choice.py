@@ -103,7 +103,7 @@ def test_the_choice_says_why() -> None:
     )
 
 
-def test_who_cannot_reach_whom_is_said_with_what_was_tried_and_what_to_do() -> None:
+def test_the_error_names_the_unreachable_pairs_the_tried_addresses_and_the_remedy() -> None:
     with pytest.raises(NoCommonAddressError) as caught:
         choose(make_findings(PLAIN, "172.17.0.1", "a>10.0.0.2"))
     assert caught.value.unreached == (("a", "b"),)
@@ -156,7 +156,7 @@ LAPTOP[LAUNCHER] = LAPTOP.pop("c")
         (["172.17.0.1"], "eth*", ["192.168.0.7", "192.168.0.7"]),
     ],
 )
-def test_each_host_is_told_an_address_of_the_launcher_that_it_reaches(
+def test_each_host_receives_an_address_of_the_launcher_that_it_reaches(
     unreached: list[str], restriction: str | None, expected: list[str | None]
 ) -> None:
     limits = None if restriction is None else Restriction(tuple(restriction.split(",")))
@@ -205,7 +205,7 @@ def find_complete(connectivity: Connectivity) -> dict[str, set[str]]:
 
 
 @given(drawn_connectivity())
-def test_what_is_chosen_was_proven_by_all_and_there_is_a_choice_whenever_there_can_be(
+def test_a_choice_was_proven_by_all_and_exists_whenever_it_can(
     connectivity: Connectivity,
 ) -> None:
     complete = find_complete(connectivity)
@@ -230,7 +230,7 @@ def test_the_order_of_proofs_is_of_no_importance(connectivity: Connectivity, ran
 
 
 @given(drawn_connectivity(), addresses)
-def test_an_address_that_nobody_has_reached_changes_nothing(connectivity: Connectivity, decoy: str) -> None:
+def test_an_address_that_no_host_has_reached_changes_nothing(connectivity: Connectivity, decoy: str) -> None:
     entry = read_listening(decoy.replace("10.", "172.", 1))
     found = {host: Addresses((entry, *there.addresses)) for host, there in connectivity.found.items()}
     try:

@@ -40,7 +40,7 @@ class Agents:
     """What the agents of some hosts do during a check; `ignore` says what they do not even hear."""
 
     def __init__(self, hosts: Sequence[str], ignore: Callable[[str, Order], bool] = lambda *_: False) -> None:
-        self._tellings: dict[str, asyncio.Queue[AgentMessage]] = {host: asyncio.Queue() for host in hosts}
+        self._messages: dict[str, asyncio.Queue[AgentMessage]] = {host: asyncio.Queue() for host in hosts}
         self._participants: dict[str, Participant] = {}
         self._work: set[asyncio.Task[None]] = set()
         self._ignore = ignore
@@ -53,13 +53,13 @@ class Agents:
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
-    def tell(self, host: str, message: AgentMessage) -> None:
-        """A host tells something."""
-        self._tellings[host].put_nowait(message)
+    def report(self, host: str, message: AgentMessage) -> None:
+        """A host sends a message."""
+        self._messages[host].put_nowait(message)
 
     async def receive(self, host: str) -> AgentMessage:
-        """What a host tells next."""
-        return await self._tellings[host].get()
+        """The next message of a host."""
+        return await self._messages[host].get()
 
     def close(self) -> None:
         """All agents go."""
@@ -71,10 +71,10 @@ class Agents:
             case ListAddresses(token, name):
                 self.tokens.add(token)
                 self._participants[host] = Participant(token, name)
-                self.tell(host, Remark("what nobody waits for"))
-                self.tell(host, await self._participants[host].list_addresses())
+                self.report(host, Remark("an unexpected remark"))
+                self.report(host, await self._participants[host].list_addresses())
             case ProbePeers(targets):
-                self.tell(host, await self._participants[host].probe(targets))
+                self.report(host, await self._participants[host].probe(targets))
             case _:
                 raise AssertionError(order)
 
@@ -99,7 +99,7 @@ def run_check(
     return asyncio.run(run())
 
 
-def test_every_host_proves_all_that_it_was_asked_for() -> None:
+def test_every_host_proves_each_requested_address() -> None:
     connectivity = run_check(("b", "a", "c"))
     assert connectivity.hosts == ("b", "a", "c")
     for host in connectivity.hosts:
@@ -130,7 +130,7 @@ def test_late_answers_to_an_earlier_check_do_not_count() -> None:
     async def run() -> Connectivity:
         agents = Agents(("a", "b"))
         for message in (Addresses((), b"earlier"), ProbeResults((), b"earlier")):
-            agents.tell("a", message)
+            agents.report("a", message)
         try:
             with loopback_listed():
                 return await check_connectivity(("a", "b"), agents.send, agents.receive)
@@ -177,7 +177,7 @@ def test_an_agent_that_is_lost_ends_the_check_with_its_own_error() -> None:
         asyncio.run(run())
 
 
-def test_nobody_listens_on_loopback_in_earnest() -> None:
+def test_no_host_listens_on_loopback_in_earnest() -> None:
     async def look() -> Addresses:
         participant = Participant(b"token", "a")
         try:
@@ -241,7 +241,7 @@ def test_the_launcher_is_no_host() -> None:
     connectivity = Connectivity(found, frozenset({("a", "b"), ("a", LAUNCHER)}), {})
     assert connectivity.hosts == ("a", "b")
     assert connectivity.addresses("a") == (entry,)
-    assert connectivity.addresses("nobody") == ()
+    assert connectivity.addresses("unknown") == ()
     assert connectivity.probers("b") == connectivity.probers(LAUNCHER) == {"a"}
     assert connectivity.probers("a") == frozenset()
 

@@ -18,7 +18,7 @@ async def test_a_failing_answer_is_raised() -> None:
         raise ZeroDivisionError(host)
 
     def send(_host: str, _order: Order) -> None:
-        """Nobody is there."""
+        """No host is there."""
 
     with pytest.raises(ZeroDivisionError, match="a"):
         await check_connectivity(["a"], send, receive)

@@ -1,4 +1,4 @@
-"""A listener answers the probes of its connectivity check, and whoever else connects can do it no harm."""
+"""A listener answers the probes of its connectivity check, and other connections can do it no harm."""
 
 import asyncio
 import os
@@ -71,7 +71,7 @@ async def test_an_address_that_is_not_there_is_left_out() -> None:
 
 
 @in_loop
-async def test_a_closed_listener_is_not_reached_and_keeps_nobody() -> None:
+async def test_a_closed_listener_is_not_reached_and_keeps_no_connection() -> None:
     async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
         reader, _ = await connect(entry.endpoint, stack)
         await is_proven(entry.endpoint)  # by now the first one has been let in
@@ -99,7 +99,7 @@ async def speak(endpoint: Endpoint, data: bytes) -> bytes:
     ids=["http", "tls", "much", "another connectivity check"],
 )
 @in_loop
-async def test_a_stranger_gets_no_answer_and_is_let_go_at_once(data: bytes) -> None:
+async def test_a_stranger_gets_no_answer_and_is_cut_off_immediately(data: bytes) -> None:
     async with listening("127.0.0.1") as (_, (entry,)):
         assert (await speak(entry.endpoint, data), await is_proven(entry.endpoint)) == (b"", True)
 
@@ -139,7 +139,7 @@ async def say_no_more(writer: asyncio.StreamWriter) -> None:
 
 @pytest.mark.parametrize("behave", [say_nothing, say_half, say_no_more])
 @in_loop
-async def test_who_does_not_ask_in_time_is_let_go(behave: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
+async def test_a_late_question_is_cut_off(behave: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
     async with listening("127.0.0.1", silence_seconds=0.05) as (listener, (entry,)), AsyncExitStack() as stack:
         reader, writer = await connect(entry.endpoint, stack)
         await behave(writer)
@@ -149,7 +149,7 @@ async def test_who_does_not_ask_in_time_is_let_go(behave: Callable[[asyncio.Stre
 
 
 @in_loop
-async def test_all_who_probe_at_the_same_moment_are_answered_among_many_who_only_stay() -> None:
+async def test_all_probes_of_one_moment_are_answered_among_many_silent_connections() -> None:
     async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
         for _ in range(500):
             await connect(entry.endpoint, stack)
@@ -164,7 +164,7 @@ async def test_a_closed_listener_closes_a_connection_that_was_accepted_before() 
     async with listening("127.0.0.1") as (listener, (entry,)):
         with socket.create_connection((entry.endpoint.address, entry.endpoint.port)) as prober:
             await asyncio.sleep(0)
-            await asyncio.sleep(0)  # now the connection is accepted, and nobody has it yet
+            await asyncio.sleep(0)  # now the connection is accepted, and not handed over yet
             listener.close()
             reader, writer = await asyncio.open_connection(sock=prober)
             assert await read_rest(reader) == b""

@@ -1,4 +1,4 @@
-"""A prober believes nobody but who it asks for, and is done in time whatever the others do."""
+"""A prober believes only the host that it asks for, and is done in time whatever the others do."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ async def listening(host: str, address: str, token: bytes = TOKEN) -> AsyncItera
 
 @asynccontextmanager
 async def impostor(behave: Behaviour) -> AsyncIterator[Endpoint]:
-    """Somebody else, who behaves in this way towards whoever connects."""
+    """Another program, which behaves in this way towards each connection."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -100,7 +100,7 @@ async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 @pytest.mark.parametrize("behave", [stay_silent, dribble])
 @in_loop
-async def test_a_peer_that_does_not_answer_is_given_up_and_hides_nobody(behave: Behaviour) -> None:
+async def test_a_peer_that_does_not_answer_is_given_up_and_hides_no_other(behave: Behaviour) -> None:
     async with impostor(behave) as silent, listening("b", "127.0.0.1") as endpoint:
         targets = [ProbeTarget("a", silent), ProbeTarget("b", endpoint)]
         assert [proof.host for proof in await probe(TOKEN, targets, limit_seconds=ENOUGH_SECONDS)] == ["b"]
@@ -115,7 +115,7 @@ async def test_a_peer_that_never_accepts_is_given_up() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "240.0.0.1", "fe80::1"])
 @in_loop
-async def test_where_nobody_listens_nothing_is_proven(address: str) -> None:
+async def test_an_address_without_a_listener_is_not_proven(address: str) -> None:
     with reserve_port() as port:
         assert await prove("a", Endpoint(address, port), limit_seconds=SHORT_SECONDS) == ()
 
@@ -125,7 +125,7 @@ def test_no_target_is_no_proof() -> None:
 
 
 @in_loop
-async def test_more_targets_than_fit_at_once_are_all_tried_and_come_in_their_order() -> None:
+async def test_more_targets_than_fit_together_are_all_tried_and_come_in_their_order() -> None:
     async with listening("a", "127.0.0.1") as one, listening("b", "127.0.0.2") as two:
         targets = [ProbeTarget("a", one), ProbeTarget("b", two)] * CONCURRENCY
         proofs = await probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS)
@@ -148,7 +148,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("host", ["a", "caf\udce9"])
-def test_the_host_that_is_asked_for_answers(host: str) -> None:
+def test_the_requested_host_answers(host: str) -> None:
     asked = replace(ASKED, host=host)
     question = asked.ask()
     answer = asked.answer(question)
@@ -158,7 +158,7 @@ def test_the_host_that_is_asked_for_answers(host: str) -> None:
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)
-def test_nobody_else_answers_or_is_believed(other: Identity) -> None:
+def test_no_other_host_answers_or_is_believed(other: Identity) -> None:
     question = ASKED.ask()
     assert other.answer(question) is None
     assert not ASKED.has_answered(question, other._sign(b"answer", question[:16]))
@@ -177,10 +177,10 @@ def test_a_question_sent_back_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 16, 47, 49, 4096])
-def test_what_is_no_question_has_no_answer(length: int) -> None:
+def test_bytes_that_are_no_question_have_no_answer(length: int) -> None:
     assert ASKED.answer(b"\x00" * length) is None
 
 
 @pytest.mark.parametrize("length", [0, 1, 31, 33])
-def test_what_has_not_the_length_of_an_answer_is_none(length: int) -> None:
+def test_bytes_of_another_length_are_no_answer(length: int) -> None:
     assert not ASKED.has_answered(ASKED.ask(), b"\x00" * length)

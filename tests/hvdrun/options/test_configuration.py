@@ -210,7 +210,7 @@ TEXTS = (
     *("a\\b", "a\nb", "\ta ", "é", "\x7f", "\x85\u2028\ufeff", "\U0001f600"),
     "\udc80",  # a byte that is no text in UTF-8, as Python has it in arguments
 )
-TOLD = [option for option in OPTIONS if option in KEYS.values() and option.dest != "dry_run"]
+CONFIGURABLE = [option for option in OPTIONS if option in KEYS.values() and option.dest != "dry_run"]
 
 
 def is_read(option: Option, text: str) -> bool:
@@ -234,7 +234,7 @@ def read_values(filed: Mapping[str, RawValues]) -> Mapping[str, Any]:
 
 
 @given(
-    given_=st.fixed_dictionaries({}, optional={option.dest: draw_given(option) for option in TOLD}),
+    given_=st.fixed_dictionaries({}, optional={option.dest: draw_given(option) for option in CONFIGURABLE}),
     command=st.lists(st.sampled_from(TEXTS)).map(tuple),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)

@@ -20,7 +20,7 @@ def test_a_least_number_of_workers_makes_a_job_elastic() -> None:
     assert read_spec(shlex.split("-np 2 --min-np 1 true")).workers.hosts == (Host("localhost", 2),)
 
 
-def test_so_does_a_script() -> None:
+def test_a_discovery_script_takes_the_options_of_an_elastic_job() -> None:
     line = (
         "-np 2 --host-discovery-script './hosts.sh -a' --max-np 4 --slots-per-host 3 --elastic-timeout 1m "
         "--reset-limit 0 --blacklist-cooldown-range 2 3m --slot-failures 9 --slot-cooldown 5m --lease 7s true"

@@ -106,7 +106,7 @@ def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
 
 
 @pytest.mark.parametrize(
-    ("words", "is_told"),
+    ("words", "is_reported"),
     [
         (["torchrun", "train.py"], True),
         (["/opt/bin/torchrun", "--nproc-per-node", "1", "train.py"], True),
@@ -115,11 +115,11 @@ def test_a_mistyped_program_of_hvdrun_gets_a_suggestion(
         (["python", "train.py", "torchrun"], False),
     ],
 )
-def test_workers_that_are_torchruns_are_told_to_train_alone(words: list[str], *, is_told: bool) -> None:
-    def tell(size: str) -> bool:
+def test_workers_that_are_torchruns_are_reported_to_train_alone(words: list[str], *, is_reported: bool) -> None:
+    def warns(size: str) -> bool:
         return any("they train alone" in remark for remark in read_spec(["-np", size, *words]).display.remarks)
 
-    assert (tell("2"), tell("1")) == (is_told, False)
+    assert (warns("2"), warns("1")) == (is_reported, False)
 
 
 def test_torchrun_after_an_option_of_hvdrun_has_to_come_first() -> None:

@@ -1,4 +1,4 @@
-"""How many slots an agent offers that is not told."""
+"""How many slots an agent offers without an instruction."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from hvdrun.processes.accelerators import count_accelerators
         ({}, 3),
     ],
 )
-def test_what_a_scheduler_has_given_counts_before_what_there_is(
+def test_devices_that_a_scheduler_has_given_count_before_those_of_the_machine(
     environment: Mapping[str, str], count: int, tmp_path: Path
 ) -> None:
     (tmp_path / "dev").mkdir()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hvdrun.errors import LaunchError
 from hvdrun.processes.binding import Binder, BindTo, Cpu, choose_cpus, describe_cpus, parse_cpus, read_topology
 
-# Two sockets of two cores of two hardware threads; the NUMA nodes lie across the sockets, to tell the two apart.
+# Two sockets of two cores of two hardware threads; the NUMA nodes lie across the sockets, to distinguish the two.
 TOPOLOGY = tuple(Cpu(number, core=number % 4, socket=number % 4 // 2, numa=1 - number % 4 // 2) for number in range(8))
 
 
@@ -102,7 +102,7 @@ def test_a_process_is_bound_by_its_number() -> None:
         Binder(BindTo.CORE).bind(process.pid, 0)
         chosen = choose_cpus(read_topology(os.sched_getaffinity(0)), BindTo.CORE, 0)
         assert frozenset(os.sched_getaffinity(process.pid)) == chosen
-    Binder(BindTo.CORE).bind(process.pid, 0)  # it has ended, which is not for the binder to tell
+    Binder(BindTo.CORE).bind(process.pid, 0)  # it has ended, which others report
 
 
 def test_a_refused_binding_is_reported_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_refused_binding_is_reported_with_the_remedy(tmp_path: Path, monkeypat
     with pytest.raises(LaunchError, match=r"the CPUs 4095: .*; start it with -bind-to none\.$"):
         binder.bind(os.getpid(), 0)
     with pytest.raises(LaunchError, match="4095"), binder.bound(0):
-        pytest.fail("it went on")
+        pytest.fail("it continued")
     assert os.sched_getaffinity(0) == own
 
 

@@ -51,7 +51,7 @@ def test_a_name_may_look_like_what_follows_it(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_who_has_ended_is_dead_though_not_reaped() -> None:
+def test_an_ended_process_is_dead_though_not_reaped() -> None:
     with subprocess.Popen(["true"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert find(process.pid).is_dead

@@ -24,7 +24,7 @@ OTHERS = (
 
 
 @pytest.mark.parametrize("command", OTHERS.split("|"))
-def test_everything_else_is_not(command: str) -> None:
+def test_other_commands_are_not_parsed(command: str) -> None:
     assert python_command.parse(tuple(command.split(" "))) is None
 
 
@@ -59,7 +59,7 @@ def test_a_script_that_names_what_libraries_read_early_is_noticed(source: bytes,
         (b"print('hello')", False),
     ],
 )
-def test_torch_is_wanted_by_who_names_it(source: bytes, wanted: bool) -> None:
+def test_torch_is_wanted_by_a_script_that_names_it(source: bytes, wanted: bool) -> None:
     assert python_command.wants_torch(source) is wanted
 
 

@@ -15,7 +15,7 @@ from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
 from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
-NOBODY = 2**22 + 1  # more than the largest pid
+NO_PID = 2**22 + 1  # more than the largest pid
 
 
 class Counted(Reaper):
@@ -24,12 +24,12 @@ class Counted(Reaper):
     def __init__(self, lives: Container[int] = (), job: str = JOB) -> None:
         super().__init__(job, "a", lives)
         self.looks = 0
-        self.told: list[Worker] = []
+        self.cleared: list[Worker] = []
 
     def end(self, index: int, pid: int) -> None:
         """A worker was reaped."""
         worker = name(index)
-        self.clear(worker, pid, lambda: self.told.append(worker))
+        self.clear(worker, pid, lambda: self.cleared.append(worker))
 
     def _look(self) -> None:
         self.looks += 1
@@ -48,10 +48,10 @@ def mark(index: int) -> dict[str, str]:
 async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_one() -> None:
     room = Counted(job=f"{JOB}-of-hundred")  # processes of an earlier test may still end in the other one
     for index in range(100):
-        room.end(index, NOBODY + index)
+        room.end(index, NO_PID + index)
     await room.finish()
     assert room.looks == CLEAN_LOOKS
-    assert room.told == [name(index) for index in range(100)]
+    assert room.cleared == [name(index) for index in range(100)]
 
 
 @in_loop
@@ -62,19 +62,19 @@ async def test_an_end_is_reported_when_no_process_of_the_worker_is_left_in_any_s
         sleeping(environment=mark(1)) as second,
         sleeping(environment=inner) as worker_of_second,
     ):
-        left_when_told: list[list[Process]] = []
+        left_when_cleared: list[list[Process]] = []
 
-        def tell() -> None:
-            left_when_told.append([one for one in processes.running() if processes.comes_from(one, f"{ORIGIN}/0.1")])
+        def look() -> None:
+            left_when_cleared.append([one for one in processes.running() if processes.comes_from(one, f"{ORIGIN}/0.1")])
 
         room = Counted({second.pid})
-        room.clear(name(0), NOBODY, tell)
+        room.clear(name(0), NO_PID, look)
         await room.finish()
-        assert left_when_told == [[]]
+        assert left_when_cleared == [[]]
         assert first.wait(LIMIT_SECONDS) == -signal.SIGKILL
         assert is_alive(second.pid)
         assert is_alive(worker_of_second.pid)
-        room.end(1, NOBODY)
+        room.end(1, NO_PID)
         await room.finish()
         assert worker_of_second.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
@@ -94,12 +94,12 @@ async def test_a_living_worker_that_has_a_dead_one_s_number_is_not_swept_for_it(
         room = Counted({living.pid})
         room.end(0, living.pid)
         await room.finish()
-        assert room.told == [name(0)]
+        assert room.cleared == [name(0)]
         assert is_alive(living.pid)
 
 
 @in_loop
-async def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
+async def test_all_condemned_processes_are_killed_in_one_look() -> None:
     with sleeping(environment=mark(0)) as first, sleeping() as second, sleeping(environment=mark(2)) as third:
         room = Counted({first.pid, second.pid, third.pid})
         room.kill(name(0), first.pid)
@@ -112,7 +112,7 @@ async def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
 
 @in_loop
 async def test_a_worker_that_leads_no_session_yet_is_killed_alone() -> None:
-    with subprocess.Popen(["sleep", "600"]) as forked:  # noqa: ASYNC220 - starts at once
+    with subprocess.Popen(["sleep", "600"]) as forked:  # noqa: ASYNC220 - starts immediately
         room = Counted({forked.pid})
         room.kill(name(0), forked.pid)
         await room.finish()
@@ -132,7 +132,7 @@ async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch:
     monkeypatch.setattr(processes, "running", running)
     with sleeping(environment=mark(0)) as left, sleeping() as doomed:
         room = Counted()
-        room.end(0, NOBODY)
+        room.end(0, NO_PID)
         room.kill(name(1), doomed.pid)
         await room.finish()
         assert (left.wait(LIMIT_SECONDS), doomed.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
@@ -144,18 +144,18 @@ async def test_an_unexpected_error_of_the_reaper_is_reported(monkeypatch: pytest
     failed: list[BaseException] = []
     report_callback_errors(failed.append)
     room = Counted()
-    room.end(0, NOBODY)
+    room.end(0, NO_PID)
     await room.finish()
     await happen(lambda: bool(failed), "the report")
     assert [type(error) for error in failed] == [AttributeError]
 
 
 @in_loop
-async def test_who_cannot_be_ended_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_for_a_process_that_cannot_be_ended_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reaper, "REAP_SECONDS", 0.0)
     monkeypatch.setattr(processes, "kill", lambda *_: None)  # as it is with a process that waits for a dead disk
     with sleeping(environment=mark(0)):
         room = Counted()
-        room.end(0, NOBODY)
+        room.end(0, NO_PID)
         await room.finish()
-        assert room.told == [name(0)]
+        assert room.cleared == [name(0)]

@@ -33,7 +33,7 @@ from hvdrun.processes.signals import stop_process
 number = signal.Signals(int(sys.argv[1]))
 signal.signal(number, lambda *_: None)
 stop_process(number)
-print("goes on, and has its handler" if callable(signal.getsignal(number)) else "", flush=True)
+print("continues, and has its handler" if callable(signal.getsignal(number)) else "", flush=True)
 """
 
 numbers = pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
@@ -88,7 +88,7 @@ def test_other_signals_suspend_it_are_a_stop_notice_or_are_for_the_workers() -> 
 @pytest.mark.parametrize(
     ("codes", "counts"),
     [
-        ((143, 129, 143), [1, 1, 2]),  # systemd: SIGTERM, SIGHUP; then somebody is impatient
+        ((143, 129, 143), [1, 1, 2]),  # systemd: SIGTERM, SIGHUP; then the user is impatient
         ((143, 129, 129), [1, 1, 2]),
         ((143, 130, 130), [1, 2, 3]),
         ((130, 143, 130), [1, 1, 2]),
@@ -105,7 +105,7 @@ def test_a_request_to_stop_is_repeated_by_the_same_signal_or_ctrl_c(codes: tuple
     assert counted == counts
 
 
-def test_what_process_1_forwards_too_is_no_second_request() -> None:
+def test_a_signal_that_process_1_forwards_too_is_no_second_request() -> None:
     requests = StopRequests(parent=1)
     assert [requests.note(code) for code in (143, 143, 130, 130)] == [True, False, True, False]
     assert requests.count == 2
@@ -125,7 +125,7 @@ def test_a_process_stops_where_a_shell_can_continue_it(number: signal.Signals, *
                 assert os.WIFSTOPPED(status)
                 assert os.WSTOPSIG(status) == number
                 process.send_signal(signal.SIGCONT)
-            assert process.communicate(timeout=LIMIT_SECONDS)[0] == b"goes on, and has its handler\n"
+            assert process.communicate(timeout=LIMIT_SECONDS)[0] == b"continues, and has its handler\n"
         finally:
             process.kill()  # also where it is stopped
 

@@ -19,7 +19,7 @@ Step = tuple[str, float]
 
 
 class Clock:
-    """Shows what it is told."""
+    """Shows what it receives."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -35,7 +35,7 @@ def clock() -> Clock:
 
 
 def play(timeout: LauncherTimeout, clock: Clock, *steps: Step) -> bool:
-    """Let time pass as it does for an agent that runs, sleeps or is held; whether it may go on in the end."""
+    """Let time pass as it does for an agent that runs, sleeps or is held; whether it may continue in the end."""
     may = True
     for what, seconds in steps:
         if what == "restarted":
@@ -162,13 +162,13 @@ STOPPED = "the worker a:0 was stopped for longer than the lease of 30 s (--lease
         (3 * [("T", LEASE_SECONDS - 1), ("S", 0.25)], ""),
         ([("t", 10 * LEASE_SECONDS), ("gone", 1)], ""),  # a debugger
         ([("D", 10 * LEASE_SECONDS)], ""),  # a busy disk
-        ([("T", 1), ("nobody looks", 3600), ("T", LEASE_SECONDS - 0.5)], ""),
-        ([("T", 1), ("nobody looks", 3600), ("T", LEASE_SECONDS + 0.5)], STOPPED),
+        ([("T", 1), ("no look", 3600), ("T", LEASE_SECONDS - 0.5)], ""),
+        ([("T", 1), ("no look", 3600), ("T", LEASE_SECONDS + 0.5)], STOPPED),
     ],
 )
 def test_a_worker_that_stands_still_for_the_lease_is_ended(bench: Bench, steps: list[Step], reason: str) -> None:
     for state, seconds in steps:
-        if state == "nobody looks":
+        if state == "no look":
             bench.clock.now += seconds
             bench.detector.look()
         else:
@@ -197,7 +197,7 @@ def test_a_stopped_process_that_was_killed_and_not_reaped_keeps_its_reason(bench
     assert not bench.pass_time(1)
 
 
-def test_who_has_thousands_of_workers_looks_less_often(bench: Bench) -> None:
+def test_an_agent_with_thousands_of_workers_looks_less_often(bench: Bench) -> None:
     bench.cost_seconds = 0.004
     bench.detector.look()
     assert bench.detector.find_pause() == pytest.approx(0.8)

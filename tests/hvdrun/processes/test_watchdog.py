@@ -35,7 +35,7 @@ def program(folder: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def tell(program: subprocess.Popen[str], *lines: str) -> int:
+def feed(program: subprocess.Popen[str], *lines: str) -> int:
     """Say these lines, and nothing more; how the watchdog ends."""
     program.communicate("".join(f"{line}\n" for line in lines), timeout=LIMIT_SECONDS)
     return program.returncode
@@ -45,8 +45,8 @@ def test_at_the_end_of_its_pipe_the_watchdog_kills_sessions_and_removes_the_fold
     program: subprocess.Popen[str], folder: Path
 ) -> None:
     with sleeping("trap '' TERM; sleep 600 & echo $!") as worker:
-        told = f"session {worker.pid} {find(worker.pid).started}"
-        assert tell(program, told) == 0
+        line = f"session {worker.pid} {find(worker.pid).started}"
+        assert feed(program, line) == 0
         assert worker.wait(LIMIT_SECONDS) == -9
         assert [process for process in processes.running() if process.session == worker.pid] == []
     assert not folder.exists()
@@ -55,7 +55,7 @@ def test_at_the_end_of_its_pipe_the_watchdog_kills_sessions_and_removes_the_fold
 def test_the_watchdog_finds_processes_of_the_workers_in_other_sessions(program: subprocess.Popen[str]) -> None:
     inner = {**OURS, "HVD_JOB": f"{ORIGIN}/0.1/inner", "HVD_SLOT": "b:0"}
     with sleeping(environment=OURS) as stray, sleeping(environment=inner) as inner_worker:
-        assert tell(program) == 0
+        assert feed(program) == 0
         assert (stray.wait(LIMIT_SECONDS), inner_worker.wait(LIMIT_SECONDS)) == (-9, -9)
 
 
@@ -66,18 +66,18 @@ def test_a_session_whose_leader_is_another_is_left_alone(program: subprocess.Pop
             return len([process for process in processes.running() if process.session == stranger.pid]) == 3
 
         wait_until(is_whole)
-        assert tell(program, f"session {stranger.pid} {find(stranger.pid).started - 1}") == 0
+        assert feed(program, f"session {stranger.pid} {find(stranger.pid).started - 1}") == 0
         assert is_whole()
 
 
 def test_the_watchdog_ignores_unknown_lines(program: subprocess.Popen[str], folder: Path) -> None:
-    assert tell(program, "", "session", "what now", "end 4711") == 0
+    assert feed(program, "", "session", "what now", "end 4711") == 0
     assert not folder.exists()
 
 
 def test_the_watchdog_of_a_live_agent_kills_only_processes_with_its_origin(program: subprocess.Popen[str]) -> None:
     with hiding() as (agent, hidden), sleeping(environment=OURS) as worker:
-        assert tell(program, f"agent {agent.pid} {find(agent.pid).started}") == 0
+        assert feed(program, f"agent {agent.pid} {find(agent.pid).started}") == 0
         assert worker.wait(LIMIT_SECONDS) == -9
         assert is_alive(hidden[0].pid)
 
@@ -119,7 +119,7 @@ def test_a_killed_watchdog_is_replaced_by_one_that_knows_as_much(client: Watchdo
         client.add(before.pid)
         client.add(one.pid)
         first = kill_watchdog(client)
-        client.add(between.pid)  # nobody hears it
+        client.add(between.pid)  # it is not heard
         client.remove(one.pid)
         client.replace()
         client.add(after.pid)
@@ -207,7 +207,7 @@ def test_a_process_seen_below_the_agent_is_a_member_after_its_end(
     agent.kill()
     agent.wait(LIMIT_SECONDS)
     assert not tree.has_agent()
-    tree.look()  # nobody is below the dead, and nobody is forgotten for it
+    tree.look()  # no process is below the dead, and none is forgotten for it
     assert pids(tree.find()) == below
 
 
@@ -256,7 +256,7 @@ def test_the_watchdog_is_no_member_though_it_is_below_the_agent(tree: ProcessTre
     assert os.getpid() not in pids(tree.find())
 
 
-def test_the_oldest_come_first_so_that_no_shell_goes_on_when_its_child_is_killed(tree: ProcessTree) -> None:
+def test_the_oldest_come_first_so_that_no_shell_continues_when_its_child_is_killed(tree: ProcessTree) -> None:
     with ExitStack() as stack:
         shells = [stack.enter_context(sleeping()) for _ in range(5)]
         tree.sessions.update({shell.pid: find(shell.pid).started for shell in shells})

@@ -50,7 +50,7 @@ def run(python: Path, site: Path) -> Run:
 
 
 def put_horovod(site: Path) -> None:
-    """Install somebody else's."""
+    """Install another one."""
     (site / "horovod").mkdir()
     (site / "horovod" / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
 
@@ -58,16 +58,16 @@ def put_horovod(site: Path) -> None:
 def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -> None:
     assert run("--path") == (0, str(FOLDER), "")
     assert run("-c", ASKS)[0] == 1
-    code, told, _ = run("--install")
-    assert (code, str(site / NAME) in told) == (0, True)
+    code, output, _ = run("--install")
+    assert (code, str(site / NAME) in output) == (0, True)
     assert run("-c", ASKS) == (0, OURS, "")
     program = site.parents[2] / "bin" / COMMAND
-    assert (program.stat().st_mode & 0o777, str(program) in told) == (0o755, True)
-    told = f"`import horovod` means hvdrun's already: {site / NAME} was there; {program} was written."
-    assert run("--install") == (0, told, "")
+    assert (program.stat().st_mode & 0o777, str(program) in output) == (0o755, True)
+    output = f"`import horovod` means hvdrun's already: {site / NAME} was there; {program} was written."
+    assert run("--install") == (0, output, "")
 
-    code, told, _ = run("--uninstall")
-    assert (code, "was removed" in told, program.exists()) == (0, True, False)
+    code, output, _ = run("--uninstall")
+    assert (code, "was removed" in output, program.exists()) == (0, True, False)
     assert run("-c", ASKS) == (1, "", "ModuleNotFoundError: No module named 'horovod'")
     assert run("--uninstall") == (0, f"Nothing to do: there is no {site / NAME}.", "")
 
@@ -78,10 +78,10 @@ def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -
     assert run("-c", ASKS) == (0, THEIRS, "")
 
 
-def test_where_horovod_is_installed_it_refuses_unless_forced(run: Run, site: Path) -> None:
+def test_where_horovod_is_installed_the_installation_refuses_unless_forced(run: Run, site: Path) -> None:
     put_horovod(site)
-    code, told, error = run("--install")
-    assert (code, told) == (1, "")
+    code, output, error = run("--install")
+    assert (code, output) == (1, "")
     assert error.startswith(f"Horovod itself is installed ({site / 'horovod' / '__init__.py'})")
     assert "--force" in error
     assert not (site / NAME).exists()
@@ -96,8 +96,8 @@ def test_where_horovod_is_installed_it_refuses_unless_forced(run: Run, site: Pat
 def test_another_horovodrun_is_left_alone_unless_forced_and_then_comes_back(run: Run, site: Path) -> None:
     program = site.parents[2] / "bin" / COMMAND
     program.write_text("theirs", encoding="utf-8")
-    code, told, error = run("--install")
-    assert (code, told, (site / NAME).exists()) == (1, "", False)
+    code, output, error = run("--install")
+    assert (code, output, (site / NAME).exists()) == (1, "", False)
     assert error == f"{program} is somebody else's: remove it, or put it aside with --force."
     assert run("--uninstall")[0] == 0
     assert program.read_text(encoding="utf-8") == "theirs"
@@ -125,15 +125,15 @@ def test_a_horovod_that_is_being_worked_on_counts_as_installed(run: Run, site: P
 
 
 @pytest.mark.parametrize("words", [(), ("--install", "--path"), ("--path", "--force"), ("--help-me",)])
-def test_wrong_words_are_told(run: Run, words: tuple[str, ...]) -> None:
-    code, told, error = run(*words)
-    assert (code, told) == (2, "")
+def test_wrong_words_are_reported(run: Run, words: tuple[str, ...]) -> None:
+    code, output, error = run(*words)
+    assert (code, output) == (2, "")
     assert error.startswith("python -m hvdrun.shim: error: ")
 
 
 @pytest.mark.parametrize("action", ["--install", "--uninstall"])
-def test_what_cannot_be_written_is_told_in_one_sentence(run: Run, site: Path, action: str) -> None:
+def test_a_file_that_cannot_be_written_is_reported_in_one_sentence(run: Run, site: Path, action: str) -> None:
     (site / NAME).mkdir()
-    code, told, error = run(action)
-    assert (code, told) == (1, "")
+    code, output, error = run(action)
+    assert (code, output) == (1, "")
     assert error == f"{site / NAME} cannot be {'written' if action == '--install' else 'removed'}: Is a directory"

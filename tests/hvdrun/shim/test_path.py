@@ -34,12 +34,12 @@ def test_off_leaves_it_as_it_is(own: bytes | None) -> None:
     assert search(ShimMode.OFF, own) == own
 
 
-def test_in_a_job_within_a_job_it_stands_once_or_not_at_all() -> None:
+def test_in_a_job_within_a_job_the_folder_stands_once_or_not_at_all() -> None:
     assert search(ShimMode.AUTO, OURS + b":/a") == OURS + b":/a"
     assert search(ShimMode.ON, OURS) == OURS
     assert search(ShimMode.OFF, OURS + b":/a") == b"/a"
     assert search(ShimMode.OFF, OURS) is None
 
 
-def test_nothing_is_added_where_nobody_asked() -> None:
+def test_nothing_is_added_without_a_request() -> None:
     assert prepend_shim({b"PYTHONPATH": b"/a"}) == {b"PYTHONPATH": b"/a"}

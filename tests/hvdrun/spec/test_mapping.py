@@ -45,7 +45,7 @@ def test_dealing_uses_every_slot_that_it_needs_and_is_fair(slots: list[int], siz
         assert got == host.slots or all(other <= got + 1 for other in dealt.values())
 
 
-def test_very_many_workers_are_dealt_out_at_once() -> None:
+def test_very_many_workers_are_dealt_out_together() -> None:
     assert count_slots(spread(make_hosts(1_000_000, 1_000_000), 1_000_000)) == [500_000, 500_000]
 
 

@@ -14,7 +14,7 @@ OTHER_NAMES = "PATH PWD OMP_NUM_THREADS TOKENIZERS_PARALLELISM XKB_KEYBOARD SSH_
 
 
 @pytest.mark.parametrize("name", NAMES_OF_SECRETS.split())
-def test_a_name_that_tells_of_a_secret_is_known(name: str) -> None:
+def test_a_name_of_a_secret_is_known(name: str) -> None:
     assert names_a_secret(name)
     assert redact_value(name, "hunter2") == REDACTED
 

@@ -30,7 +30,7 @@ while os.path.exists(f"/proc/{orphan}"):
 print("reaped")
 """
 WAIT = "import signal; print('ready', flush=True); signal.pause()"
-TELL = "import signal; signal.signal(signal.SIGUSR2, lambda *_: exit(7)); " + WAIT
+HANDLES = "import signal; signal.signal(signal.SIGUSR2, lambda *_: exit(7)); " + WAIT
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def start() -> Callable[[str], subprocess.Popen[str]]:
     return start_program
 
 
-def test_what_others_leave_behind_is_reaped(start: Callable[[str], subprocess.Popen[str]]) -> None:
+def test_processes_that_others_leave_behind_are_reaped(start: Callable[[str], subprocess.Popen[str]]) -> None:
     with start(ORPHAN) as unshare:
         assert unshare.communicate(timeout=LIMIT_SECONDS)[0] == "reaped\n"
     assert unshare.returncode == 0
@@ -55,7 +55,7 @@ def test_what_others_leave_behind_is_reaped(start: Callable[[str], subprocess.Po
 
 @pytest.mark.parametrize(
     ("program", "number", "code"),
-    [(WAIT, signal.SIGTERM, 128 + signal.SIGTERM), (TELL, signal.SIGUSR2, 7)],
+    [(WAIT, signal.SIGTERM, 128 + signal.SIGTERM), (HANDLES, signal.SIGUSR2, 7)],
     ids=["by default", "by its handler"],
 )
 def test_a_signal_to_process_1_is_answered(

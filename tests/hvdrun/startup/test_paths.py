@@ -34,7 +34,7 @@ def test_a_path_that_cannot_be_looked_at_is_not_there(folder: Path, name: str) -
 
 
 @pytest.mark.parametrize(("look", "found"), [(exists, ["file", "open"]), (is_file, ["file"]), (is_folder, ["open"])])
-def test_what_is_there_is_told_apart(folder: Path, look: Callable[[Path], bool], found: list[str]) -> None:
+def test_files_and_folders_are_distinguished(folder: Path, look: Callable[[Path], bool], found: list[str]) -> None:
     assert [name for name in ("file", "open") if look(folder / name)] == found
 
 
@@ -61,7 +61,7 @@ def test_a_closed_folder_is_no_proof_that_a_file_is_missing(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND])
-def test_a_fifo_where_a_file_is_expected_blocks_nobody(tmp_path: Path, flags: int) -> None:
+def test_a_fifo_where_a_file_is_expected_blocks_no_reader(tmp_path: Path, flags: int) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match=r"no regular file|No such device"):
         open_regular(tmp_path / "fifo", flags)

@@ -16,7 +16,7 @@ MACOS = "Linux is needed, but this is macOS: start hvdrun, and its workers, on L
     ("version", "platform", "sentence"),
     [((3, 11, 0), "linux", ""), ((3, 14, 1), "linux", ""), ((3, 9, 18), "linux", OLD), ((3, 13, 0), "darwin", MACOS)],
 )
-def test_what_is_missing_is_one_sentence(version: tuple[int, ...], platform: str, sentence: str) -> None:
+def test_a_missing_requirement_is_one_sentence(version: tuple[int, ...], platform: str, sentence: str) -> None:
     assert find_obstacle(version, platform, "/bin/python3") == sentence
 
 

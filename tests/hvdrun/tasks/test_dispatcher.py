@@ -68,7 +68,7 @@ async def stream(data: bytes) -> AsyncIterator[bytes]:
 
 
 @in_loop
-async def test_whoever_waits_gets_each_task_once_and_then_their_end() -> None:
+async def test_each_waiting_worker_gets_each_task_once_and_then_their_end() -> None:
     story = Story()
     waiting = [asyncio.create_task(story.dispatcher.next(0)) for _ in WORKERS]
     send(story.program, RunTask(1, Body(b"first")))

@@ -47,7 +47,7 @@ class Terminal:
         ready, _, _ = select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))
         try:
             data = os.read(self._screen, 65536) if ready else b""
-        except OSError:  # nobody has the terminal open any more
+        except OSError:  # no process has the terminal open any more
             data = b""
         self.shown += data.decode(errors="replace")
         return bool(data)

@@ -36,7 +36,7 @@ def test_second():
 """
 
 
-def test_pdb_stops_on_rank_0_and_c_goes_on_and_q_ends_the_run(tmp_path: Path) -> None:
+def test_pdb_stops_on_rank_0_and_c_continues_and_q_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_debugged.py").write_text(TESTS)
     words = ["-p", "no:randomly", "-p", "no:cacheprovider", "--pdb", "test_debugged.py"]
     terminal = Terminal([sys.executable, "-m", "pytest", *words], tmp_path)
@@ -54,7 +54,7 @@ def test_pdb_stops_on_rank_0_and_c_goes_on_and_q_ends_the_run(tmp_path: Path) ->
 
 
 @pytest.mark.nightly
-def test_a_breakpoint_stops_on_rank_0_and_n_steps_and_c_goes_on_and_q_ends_the_run(tmp_path: Path) -> None:
+def test_a_breakpoint_stops_on_rank_0_and_n_steps_and_c_continues_and_q_ends_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_stopped.py").write_text(BREAKPOINTS)
     words = ["-p", "no:randomly", "-p", "no:cacheprovider", "test_stopped.py"]
     terminal = Terminal([sys.executable, "-m", "pytest", *words], tmp_path)

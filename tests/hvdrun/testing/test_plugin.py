@@ -188,7 +188,7 @@ def test_a_warning_is_shown_once_and_not_for_each_rank(suite: Suite) -> None:
     assert suite.output.count("DeprecationWarning: an old thing") == 1
 
 
-def test_what_the_ranks_print_is_captured(suite: Suite) -> None:
+def test_output_of_the_ranks_is_captured(suite: Suite) -> None:
     assert "Captured stdout call" in suite.output
     assert "[1] printed on 1" in suite.output
 

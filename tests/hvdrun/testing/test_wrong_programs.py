@@ -20,7 +20,7 @@ pytestmark = pytest.mark.hvdrun(np=2)
 @pytest.mark.parametrize(
     "count", [5, pytest.param(int(os.environ.get("HVDRUN_SOAK_RUNS", "100")), marks=pytest.mark.nightly)]
 )
-def test_each_fails_with_the_lines_of_both_ranks(tmp_path: Path, count: int) -> None:
+def test_each_wrong_program_fails_with_the_lines_of_both_ranks(tmp_path: Path, count: int) -> None:
     text, expected = HEAD, {}
     for seed in range(count):
         program = make_program(seed)
@@ -31,7 +31,7 @@ def test_each_fails_with_the_lines_of_both_ranks(tmp_path: Path, count: int) -> 
     suite = run_suite(tmp_path)
     assert list(suite.outcomes) == list(expected), suite.output
     for name, places in expected.items():
-        told = [line for line in suite.texts[name].splitlines() if line.startswith(("rank 0 ", "rank 1 "))]
-        said = [place for line, place in zip(told, places, strict=True) if f"{place}:" in f"{line}:"]
+        reported = [line for line in suite.texts[name].splitlines() if line.startswith(("rank 0 ", "rank 1 "))]
+        said = [place for line, place in zip(reported, places, strict=True) if f"{place}:" in f"{line}:"]
         assert said == places, suite.texts[name]
         assert suite.outcomes[name] == "failure"

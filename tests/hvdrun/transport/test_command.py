@@ -196,7 +196,7 @@ async def test_a_process_in_another_session_that_keeps_the_output_open_does_not_
 
 
 @in_loop
-async def test_there_is_no_tunnel_to_another_machine(tmp_path: Path) -> None:
+async def test_another_machine_has_no_tunnel(tmp_path: Path) -> None:
     with pytest.raises(NoTunnelError, match="'a' reaches no address of this machine, and srun has no tunnel"):
         await make(RemoteAgent("python3"), str(tmp_path / "srun")).tunnel(7)
 

@@ -60,7 +60,7 @@ def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_without_input_ends_by_itself(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
-    """As on a host that was cut off before it was told what to do."""
+    """As on a host that was cut off before its first order."""
     if shutil.which(shell) is None or shutil.which("bash") is None:
         pytest.skip(f"no {shell} here: apt-get install {shell}")
     monkeypatch.setattr(start, "_LEAST_SECONDS", 1)
@@ -115,7 +115,7 @@ def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "prefix", ["trap 'echo 3 bye >&2' EXIT; false", "trap 'exit 3' EXIT; false", "(sleep 0.2; echo 3 >&2) & false"]
 )
-def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, prefix: str) -> None:
+def test_a_process_that_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, prefix: str) -> None:
     agent = RemoteAgent(python, f"echo why >&2; {prefix}")
     done = run(agent)
     failure = agent.explain("a", done.returncode, done.stderr, done.stdout, "ssh")

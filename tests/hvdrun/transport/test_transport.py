@@ -51,7 +51,7 @@ def begin_with(directory: Path, script: str) -> Begin:
 
 @asynccontextmanager
 async def opened(transport: Transport) -> AsyncIterator[AsyncIterator[AgentMessage]]:
-    """What its agent tells, after its greeting."""
+    """The messages of its agent, after its greeting."""
     try:
         await transport.open()
         messages = transport.messages()
@@ -102,7 +102,7 @@ async def test_the_end_of_the_orders_ends_the_agent_and_its_workers(make: Make, 
 
 
 @in_loop
-async def test_an_agent_that_is_given_up_ends_with_its_workers_and_tells_no_more(make: Make, tmp_path: Path) -> None:
+async def test_an_agent_that_is_given_up_ends_with_its_workers_and_reports_no_more(make: Make, tmp_path: Path) -> None:
     transport = make()
     async with opened(transport) as messages:
         worker, agent = map(int, await start(transport, messages, tmp_path, SLEEPS))

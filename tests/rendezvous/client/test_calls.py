@@ -12,7 +12,7 @@ from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker, se
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reported"),
     [
         *((code, "enough") for code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)),
         *((code, "not in the mood") for code in (Code.INTERNAL, Code.RESOURCE_EXHAUSTED)),
@@ -20,7 +20,7 @@ from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker, se
     ],
 )
 @in_clean_loop
-async def test_only_network_errors_are_retried(path: Path, code: Code, told: str) -> None:
+async def test_only_network_errors_are_retried(path: Path, code: Code, reported: str) -> None:
     answers = [(code, "not in the mood"), (Code.FAILED_PRECONDITION, "enough")]
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
@@ -28,6 +28,6 @@ async def test_only_network_errors_are_retried(path: Path, code: Code, told: str
 
     server = await serve_method(path, "Join", grpc.unary_unary_rpc_method_handler(answer))
     async with open_worker(path, A0) as client:
-        with pytest.raises(CallRefusedError, match=f"refused a call: {told}"):
+        with pytest.raises(CallRefusedError, match=f"refused a call: {reported}"):
             await in_thread(lambda: client.join(0))
     await server.stop(None)

@@ -1,4 +1,4 @@
-"""One thread reads what the topic holds; whoever waits or follows hears it, until the client is closed."""
+"""One thread reads what the topic holds; all that wait or follow hear it, until the client is closed."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A worker's way to the rendezvous: what it is told, and how long it waits."""
+"""A worker's way to the rendezvous: what it receives, and how long it waits."""
 
 import asyncio
 import os

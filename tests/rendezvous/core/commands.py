@@ -1,4 +1,4 @@
-"""Commands of transcripts: what a line of text tells the core."""
+"""Commands of transcripts: what a line of text means to the core."""
 
 import re
 import shlex
@@ -74,7 +74,7 @@ def parse_recovery(given: dict[str, str]) -> Recovery:
 
 
 def parse_report(words: list[str], size: int) -> Report:
-    """Read what a worker tells of itself."""
+    """Read a worker's report."""
     facts: dict[str, str] = {}
     pending: list[PendingOperation] = []
     completed: list[CompletedOperation] = []
@@ -133,7 +133,7 @@ _OF_HOSTS = frozenset({"begin", "report", "lost", "refuse", "hosts", "notice", "
 
 
 def parse_event(words: list[str], size: int = 0) -> Event:
-    """Read a command that tells of an event; size: of the newest generation."""
+    """Read a command that stands for an event; size: of the newest generation."""
     match words:
         case [kind, *_] if kind in _OF_HOSTS and words != ["notice", "job"]:
             return parse_event_of_hosts(words)
@@ -177,7 +177,7 @@ def parse_exit(exited: Exited, why: list[str]) -> Exited:
 
 
 def parse_event_of_hosts(words: list[str]) -> Event:
-    """Read a command that tells of hosts and their agents."""
+    """Read a command that concerns hosts and their agents."""
     match words:
         case ["hosts", *hosts]:
             offers = (host.rpartition(":") for host in hosts)

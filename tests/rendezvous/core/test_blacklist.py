@@ -4,7 +4,7 @@ import pytest
 
 from rendezvous.core.failures import Blacklist
 from rendezvous.core.model import Recovery, Slot
-from tests.rendezvous.core.lines import find_closed
+from tests.rendezvous.core.transcript import find_closed
 
 RECOVERY = Recovery(cooldown_seconds=(10.0, 100.0), failures_per_slot=3, forgiveness_seconds=600.0)
 A0, A1, A2 = (Slot("a", index) for index in range(3))

@@ -9,17 +9,17 @@ from rendezvous.core.membership import advance
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision
 from rendezvous.core.scheduling import compose
-from tests.rendezvous.core.transcript import Teller, play
+from tests.rendezvous.core.transcript import Player, play
 
 PLACED = ("policy size=2 lease=30 start=20", "tick 100", "hosts a:1 b:1")
 TRIO = ("policy min=2 max=3 failures=any", "hosts a:3", "join all")
 DECLARED = ("policy min=1 max=4 failures=any gather=5 lease=60", "tick 0", "hosts a:2", "join all", "declare all")
 
 
-def tell(*commands: str) -> list[str]:
+def run(*commands: str) -> list[str]:
     """What followed from the last command."""
-    teller = Teller()
-    return [teller.tell(command) for command in commands][-1]
+    player = Player()
+    return [player.run(command) for command in commands][-1]
 
 
 def test_a_host_is_lost_with_its_workers_or_when_its_lease_runs_out_after_their_exits() -> None:
@@ -51,11 +51,11 @@ def test_no_more_workers_are_taken_in_than_there_is_room_for() -> None:
 
 @pytest.mark.parametrize(("now", "offers"), [("5.75", []), ("6", ["> offer 1 to generation 1: adds"])])
 def test_the_first_newcomer_waits_as_long_as_others_may_gather(now: str, offers: list[str]) -> None:
-    assert tell(*DECLARED, "hosts a:4", "join a:2", "tick 1", f"tick {now}") == offers
+    assert run(*DECLARED, "hosts a:4", "join a:2", "tick 1", f"tick {now}") == offers
 
 
 def test_a_worker_in_a_slot_that_was_removed_is_refused_with_the_reason() -> None:
-    leaver = tell(*DECLARED, "hosts a:3", "hosts a:2", "join a:2")
+    leaver = run(*DECLARED, "hosts a:3", "hosts a:2", "join a:2")
     assert leaver == ["> refuse a:2 leaves  (host a offers fewer slots now)"]
 
 

@@ -18,7 +18,7 @@ from rendezvous.core.outcome import (
 )
 from rendezvous.core.rules import explain_end
 from tests.rendezvous.core.commands import parse_worker
-from tests.rendezvous.core.transcript import Teller, play
+from tests.rendezvous.core.transcript import Player, play
 
 ONE, TWO = parse_worker("a:0"), parse_worker("b:0")
 ELASTIC = play("policy min=1 max=2 failures=any", "hosts a:1 b:1", "join all")
@@ -35,7 +35,7 @@ MAY_CONTINUE = "Exit code 75: the job may continue when you start it again."
     [
         ((GONE,), TOO_FEW, ("Lost before: host b was lost: gone.", MAY_CONTINUE)),
         ((GIVEN_UP,), TOO_FEW, (f"Lost before: {GIVEN_UP.reason}.", MAY_CONTINUE)),
-        ((KILLED, FIRST), lose_state("nobody is left", FIRST), (f"Lost before: {KILLED.reason}.",)),
+        ((KILLED, FIRST), lose_state("no worker is left", FIRST), (f"Lost before: {KILLED.reason}.",)),
         ((), fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
         ((KILLED, GONE), blame_host("b", "gone"), (f"Lost before: {KILLED.reason}.", MAY_CONTINUE)),
     ],
@@ -90,8 +90,8 @@ def test_members_that_ran_when_the_outcome_was_decided_were_stopped() -> None:
 
 
 def test_the_loss_of_a_host_that_ends_the_job_is_left_to_the_page() -> None:
-    teller = Teller()
+    player = Player()
     story = ("policy min=1 max=2 failures=any", "hosts b:1", "join all", "lost b gone")
-    *_, last = (teller.tell(each) for each in story)
+    *_, last = (player.run(each) for each in story)
     assert not [line for line in last if "log" in line]
     assert last[-1].endswith(f"; page of a recovery; {MAY_CONTINUE}")

@@ -1,4 +1,4 @@
-"""What holds in every history of every job: stated in `Witness`, tried with Hypothesis and with plain chance."""
+"""What holds in every history of every job: stated in `Checker`, tried with Hypothesis and with plain chance."""
 
 from collections import Counter
 from typing import get_args
@@ -36,13 +36,11 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Restarts, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
-from tests.rendezvous.core.histories import list_seeds
-from tests.rendezvous.core.history import Chance, ElasticChance, choose_join, choose_report
-from tests.rendezvous.core.restarting import RestartChance, RoundChance
-from tests.rendezvous.core.witness import Witness
+from tests.rendezvous.core.checker import Checker
+from tests.rendezvous.core.histories import KINDS, list_seeds
+from tests.rendezvous.core.strategies import choose_join, choose_report
 
 MEAN_EVENTS = 30
-KINDS = (Chance, ElasticChance, RoundChance, ElasticChance, RestartChance, RoundChance)
 LEAST_OF_EACH_KIND = 4  # in 2,000 histories: the rarest comes about 15 times
 
 hosts = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
@@ -62,49 +60,49 @@ def policies(draw: st.DrawFn) -> Policy:
 
 
 class Job(RuleBasedStateMachine):
-    """Events in any order, likely and unlikely ones; the witness asserts after each."""
+    """Events in any order, likely and unlikely ones; the checker asserts after each."""
 
     @initialize(policy=policies())
     def begin(self, policy: Policy) -> None:
         """A job with any policy."""
-        self.witness = Witness(policy, careful=True)
+        self.checker = Checker(policy, careful=True)
 
     @property
     def is_placed(self) -> bool:
         """The hosts are known."""
-        return bool(self.witness.state.workers)
+        return bool(self.checker.state.workers)
 
     @rule(hosts=hosts)
     def hosts_change(self, hosts: tuple[Host, ...]) -> None:
         """Once, as a rule."""
-        self.witness.tell(HostsChanged(hosts))
+        self.checker.apply(HostsChanged(hosts))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def an_expected_worker_joins(self, data: st.DataObject) -> None:
         """One more towards the next generation."""
-        self.witness.tell(choose_join(self.witness.state, lambda some: data.draw(st.sampled_from(some))))
+        self.checker.apply(choose_join(self.checker.state, lambda some: data.draw(st.sampled_from(some))))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def all_but_one_join(self, data: st.DataObject) -> None:
         """Without such leaps few histories would get to a second generation."""
-        state = self.witness.state
+        state = self.checker.state
         workers = data.draw(st.permutations([record.worker for record in state.workers.values()]))
         for worker in workers[1:]:
-            self.witness.tell(Joined(worker, state.number))
+            self.checker.apply(Joined(worker, state.number))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def an_agent_reports_what_should_run(self, data: st.DataObject) -> None:
         """A sign of life."""
-        self.witness.tell(choose_report(self.witness.state, lambda some: data.draw(st.sampled_from(some))))
+        self.checker.apply(choose_report(self.checker.state, lambda some: data.draw(st.sampled_from(some))))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), after=st.integers(0, 3))
-    def anybody_joins(self, data: st.DataObject, after: int) -> None:
+    def any_worker_joins(self, data: st.DataObject, after: int) -> None:
         """Late, early, again, or not at all possible."""
-        self.witness.tell(Joined(data.draw(self.anybody()), after))
+        self.checker.apply(Joined(data.draw(self.any_worker()), after))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), reason=st.sampled_from(JoinReason), has_state=st.booleans(), needs_state=st.booleans())
@@ -112,74 +110,74 @@ class Job(RuleBasedStateMachine):
         self, data: st.DataObject, reason: JoinReason, *, has_state: bool, needs_state: bool
     ) -> None:
         """For whatever reason it has."""
-        state = self.witness.state
+        state = self.checker.state
         members = [record.worker for record in state.survivors()] or [r.worker for r in state.workers.values()]
         report = Report(reason, "something broke", has_state, needs_state=needs_state)
-        self.witness.tell(Joined(data.draw(st.sampled_from(members)), state.number, report))
+        self.checker.apply(Joined(data.draw(st.sampled_from(members)), state.number, report))
 
     @precondition(lambda self: self.is_placed)
     @rule()
     def all_are_in_a_function_that_begins_again(self) -> None:
         """From now on the lost are replaced."""
-        for record in self.witness.state.alive():
-            self.witness.tell(Declared(record.worker))
+        for record in self.checker.state.alive():
+            self.checker.apply(Declared(record.worker))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def a_worker_declares_its_state(self, data: st.DataObject) -> None:
         """Known or not."""
-        self.witness.tell(Declared(data.draw(self.anybody()), needs_state=data.draw(st.booleans())))
+        self.checker.apply(Declared(data.draw(self.any_worker()), needs_state=data.draw(st.booleans())))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def an_agent_reports_anything(self, data: st.DataObject) -> None:
         """Too many workers, too few, or another host's."""
         host = data.draw(st.sampled_from(["h0", "h1", "elsewhere"]))
-        self.witness.tell(Reported(host, tuple(data.draw(st.lists(self.anybody(), max_size=4)))))
+        self.checker.apply(Reported(host, tuple(data.draw(st.lists(self.any_worker(), max_size=4)))))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), returncode=st.sampled_from([0, 0, 0, 1, 3, -9]))
     def a_worker_exits(self, data: st.DataObject, returncode: int) -> None:
         """Well more often than badly, since one failure ends most jobs."""
-        self.witness.tell(Exited(data.draw(self.anybody()), returncode))
+        self.checker.apply(Exited(data.draw(self.any_worker()), returncode))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), number=st.integers(0, 3))
     def a_sequencer_opens(self, data: st.DataObject, number: int) -> None:
         """On rank 0's host or another, of this generation or another."""
-        self.witness.tell(SequencerOpened(data.draw(self.anybody()).slot.host, number, Endpoint("10.0.0.1", 4711)))
+        self.checker.apply(SequencerOpened(data.draw(self.any_worker()).slot.host, number, Endpoint("10.0.0.1", 4711)))
 
     @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
     def a_host_is_begun(self, host: str) -> None:
         """In use or not, and heard of before or not."""
-        self.witness.tell(Begun(host))
+        self.checker.apply(Begun(host))
 
     @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
     def a_host_is_lost(self, host: str) -> None:
         """In use or not."""
-        self.witness.tell(Lost(host, "gone"))
+        self.checker.apply(Lost(host, "gone"))
 
     @rule(immediately=st.booleans())
-    def somebody_stops_the_job(self, *, immediately: bool) -> None:
+    def the_user_stops_the_job(self, *, immediately: bool) -> None:
         """As often as they like."""
-        self.witness.tell(Stopped(130, "interrupted", immediately))
+        self.checker.apply(Stopped(130, "interrupted", immediately))
 
     @rule(step=st.sampled_from([-1.0, 0.0, 0.25, 1.0, 15.0, 1000.0]))
     def time_passes(self, step: float) -> None:
         """Little, enough for a time limit, as much as a sleep takes, or backwards."""
-        self.witness.tell(Ticked(self.witness.state.now + step))
+        self.checker.apply(Ticked(self.checker.state.now + step))
 
     @invariant()
     def the_clock_alone_leads_to_the_end(self) -> None:
         """From every state in which hosts are known."""
-        state = self.witness.state
+        state = self.checker.state
         if not state.workers or state.phase is Phase.FINISHED:
             return
-        self.witness.fork().end()
+        self.checker.fork().end()
 
-    def anybody(self) -> st.SearchStrategy[Worker]:
+    def any_worker(self) -> st.SearchStrategy[Worker]:
         """Mostly intended workers; now and then a former, a future or an unknown one."""
-        intended = [record.worker for record in self.witness.state.workers.values()]
+        intended = [record.worker for record in self.checker.state.workers.values()]
         slots = st.builds(Slot, st.sampled_from(["h0", "h4", "z"]), st.integers(0, 4))
         other = st.builds(Worker, slots, st.integers(1, 3))
         return st.one_of(st.sampled_from(intended), st.sampled_from(intended), other)
@@ -229,15 +227,15 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event_effect_phase_
     counts: Counter[str] = Counter()
     for seed in seeds:
         try:
-            witness = KINDS[seed % len(KINDS)](seed).run()
+            checker = KINDS[seed % len(KINDS)](seed).run()
         except AssertionError as error:
             error.add_note(f"in the history with seed {seed}")
             raise
-        counts += witness.events + witness.effects + witness.verdicts
-        counts.update({f"in {phase}": count for phase, count in witness.phases.items()})
-        counts["illegal"] += witness.illegal
-        counts["generations beyond the first"] += max(0, witness.effects["Publish"] - 1)
-        counts[str(witness.finish.outcome.cause if witness.finish else None)] += 1
+        counts += checker.events + checker.effects + checker.verdicts
+        counts.update({f"in {phase}": count for phase, count in checker.phases.items()})
+        counts["illegal"] += checker.illegal
+        counts["generations beyond the first"] += max(0, checker.effects["Publish"] - 1)
+        counts[str(checker.finish.outcome.cause if checker.finish else None)] += 1
     for kind, count in counts.most_common():
         print(f"{count:>8} {kind}")  # noqa: T201 - pytest shows it when this fails, and with -s
     kinds = [kind.__name__ for kind in (*get_args(Event), *get_args(Effect))]

@@ -1,4 +1,4 @@
-"""A loss interrupts those who are left, once, or ends the job where it may not go on."""
+"""A loss interrupts those who are left, once, or ends the job where it may not continue."""
 
 import pytest
 

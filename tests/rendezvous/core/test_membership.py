@@ -123,7 +123,7 @@ def test_errors_of_the_core_have_one_base() -> None:
 
 
 class ReadOnce(tuple[Worker, ...]):
-    """A list of workers that nobody may search again and again: with thousands that would take minutes."""
+    """A list of workers that may not be searched again and again: with thousands that would take minutes."""
 
     __slots__ = ()
 
@@ -138,20 +138,20 @@ def test_a_report_is_compared_without_searching_it_for_each_worker() -> None:
 
 
 def count_work(policy: Policy, events: list[Event]) -> int:
-    """How many steps it takes to tell a job of these events."""
+    """How many steps it takes to apply these events to a job."""
     state = membership.begin(policy)
 
-    def tell() -> None:
+    def apply_all() -> None:
         nonlocal state
         for event in events:
             state, _ = membership.step(state, event)
 
-    steps = count_steps(tell)
+    steps = count_steps(apply_all)
     assert state.phase is Phase.FINISHED
     return steps
 
 
-def tell_whole_job(hosts: int) -> list[Event]:
+def list_whole_job(hosts: int) -> list[Event]:
     """A job of hosts with 8 workers each that report, join and end well."""
     workers = {f"h{number}": [Worker(Slot(f"h{number}", index), 1) for index in range(8)] for number in range(hosts)}
     everybody = [worker for host in workers.values() for worker in host]
@@ -164,7 +164,7 @@ def tell_whole_job(hosts: int) -> list[Event]:
 
 
 def test_the_work_of_a_whole_job_hardly_grows_faster_than_its_size() -> None:
-    small, large = (count_work(Policy.static(8 * hosts), tell_whole_job(hosts)) for hosts in (8, 64))
+    small, large = (count_work(Policy.static(8 * hosts), list_whole_job(hosts)) for hosts in (8, 64))
     assert large < 1.5 * (64 / 8) * small
 
 
@@ -184,9 +184,9 @@ def test_a_tick_looks_at_hosts_and_not_at_workers() -> None:
 
 def test_a_late_exit_costs_no_more_than_an_early_one() -> None:
     def refused(hosts: int) -> list[Event]:
-        first, *others = (event for event in tell_whole_job(hosts) if isinstance(event, Exited))
+        first, *others = (event for event in list_whole_job(hosts) if isinstance(event, Exited))
         joins = [Joined(exited.worker) for exited in others]
-        return [tell_whole_job(hosts)[0], joins[0], first, *joins, *others]
+        return [list_whole_job(hosts)[0], joins[0], first, *joins, *others]
 
     small, large = (count_work(Policy.static(8 * hosts), refused(hosts)) for hosts in (8, 64))
     assert large < 1.5 * (64 / 8) * small

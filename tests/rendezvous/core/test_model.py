@@ -27,7 +27,7 @@ def test_a_malformed_slot_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("address", "shown"), [("10.0.0.1", "10.0.0.1:80"), ("server1", "server1:80"), ("2001:db8::1", "[2001:db8::1]:80")]
 )
-def test_an_endpoint_is_written_so_that_its_port_can_be_told_from_its_address(address: str, shown: str) -> None:
+def test_an_endpoint_is_written_so_that_its_port_is_distinguished_from_its_address(address: str, shown: str) -> None:
     assert str(Endpoint(address, 80)) == shown
 
 
@@ -63,7 +63,7 @@ def test_fewer_failures_than_none_cannot_be_allowed() -> None:
         Policy(1, 1, failures_allowed=-1)
 
 
-def test_no_grace_is_possible() -> None:
+def test_a_grace_of_zero_is_allowed() -> None:
     assert Policy.static(1, grace_seconds=0.0).grace_seconds == 0.0
 
 

@@ -1,4 +1,4 @@
-"""How each end is told: exit code, cause and reason."""
+"""How each end is reported: exit code, cause and reason."""
 
 import pytest
 
@@ -18,6 +18,6 @@ def test_a_returncode_is_reported_as_a_shell_reports_it(returncode: int, code: i
 )
 def test_a_job_whose_last_state_failed_itself_has_that_workers_exit_code(returncode: int | None, code: int) -> None:
     first = Outcome(9, Cause.WORKER_FAILED, "it failed", WORKER, 1, returncode)
-    outcome = lose_state("nobody is left", first)
+    outcome = lose_state("no worker is left", first)
     assert (outcome.exit_code, outcome.cause, outcome.worker) == (code, Cause.STATE_LOST, WORKER)
-    assert lose_state("nobody is left", blame_host("b", "gone")).exit_code == 75
+    assert lose_state("no worker is left", blame_host("b", "gone")).exit_code == 75

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from rendezvous.core.model import Host, Slot, rank
 from rendezvous.core.scheduling import place
-from tests.rendezvous.core.judgement import number_members
-from tests.rendezvous.core.lines import show_assignment
+from tests.rendezvous.core.laws import number_members
+from tests.rendezvous.core.transcript import show_assignment
 
 
 def show(*slots: str) -> list[str]:

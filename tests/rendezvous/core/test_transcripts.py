@@ -1,4 +1,4 @@
-"""Each transcript tells a story of the core; the core tells it still the same way.
+"""Each transcript is a story of the core; the core still has the same effects.
 
 After a change that is meant, `pytest tests/rendezvous/core --rewrite` writes them anew; read the difference.
 """
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.rendezvous.core.stories import check
 from tests.rendezvous.core.transcript import rerun
+from tests.transcripts import check
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
@@ -19,9 +19,9 @@ def test_the_core_reproduces_the_transcript(path: Path, rewrite: bool) -> None:
 
 
 def test_a_wrong_transcript_is_corrected() -> None:
-    told = "Two workers are placed.\n\npolicy size=1\nhosts a:1\n  > launch a:1\n"
-    assert "launch a:0  (placed)" in rerun(told)
-    assert rerun(rerun(told)) == rerun(told)
+    text = "Two workers are placed.\n\npolicy size=1\nhosts a:1\n  > launch a:1\n"
+    assert "launch a:0  (placed)" in rerun(text)
+    assert rerun(rerun(text)) == rerun(text)
 
 
 def test_an_unknown_command_is_no_story() -> None:

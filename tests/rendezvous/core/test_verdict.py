@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rendezvous.core.reports import Decision, JoinReason, Report, Verdict
 from rendezvous.core.verdict import Answer, AwaitWorkers, End, Situation, can_restore, decide
 from tests.rendezvous.core.commands import parse_report
-from tests.rendezvous.core.judgement import check_retry
-from tests.rendezvous.core.truth import Loss, losses
+from tests.rendezvous.core.laws import check_retry
+from tests.rendezvous.core.strategies import Loss, losses
 
 few = settings(max_examples=40)
 
@@ -30,7 +30,7 @@ TABLE = [
     (["begin", "", "continue"], {}, End),
     (["begin", "", "form"], {}, End),
     (["begin", "", "restore state"], {}, End),
-    # nobody was connected
+    # no worker was connected
     (["form", "form", ""], {}, Decision.BEGIN),
     (["form", "", ""], {"min_size": 2}, End),
     (["form state", "form", ""], {"former": RESTORED}, Decision.RESTORE),
@@ -65,7 +65,7 @@ TABLE = [
     (["continue pending=commit.1#2{0,1,2}", "continue", ""], {}, Decision.RETRY),
     (["continue pending=allreduce.x seen=2", "continue floor=4 seen=9", ""], {}, End),
     (["continue pending=allreduce.x seen=2", "continue floor=3 seen=9", ""], {}, Decision.RETRY),
-    # somebody has returned to the last commit
+    # one rank has returned to the last commit
     (["restore state", "continue state", "continue state"], {}, Decision.RESTORE),
     (["restore state", "continue pending=allreduce.x", ""], {}, End),
     (["restore state", "", ""], {"min_size": 2}, AwaitWorkers),
@@ -205,7 +205,7 @@ def test_the_cause_of_an_interruption_is_named_once() -> None:
     restored = Report(reason=JoinReason.RESTORE, has_state=True, error="no luck")
     reports = {0: Report(reason=JoinReason.CONTINUE, has_state=True), 1: restored}
     reason = "rank 1 has restored its last commit: no luck"
-    for cause, told in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
+    for cause, reported in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
         verdict = decide(Situation(2, reports, cause=cause))
         assert isinstance(verdict, Verdict)
-        assert verdict.reason == told
+        assert verdict.reason == reported

@@ -37,9 +37,9 @@ async def test_a_hosts_certificate_is_not_valid_for_another_host() -> None:
             await agent.report(1, [B0], [], LIMIT_SECONDS)
         with pytest.raises(CallRefusedError, match="is not that of host 'b'"):
             await anext(agent.watch())
-        async with stage.agent("", credential=stage.authority.issue_agent("a")) as nobody:
+        async with stage.agent("", credential=stage.authority.issue_agent("a")) as unplaced:
             with pytest.raises(CallRefusedError, match="is not that of host ''"):
-                await anext(nobody.watch())
+                await anext(unplaced.watch())
         named = codec.encode_worker(B0)
         for call in (
             agent.join(pb.Joined(worker=named)),

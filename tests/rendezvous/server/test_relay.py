@@ -37,7 +37,7 @@ from tests.waiting import LIMIT_SECONDS, happen
 SEQUENCER = Sequencing().endpoint
 
 
-# Follows as a worker does, in a process whose gRPC has not been silenced, until it is told no more.
+# Follows as a worker does, in a process whose gRPC has not been silenced, until nothing more comes.
 FOLLOWER = """
 import sys
 import grpc
@@ -132,7 +132,7 @@ async def test_a_broken_connection_to_the_server_loses_no_notification(tmp_path:
         await happen(lambda: bool(stage.server.topic("b")._subscribers))
         await network.cut()
         joining = asyncio.create_task(in_thread(lambda: b0.join(0)))
-        await asyncio.wait({joining}, timeout=0.2)  # it may have been told that there is no way
+        await asyncio.wait({joining}, timeout=0.2)  # it may have learnt that there is no way
         await network.mend()
         await happen(lambda: stage.server.state.waiting == 1)
         await network.cut()
@@ -262,7 +262,7 @@ async def test_a_worker_reports_its_failure_to_its_agent_only(path: Path) -> Non
     assert heard == [(A0, -2)]
 
 
-# Not the first argument, but a pipe that says when to try: `python -c PROGRAM SOCKET`, as somebody else.
+# Not the first argument, but a pipe that says when to try: `python -c PROGRAM SOCKET`, as another user.
 KNOCKS = """
 import os, socket, sys
 os.setgid(65534)
@@ -276,8 +276,8 @@ else:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-@pytest.mark.parametrize("mode", [0o700, 0o777], ids=["the agent's folder", "a folder that somebody has opened"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("mode", [0o700, 0o777], ids=["the agent's folder", "a folder that was opened"])
 def test_only_the_user_can_open_the_socket(mode: int) -> None:
     async def knock(path: Path) -> str:
         process = await asyncio.create_subprocess_exec(

@@ -61,7 +61,7 @@ async def form(stage: Stage) -> None:
 
 
 async def read(agent: AgentClient, count: int) -> list[Notification]:
-    """The first notices that this agent's host is told."""
+    """The first notices that this agent's host receives."""
     async with asyncio.timeout(LIMIT_SECONDS), aclosing(agent.watch()) as notices:
         return [await anext(notices) for _ in range(count)]
 
@@ -130,9 +130,9 @@ async def test_a_stop_notice_that_an_agent_reports_counts_once() -> None:
     async with open_stage() as stage, stage.agent("b") as b:
         for number in (1, 2):
             await b.report(number, [B0, B1], [], LIMIT_SECONDS, is_noticed=True)
-        (told,) = [effect for effect in stage.effects if isinstance(effect, Notify)]
-        assert told.host is None  # the job is static
-        assert "host b" in told.reason
+        (reported,) = [effect for effect in stage.effects if isinstance(effect, Notify)]
+        assert reported.host is None  # the job is static
+        assert "host b" in reported.reason
 
 
 @in_clean_loop
@@ -250,7 +250,7 @@ async def test_a_server_listens_on_ipv6() -> None:
 
 
 @in_clean_loop
-async def test_a_server_listens_on_several_addresses_at_once() -> None:
+async def test_a_server_listens_on_several_addresses() -> None:
     async with open_stage([Host("a", 2)]) as stage:
         other = await stage.server.open("127.0.0.2")
         async with stage.agent("a", address=f"127.0.0.2:{other}") as there, stage.agent("a") as here:

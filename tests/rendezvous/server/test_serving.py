@@ -1,4 +1,4 @@
-"""gRPC's servers that neither start nor stop hold nobody up, and strangers that fail a handshake cost no line."""
+"""gRPC's servers that neither start nor stop hold no caller up, and strangers that fail a handshake cost no line."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from tests.waiting import in_loop
 
 
 class Stuck:
-    """A server that does what it is told for ever."""
+    """A server that obeys for ever."""
 
     async def start(self) -> None:
         """See `grpc.aio.Server`."""
@@ -43,7 +43,7 @@ async def test_the_stop_of_a_server_that_hangs_has_a_time_limit(monkeypatch: pyt
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-# Fails a handshake, which gRPC itself would tell on standard error, and tells what its own children would inherit.
+# Fails a handshake, which gRPC itself would report on standard error, and shows what its own children would inherit.
 STRANGER = """
 import os
 import {module}

@@ -7,7 +7,7 @@ import pytest
 from rendezvous.server.threads import count_startable
 
 
-def test_where_there_is_no_limit_as_many_start_as_are_asked_for() -> None:
+def test_without_a_limit_as_many_threads_start_as_are_requested() -> None:
     before = threading.active_count()
     assert count_startable(5) == 5
     assert threading.active_count() == before

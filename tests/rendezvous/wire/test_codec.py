@@ -214,7 +214,7 @@ def test_an_incomplete_message_raises_wire_error(ways: Codec, message: Message, 
         decode(message.SerializeToString() if ways in (ORDERS, TELLINGS, ANSWERS) else message)
 
 
-def test_what_other_versions_of_hvdrun_read_keeps_its_bytes() -> None:
+def test_messages_that_other_versions_of_hvdrun_read_keep_their_bytes() -> None:
     join = codec.encode_frame(AgentJoin("1.0", b"token", "a", 2, 4711))
     assert join.hex(" ", 1) == "00 00 00 14 0a 03 31 2e 30 12 05 74 6f 6b 65 6e 1a 01 61 20 02 28 e7 24"
     answer = codec.encode_frame(AgentAdmitted(Admission.NOT_NEEDED, "no", -1))

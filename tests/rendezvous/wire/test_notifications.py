@@ -1,4 +1,4 @@
-"""Members are told what holds now, then each change, each host of its own members."""
+"""Members receive the present state, then each change; each host receives those of its own members."""
 
 import asyncio
 from contextlib import aclosing
@@ -90,7 +90,7 @@ async def test_a_subscriber_that_leaves_is_forgotten() -> None:
 A0, B0 = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 RETRY = Verdict(Decision.RETRY, (0, 1))
 PAIR = (Assignment(0, 2, 0, 1, 0, 2), Assignment(1, 2, 0, 1, 1, 2))
-PUBLISH = Publish(Generation(2, (A0, B0)), PAIR, "2 of 3 go on", RETRY)
+PUBLISH = Publish(Generation(2, (A0, B0)), PAIR, "2 of 3 continue", RETRY)
 
 
 def read(topics: Topics, host: str) -> list[Notification]:

@@ -1,4 +1,4 @@
-"""Train with accumulation and momentum, and go on from a checkpoint if there is one, as Horovod's ImageNet example."""
+"""Train with accumulation and momentum, and continue from a checkpoint, if any, as Horovod's ImageNet example."""
 
 import hashlib
 import sys

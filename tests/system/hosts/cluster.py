@@ -21,7 +21,7 @@ WAYS = pytest.mark.parametrize(
 LEFT_SECONDS = 20.0  # what is left then does not end by itself
 _PAUSE_SECONDS = 0.02
 _CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks
-_SSHD = re.compile(r": sshd|: \S*/sshd|listener on port")  # a listener of another process is told with the process
+_SSHD = re.compile(r": sshd|: \S*/sshd|listener on port")  # a listener of another process is reported with the process
 
 
 class How(TypedDict, total=False):

@@ -20,7 +20,7 @@ WORKERS = HOSTS * SLOTS
 LEASE_SECONDS = 2.0
 STEP_SECONDS = 0.1
 LIMIT_SECONDS = 90.0  # for all workers to train together
-_RECENT_SECONDS = 5.0  # whoever has not ended a step since then does not train
+_RECENT_SECONDS = 5.0  # a worker without a step since then does not train
 _TAIL_BYTES = 200  # hold a line and more
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "endure.py"
 WORDS = (
@@ -32,7 +32,7 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """When somebody has ended a step, and how many took part in it."""
+    """When a step has ended, and how many took part in it."""
 
     at: float
     number: int
@@ -90,7 +90,7 @@ class Endurance:
         return (self._folder / endure.END).read_text(encoding="ascii")
 
     def _find_training(self, since: float, size: int | None = None) -> set[str]:
-        """The hosts and pids of whoever has ended a step since then; with a size, of so many."""
+        """The hosts and pids of the workers that have ended a step since then; with a size, of so many."""
         last = {path.name.rpartition("-")[0]: _read_last(path) for path in self._folder.glob("*.steps")}
         return {name for name, step in last.items() if step and step.at > since and (size is None or step.size == size)}
 

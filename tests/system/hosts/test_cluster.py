@@ -7,7 +7,7 @@ from tests.lab.host import Host
 from tests.system.hosts.cluster import Cluster
 from tests.system.launcher import Stream
 
-# Listens, and keeps a file in each of the folders, until it is told to end.
+# Listens, and keeps a file in each of the folders, until it is ordered to end.
 KEEPS = """
 import pathlib, socket, sys
 
@@ -22,7 +22,7 @@ for file in files:
 """
 
 
-def test_what_is_left_on_any_host_is_found(pair: Cluster) -> None:
+def test_leftovers_on_any_host_are_found(pair: Cluster) -> None:
     for host in (pair.lab.launcher, pair["host2"]):
         check_is_found(pair, host)
 

@@ -40,7 +40,7 @@ def test_each_fault_of_a_host_is_named_and_the_others_are_examined(build: BuildC
     assert "host3 does not reach host4" in parted
 
 
-def test_what_an_earlier_job_has_left_is_found_and_removed(pair: Cluster) -> None:
+def test_leftovers_of_an_earlier_job_are_found_and_removed(pair: Cluster) -> None:
     leave = "HVD_JOB=earlier setsid sleep 1234 </dev/null >/dev/null 2>&1 &"
     pair.start_on(pair["host2"], ["sh", "-c", leave]).wait()
     (what,) = list_what(examine(pair, "-H", "host1:1,host2:1", code=3))

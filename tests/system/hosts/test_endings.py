@@ -1,4 +1,4 @@
-"""How a job on several hosts ends: the first failure anywhere decides, and whoever interrupts it need not wait.
+"""How a job on several hosts ends: the first failure anywhere decides, and an interrupt need not wait.
 
 What is not waited for would take longer than a test may: no test measures how long an end took.
 """
@@ -69,12 +69,12 @@ def test_a_signal_ends_a_login_that_is_not_answered(
     assert f"hvdrun: {said}" in finished.stderr.splitlines()
 
 
-def test_ctrl_c_again_and_again_waits_for_nobody_not_even_for_a_host_that_is_cut_off(pair: Cluster) -> None:
+def test_repeated_ctrl_c_waits_for_no_host_not_even_for_one_that_is_cut_off(pair: Cluster) -> None:
     running = pair.start(*JOB, *WAITS)
     await_all(running)
     pair["host2"].network.cut()
     while running.is_running:
         running.send_to_terminal(signal.SIGINT)
-        time.sleep(0.3)  # a person's fingers; nothing tells that a signal has been taken
+        time.sleep(0.3)  # a person's fingers; no event shows that a signal has been taken
     assert running.wait().returncode in {130, -signal.SIGINT}  # the last came when hvdrun no longer handled it
     pair.end_sessions()

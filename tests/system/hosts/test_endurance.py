@@ -1,10 +1,10 @@
-"""The workers on several hosts meet one fault after the other: the training goes on, at nearly the speed that it had.
+"""The workers on several hosts meet one fault after the other: the training continues, at nearly the speed that it had.
 
 A fault kills or stops a worker, or cuts a host off for a while; another training gets stop notices for hosts instead.
 `make nightly` makes one of each; `make soak` makes 60 in half an hour (HVDRUN_SOAK_FAULTS), with eight workers on four
-hosts, and tells how fast it was, which no test judges. What is judged: only those are lost that met a fault, and nobody
+hosts, and prints its speed, which no test judges. What is judged: only those are lost that met a fault, and none
 by a notice; no step is made twice, all are there again in the end, with equal parameters and the loss of a training
-without faults, and nothing is left of anybody.
+without faults, and nothing is left of any worker.
 """
 
 import itertools
@@ -27,7 +27,7 @@ from tests.system.hosts.cluster import BuildCluster
 from tests.system.hosts.endurance import FAULTS, HOSTS, IS_SOAK, LEASE_SECONDS, LIMIT_SECONDS, WORKERS, Endurance, Step
 from tests.system.hosts.roles import find_agents
 from tests.system.recovery_scripts import endure
-from tests.system.telling import tell
+from tests.system.terminal_notes import show
 from tests.waiting import wait_until
 
 PERIOD_SECONDS = 30.0 if IS_SOAK else 0.0  # in the first half of each there is one fault, at a random moment
@@ -115,7 +115,7 @@ def find_rate(steps: Sequence[Step], began: float, ended: float) -> float:
 
 
 def describe(steps: Sequence[Step], faults: Sequence[Fault], quiet_rate: float, ended: float) -> str:
-    """How fast it was, and how long nobody made a step after a fault."""
+    """How fast it was, and how long no step was made after a fault."""
     began = faults[0].at
     rate = find_rate(steps, began, ended)
     size = statistics.mean(step.size for step in steps if began < step.at <= ended)
@@ -164,7 +164,7 @@ def test_training_endures_one_fault_after_the_other(
 
     steps = endurance.list_steps()
     quiet_rate = statistics.mean((find_rate(steps, quiet, faults[0].at), find_rate(steps, again, quiet_ended)))
-    tell(request, describe(steps, faults, quiet_rate, ended))
+    show(request, describe(steps, faults, quiet_rate, ended))
     assert (size, is_equal) == (str(WORKERS), "1")
     assert [step.number for step in steps] == list(range(1, int(last) + 1))  # each once
     said = endurance.running.stderr.text()

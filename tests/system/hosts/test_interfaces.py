@@ -10,8 +10,8 @@ from tests.system.launcher import Finished
 
 JOB = ("-v", "-np", "2", "-H", "host1:1,host2:1")
 IPV6_ONLY = (Family.IPV6,)
-TELLS = ("sh", "-c", "echo $GLOO_SOCKET_IFNAME $HVD_ADDRESS $MASTER_ADDR")
-# Each rank says what it was told, and to whom it is connected when gloo has connected all.
+PRINTS = ("sh", "-c", "echo $GLOO_SOCKET_IFNAME $HVD_ADDRESS $MASTER_ADDR")
+# Each rank prints its variables, and to whom it is connected when gloo has connected all.
 TRAINS = """
 import os
 import sys
@@ -42,7 +42,7 @@ def run(cluster: Cluster, *words: str) -> Finished:
 def test_a_decoy_with_the_same_address_on_all_hosts_is_not_chosen(build: BuildCluster) -> None:
     decoys = ("docker0", "virbr0")
     plans = [HostPlan(name, decoys=decoys) for name in ("host1", "host2")]
-    finished = run(build(plans, launcher=HostPlan("launcher", decoys=decoys, sshd=None)), *TELLS)
+    finished = run(build(plans, launcher=HostPlan("launcher", decoys=decoys, sshd=None)), *PRINTS)
     assert sorted(finished.stdout.splitlines()) == [
         "[0@host1] eth0 10.77.0.1 10.77.0.1",
         "[1@host2] eth0 10.77.0.2 10.77.0.1",
@@ -57,7 +57,7 @@ def test_a_decoy_with_the_same_address_on_all_hosts_is_not_chosen(build: BuildCl
 def test_of_two_networks_the_one_that_joins_all_is_used_whatever_its_interfaces_are_called(build: BuildCluster) -> None:
     cluster = build([HostPlan("host1", devices=("enp3s0", "eth1")), HostPlan("host2", devices=("eth0", "bond0"))])
     cluster["host1"].network.ignore(cluster["host2"].network, device="enp3s0")
-    finished = run(cluster, *TELLS)
+    finished = run(cluster, *PRINTS)
     assert sorted(finished.stdout.splitlines()) == [
         "[0@host1] eth1 10.78.0.1 10.78.0.1",
         "[1@host2] bond0 10.78.0.2 10.78.0.1",
@@ -67,7 +67,7 @@ def test_of_two_networks_the_one_that_joins_all_is_used_whatever_its_interfaces_
 
 def test_hosts_may_have_ipv6_only(build: BuildCluster) -> None:
     plans = [HostPlan(name, families=IPV6_ONLY) for name in ("host1", "host2")]
-    finished = run(build(plans, launcher=HostPlan("launcher", families=IPV6_ONLY, sshd=None)), *TELLS)
+    finished = run(build(plans, launcher=HostPlan("launcher", families=IPV6_ONLY, sshd=None)), *PRINTS)
     assert sorted(finished.stdout.splitlines()) == [
         "[0@host1] eth0 fd77:0:0:1::1 fd77:0:0:1::1",
         "[1@host2] eth0 fd77:0:0:1::2 fd77:0:0:1::1",
@@ -82,9 +82,7 @@ def test_hosts_may_have_ipv6_only(build: BuildCluster) -> None:
         pytest.param("ib0,eth1*", "10.78.0.1", "10.78.0.2", marks=pytest.mark.nightly),
     ],
 )
-def test_torch_uses_no_network_but_the_one_that_is_asked_for(
-    build: BuildCluster, wanted: str, first: str, second: str
-) -> None:
+def test_torch_uses_no_network_but_the_requested_one(build: BuildCluster, wanted: str, first: str, second: str) -> None:
     cluster = build([HostPlan(name, devices=("eth0", "eth1")) for name in ("host1", "host2")])
     cluster.write("train.py", TRAINS)
     finished = run(cluster, "--network-interfaces", wanted, "python", "train.py")

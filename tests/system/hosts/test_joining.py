@@ -36,7 +36,7 @@ def join(cluster: Cluster, host: str, line: str, name: str = "") -> Running:
 
 
 @pytest.mark.nightly
-def test_hosts_that_nobody_can_connect_to_from_outside_train(pair: Cluster) -> None:
+def test_hosts_that_accept_no_connection_from_outside_train(pair: Cluster) -> None:
     for name in ("host1", "host2"):
         pair[name].network.close_door(pair.lab.launcher.network)
     running = pair.start("-np", "2", "--wait-for-agents", "sh", "-c", "echo at $HVD_ADDRESS")

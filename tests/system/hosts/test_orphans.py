@@ -1,6 +1,6 @@
 """Whatever is killed, cut off, frozen or destroyed: the job ends with a sentence, and no host keeps anything of it.
 
-A part that dies is noticed at once: hvdrun says how, long before a lease of ten minutes. A host that falls silent is
+A part that dies is noticed immediately: hvdrun says how, long before the lease of 10 minutes. A silent host is
 lost when the lease has run out, and ends its own part when it has heard nothing for long enough.
 """
 
@@ -74,8 +74,8 @@ def test_a_part_that_is_killed_ends_the_job(pair: Cluster, attack: Callable[[Hos
 
 
 @pytest.mark.nightly
-def test_what_the_children_of_workers_have_made_goes_with_the_job(pair: Cluster) -> None:
-    """On the host whose agent is killed, and on the one whose workers are told to end."""
+def test_files_of_the_workers_children_go_with_the_job(pair: Cluster) -> None:
+    """On the host whose agent is killed, and on the one whose workers are ordered to end."""
     pair.write("train.py", LOADER)
     running = start(pair, *LONG_LEASE, command=("python", "train.py"))
     kill(*find_agents(pair["host2"]))
@@ -136,7 +136,7 @@ def test_a_job_ends_on_all_hosts_when_the_launcher_is_cut_off(pair: Cluster) -> 
 
 @pytest.mark.nightly
 def test_a_host_that_is_cut_off_while_the_others_start_ends_its_agent(pair: Cluster) -> None:
-    """Its agent has been told of no job, and of no lease but the one that it waits with."""
+    """Its agent has received no job, and no lease but the one that it waits with."""
     slow = f'[ "$(hostname)" = host1 ] || while [ ! -e {pair.directory}/go ]; do sleep 0.05; done'
     running = pair.start(*JOB, *LEASE, "--remote-prefix", slow, "true")
     wait_until(lambda: find_agents(pair["host1"]) != [])
@@ -149,7 +149,7 @@ def test_a_host_that_is_cut_off_while_the_others_start_ends_its_agent(pair: Clus
 
 
 @pytest.mark.nightly
-def test_what_the_workers_of_a_host_that_is_cut_off_write_is_not_waited_for(pair: Cluster) -> None:
+def test_output_of_a_host_that_is_cut_off_is_not_waited_for(pair: Cluster) -> None:
     running = pair.start(*JOB, *LEASE, "yes")
     running.stdout.wait_for(r"^\[1@host2\] y$", 60)
     pair["host2"].network.cut()

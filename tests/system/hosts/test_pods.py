@@ -72,7 +72,7 @@ class ElasticPods(Training):
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_pods_that_are_killed_and_come_back_under_their_name_cost_no_step(build: BuildCluster) -> None:
-    """The first is back before its lease is over, the second long after; the third is evicted, and lost by nobody."""
+    """The first is back before its lease is over, the second long after; the third is evicted, and not lost."""
     training = ElasticPods(build)
     first, second, third, fourth = training.names
     for name, seconds in ((first, 1.0), (third, 60.0)):

@@ -22,11 +22,11 @@ from tests.system.launcher import Running
 RUNS = range(int(os.environ.get("HVDRUN_SOAK_RUNS", "10")))
 SEEDS = [*RUNS[:2], *(pytest.param(seed, marks=pytest.mark.nightly) for seed in RUNS[2:])]
 LEASE_SECONDS = 2.0
-# Before the agents are told of the job there is no lease; each step of the start has a limit of its own.
+# Before the agents receive the job there is no lease; each step of the start has a limit of its own.
 LIMIT_SECONDS = 90.0
 HOSTS = ("host1", "host2", "host3")
 # The job has succeeded; a worker has lost its peers; a host was lost; the start timed out, or failed; a worker was
-# killed; somebody pressed Ctrl-C, perhaps before hvdrun knew of signals; it was killed itself.
+# killed; the user pressed Ctrl-C, perhaps before hvdrun knew of signals; it was killed itself.
 ENDINGS = {0, 1, 75, 124, 125, 128 + signal.SIGKILL, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGKILL}
 # About two seconds: workers with a child each, in the one case in and out of collectives all the time.
 TRAINS = """
@@ -102,7 +102,7 @@ def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
     left = cluster.settle(with_sshd=False)
     cluster.end_sessions()
     story = f"seed {seed}: {kind}, {fault} ({host}) after {moment_seconds:.2f} s; exit code {finished.returncode}"
-    print(story, "\n", finished.stderr)  # noqa: T201 - pytest shows it when the test fails, and to who wants to see it
+    print(story, "\n", finished.stderr)  # noqa: T201 - pytest shows it when the test fails
     assert not left, f"{story}\n" + "\n".join(left)
     own_words = [line for line in finished.stderr.splitlines() if not line.startswith(("[", "  "))]
     assert all(line.startswith("hvdrun: ") for line in own_words), f"{story}\n{finished.stderr}"

@@ -1,4 +1,4 @@
-"""Hosts are lost while a job trains on them: it goes on with the others, and only with them, and no step is lost.
+"""Hosts are lost while a job trains on them: it continues with the others, and only with them, and no step is lost.
 
 Where a host is cut off, both sides live, and the side that is cut off ends itself. In the end one process makes the
 steps that counted, and comes to the same parameters.
@@ -36,7 +36,7 @@ def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: Bu
     cluster.end_sessions()
 
 
-def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(pair: Cluster) -> None:
+def test_lost_workers_are_replaced_and_get_the_state_of_the_others(pair: Cluster) -> None:
     both = ("host1", "host2")
     training = Training(pair, *both, options=COMES_BACK)
 
@@ -57,7 +57,7 @@ def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(pair
 
 
 @pytest.mark.nightly
-def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_lost(build: BuildCluster) -> None:
+def test_hosts_that_do_not_reach_each_other_for_a_while_are_reported_and_no_worker_is_lost(build: BuildCluster) -> None:
     """Both reach the launcher and the third."""
     cluster = build(3)
     training = Training(cluster, *ALL, options=COMES_BACK)
@@ -93,8 +93,8 @@ def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_worker
 
 
 @pytest.mark.nightly
-def test_no_half_goes_on_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
-    """All who train are on the other side, and could go on; but nobody would hear of it."""
+def test_no_half_continues_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
+    """All who train are on the other side, and could continue; but the launcher would not hear of it."""
     cluster = build(2)
     training = Training(cluster, "host1", "host2", options=FOR_GOOD)
     cluster.lab.launcher.network.cut()

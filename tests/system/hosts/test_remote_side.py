@@ -73,8 +73,8 @@ def test_remote_workers_have_a_login_s_variables_the_short_list_and_what_is_forw
 
 
 def test_a_bare_python_is_the_launcher_s_own_and_forked_workers_have_a_login_s_variables_too(pair: Cluster) -> None:
-    pair.write("tell.py", "import os, sys; print(sys.executable, os.environ['HOME'], os.getcwd())")
-    finished = pair(*REMOTE, "-v", "python", "tell.py", forks=True)
+    pair.write("show.py", "import os, sys; print(sys.executable, os.environ['HOME'], os.getcwd())")
+    finished = pair(*REMOTE, "-v", "python", "show.py", forks=True)
     python = Path(sys.executable).with_name("python")
     assert finished.stdout == f"[0] {python} {pair['host1'].home} {pair.directory}\n"
     assert "host1:0 is process " in finished.stderr

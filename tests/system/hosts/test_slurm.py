@@ -161,7 +161,7 @@ def test_a_world_of_torch_distributed_begins_again_on_the_nodes_that_are_left(
 
 
 @pytest.mark.sample
-def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm, *, rewrite: bool) -> None:
+def test_a_job_that_is_ordered_to_stop_continues_in_its_next_start(slurm: Slurm, *, rewrite: bool) -> None:
     """Slurm sends the signal before the time is over; the batch script hands it on, and has the job queued again."""
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
     job = slurm.submit("elastic.sbatch", "train.py")

@@ -1,4 +1,4 @@
-"""A launcher that nobody can connect to: the agents come through the ssh connections that are open already."""
+"""A launcher that accepts no connection from outside: the agents come through the open ssh connections."""
 
 import re
 
@@ -66,7 +66,7 @@ def test_much_output_does_not_starve_the_lease(build: BuildCluster) -> None:
 
 
 @pytest.mark.nightly
-def test_a_reader_who_pauses_longer_than_the_lease_does_not_starve_it(build: BuildCluster) -> None:
+def test_a_reader_that_pauses_longer_than_the_lease_does_not_starve_it(build: BuildCluster) -> None:
     """What is held back is in a channel of its own; and when it flows again, reports pass between its many lines."""
     cluster = build(1, launcher=BEHIND_A_FIREWALL)
     job = "hvdrun -np 2 -H host1:2 --lease 4s sh -c 'yes | head -c 6000000'"

@@ -28,7 +28,7 @@ _SSHD = "sshd"
 
 
 class Training:
-    """An elastic job of one worker on each host, which trains until it is told to stop.
+    """An elastic job of one worker on each host, which trains until it is ordered to stop.
 
     notes: the folder where the workers write; see `tests/system/recovery_scripts/on_host.py`.
     """
@@ -49,7 +49,7 @@ class Training:
         self.await_members(*hosts)
 
     def await_members(self, *hosts: str) -> None:
-        """Wait until the workers of these hosts, and nobody else, make a step together."""
+        """Wait until the workers of these hosts, and no others, make a step together."""
         began = time.monotonic()
 
         def is_so() -> bool:
@@ -64,7 +64,7 @@ class Training:
     def lose(
         self, host: str, fault: Callable[[Host], None], *others: str, parts: Sequence[HostProcess] | None = None
     ) -> None:
-        """Let something happen to a host: the others go on by themselves, and its part of the job ends itself.
+        """Let something happen to a host: the others continue by themselves, and its part of the job ends itself.
 
         parts: what is to end; all there is, if none are named. On a host that is destroyed nothing is looked for.
         """
@@ -74,9 +74,9 @@ class Training:
         fault(self._cluster[host])
         self._wait_until(lambda: set(others) <= self.find_interrupted(began), "the others to be interrupted")
         self.await_members(*others)
-        # hvdrun says it of a job that has gone on already: its line may come later than the next step.
-        goes_on = f"hvdrun: the job continues with {len(others)} worker"
-        self._wait_until(lambda: goes_on in self.running.stderr.text()[before:], goes_on)
+        # hvdrun says it of a job that has continued already: its line may come later than the next step.
+        continuation = f"hvdrun: the job continues with {len(others)} worker"
+        self._wait_until(lambda: continuation in self.running.stderr.text()[before:], continuation)
         said = self.running.stderr.text()[before:]
         assert re.search(rf"^hvdrun: .*\b{host}\b.* was lost: ", said, re.MULTILINE), said
         if self._cluster[host].is_up:
@@ -88,13 +88,13 @@ class Training:
         return {note["host"] for note in notes if note["text"].startswith(_INTERRUPTED)}
 
     def be_busy(self, host: str, seconds: float) -> None:
-        """Have the host's worker hold its interpreter's lock for so long, and go on; nobody is lost by it."""
+        """Have the host's worker hold its interpreter's lock for so long, and continue; no worker is lost by it."""
         since = time.monotonic()
         wish = f"busy-{host}"
         self._cluster.write(wish, str(seconds)).replace(self.notes / wish)
         self._wait_until(lambda: self._has_noted(host, "idle", since), f"{host} to have been busy")
         idle = next(note["at"] for note in self._read(since) if note["what"] == "idle")
-        self._wait_until(lambda: self._has_noted(host, "step", idle), f"{host} to go on")
+        self._wait_until(lambda: self._has_noted(host, "step", idle), f"{host} to continue")
         assert not self.find_interrupted(since)
 
     def find_worker(self, host: str) -> HostProcess:

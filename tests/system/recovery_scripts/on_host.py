@@ -1,7 +1,7 @@
 """Trains as `train.py` does, on one of several hosts that count their processes each by itself.
 
 Each process writes into a folder of its own within the one that is named: what it writes, when it stops for a loss
-among it. It takes its time for a step, so that a test can look on, and keeps its interpreter busy when it is told to.
+among it. It takes its time for a step, so that a test can look on, and keeps its interpreter busy on order.
 """
 
 import ctypes

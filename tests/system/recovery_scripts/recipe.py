@@ -70,7 +70,7 @@ class Recipe:
     Args:
         words: what it has: "wide", "norm", "sparse", "clip", "schedule", "accumulate" (two passes for one step), "two"
             (another optimizer with a network of its own), "gan" (the same, and its loss has gradients for the first
-            network, which are thrown away), "adasum" (one more, of that kind), "scaler", "closure" (in which the loss
+            network, which are discarded), "adasum" (one more, of that kind), "scaler", "closure" (in which the loss
             is computed), "sync" (a norm over all ranks, which cannot be made again), "sets", "join", "sum" or "product"
             (and not the average, of gradients), "step" (only that, nothing before it), "synchronize" (also where the
             scaler does it).

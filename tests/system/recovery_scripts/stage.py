@@ -39,12 +39,12 @@ _FORMING = 1  # the second byte
 
 
 class Stage:
-    """Notes what this worker does, and ends it where it is told to.
+    """Notes what this worker does, and ends it where the plan says.
 
     Args:
         folder: for the notes, one file of a process.
         plan: where to die, as "ORIGIN:STEP:PLACE" or, at another than the first time in this step,
-            "ORIGIN:STEP:PLACE:TIME"; each holds once, whoever comes there first.
+            "ORIGIN:STEP:PLACE:TIME"; each holds once, for the first that comes there.
         number: the signal by which to die.
     """
 
@@ -111,7 +111,7 @@ class Stage:
 
         def note_commit(engine: Engine, among: Members) -> None:
             stage.come_to("commit")
-            if dies_asked and among.size > 1:  # a single member asks nobody
+            if dies_asked and among.size > 1:  # a single member asks no other
                 handle = engine.submit(Commit(among, engine.steps.rounds[among.number] + 1), at_once=True)
                 stage.come_to("asked")
                 engine.wait(handle)

@@ -35,8 +35,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--kill", action="append", default=[])
     parser.add_argument("--children", type=int, default=0)
-    parser.add_argument("--entries", type=int, default=1, help="go on with more epochs until there were so many")
-    parser.add_argument("--until", type=Path, help="go on with more epochs until this file is there")
+    parser.add_argument("--entries", type=int, default=1, help="continue with more epochs until there were so many")
+    parser.add_argument("--until", type=Path, help="continue with more epochs until this file is there")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--signal", type=signal.Signals.__getitem__, default=signal.SIGKILL, help="how workers die")
     parser.add_argument("--every", type=int, default=3, help="steps between commits")
@@ -100,7 +100,7 @@ class Trainer:
             hvd.join()
 
     def _use_set(self) -> None:
-        """As long as none of its members is lost, all of them are told from each other, and from those outside."""
+        """As long as no member is lost, all members are distinguished from each other, and from those outside."""
         some = self._some
         if some is not None and some.included():
             own = functional.one_hot(torch.tensor(some.rank()), len(_SOME))
@@ -207,7 +207,7 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
                 if state.step % options.every == 0:
                     state.commit()
             trainer.join()
-            state.commit()  # where somebody was lost, this begins the function again, with what is left of the epoch
+            state.commit()  # where a rank was lost, this begins the function again, with what is left of the epoch
             if options.until is not None and is_there(options.until):
                 state.last = state.epoch
             state.epoch += 1
@@ -222,7 +222,7 @@ def is_there(path: Path) -> bool:
 
 
 def choose_card() -> None:
-    """Use the card of the local rank, and tell NCCL that this worker is a host of its own: cards may be shared."""
+    """Use the card of the local rank, and make this worker a host of its own for NCCL: cards may be shared."""
     os.environ |= {"NCCL_HOSTID": f"worker-{os.getpid()}", "NCCL_SOCKET_IFNAME": "lo"}
     torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
 

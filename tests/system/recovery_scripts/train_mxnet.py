@@ -1,6 +1,6 @@
 """Trains a network with MXNet and its elastic state, and writes down every step: what it has used, and who took part.
 
-It goes on, epoch by epoch, until a file is there (--until).
+It continues, epoch by epoch, until a file is there (--until).
 """
 
 import argparse
@@ -43,7 +43,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Doom(Stage):
-    """Ends workers where they are told to die: each death holds once, for who comes there first.
+    """Ends workers where the plan says: each death holds once, for the first that comes there.
 
     Args:
         folder: for the notes.
@@ -221,7 +221,7 @@ def main() -> None:
                 time.sleep(PAUSE_SECONDS)
                 if state.step % options.every == 0:
                     state.commit()
-            state.commit()  # where somebody was lost, this begins the function again, with what is left of the epoch
+            state.commit()  # where a rank was lost, this begins the function again, with what is left of the epoch
             is_there = hvd.allreduce(mx.nd.array([options.until.exists()]), op=hvd.Max, name="stop")
             state.is_over = bool(is_there.asscalar())
             state.epoch += 1

@@ -1,4 +1,4 @@
-"""One rank makes a mistake; after one refusal all go on as if nothing had happened."""
+"""One rank makes a mistake; after one refusal all continue as if nothing had happened."""
 
 from collections.abc import Callable
 
@@ -44,10 +44,10 @@ MISTAKES: dict[str, tuple[str, Call]] = {  # which call it is, and the wrong one
 
 @pytest.mark.parametrize("name", ["a", None])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_go_on(
+def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_continue(
     ranks: RankPool, mistake: str, name: str | None
 ) -> None:
-    """A deadlock, which is found later and told in other words, need not come about."""
+    """A deadlock, which is found later and reported in other words, need not come about."""
 
     def body() -> object:
         kind, wrong = MISTAKES[mistake]
@@ -67,7 +67,7 @@ def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_go_on(
     assert f"failed on rank 1 before anything was sent: {theirs}: {cause}" in text
 
 
-def test_calls_that_fail_one_after_the_other_hold_nobody_up_and_are_all_told(ranks: RankPool) -> None:
+def test_calls_that_fail_one_after_the_other_hold_no_rank_up_and_are_all_reported(ranks: RankPool) -> None:
     def body() -> object:
         causes = []
         for op in (97, 98, 99):
@@ -82,7 +82,7 @@ def test_calls_that_fail_one_after_the_other_hold_nobody_up_and_are_all_told(ran
     assert ranks.run(body) == [3] * 2
 
 
-def test_of_several_operations_those_that_were_not_asked_for_are_given_up(ranks: RankPool) -> None:
+def test_of_several_operations_those_that_were_not_requested_are_given_up(ranks: RankPool) -> None:
     def body() -> object:
         good = {"a": torch.ones(1), "b": torch.ones(1)}
         for bad in (torch.ones(1).to_sparse(), None):
@@ -104,7 +104,7 @@ def test_a_process_set_that_one_rank_cannot_remove_stays(ranks: RankPool) -> Non
     assert ranks.run(body) == [(1, True, False)] * 2
 
 
-def test_a_failure_after_the_question_is_nobody_elses(ranks: RankPool) -> None:
+def test_a_failure_after_the_question_concerns_no_other_rank(ranks: RankPool) -> None:
     def body() -> object:
         @reports_failure("allreduce")
         def reduce_and_fail(name: str) -> None:
@@ -143,7 +143,7 @@ def test_a_process_set_is_meant_by_its_number_or_ranks_though_these_are_no_argum
     assert ranks.run(body, size=3) == [1, 1, 0]
 
 
-def test_who_is_no_member_gives_nothing_up(ranks: RankPool) -> None:
+def test_a_rank_that_is_no_member_gives_nothing_up(ranks: RankPool) -> None:
     def body() -> object:
         some = hvd.add_process_set([0, 1])
         if hvd.rank() == 2:

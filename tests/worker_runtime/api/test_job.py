@@ -168,7 +168,7 @@ def test_horovods_object_has_the_functions_as_methods() -> None:
     assert all(getattr(HorovodBasics(), name) is functions[name] for name in own if name != "stopping")
 
 
-def test_there_is_gloo_and_no_mpi_and_the_accelerators_are_those_of_torch() -> None:
+def test_gloo_is_built_mpi_is_not_and_the_accelerators_are_those_of_torch() -> None:
     assert (basics.gloo_built(), basics.gloo_enabled()) == (True, True)
     assert (basics.mpi_built(), basics.mpi_enabled()) == (False, False)
     assert (basics.ddl_built(), basics.ccl_built()) == (False, False)
@@ -187,7 +187,7 @@ def test_the_version_of_nccl_is_one_number(
     assert basics.nccl_built() == expected
 
 
-def test_there_are_neither_mpi_threads_nor_timelines(ranks: RankPool) -> None:
+def test_mpi_threads_and_timelines_are_not_supported(ranks: RankPool) -> None:
     def body() -> object:
         with pytest.raises(ValueError, match="MPI is not enabled"):
             basics.mpi_threads_supported()

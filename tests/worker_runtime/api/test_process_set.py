@@ -43,7 +43,7 @@ def test_the_global_set_fills_with_init() -> None:
 
 
 @pytest.mark.parametrize("given", [["a"], [1.5], 3, None, [...], [1, 0, 1]], ids=str)
-def test_something_else_than_different_ranks_is_refused(given: object) -> None:
+def test_an_argument_that_is_no_list_of_ranks_is_refused(given: object) -> None:
     with pytest.raises(ValueError, match=r"give ranks as integers|\[0, 1, 1\] has a rank twice"):
         ProcessSet(given)
 
@@ -91,7 +91,7 @@ def test_wrong_sets_are_refused_before_anything_is_asked(ranks: RankPool) -> Non
     assert ranks.run(body) == [[2, 3, 4]] * 2
 
 
-def test_a_worker_that_has_not_joined_the_others_yet_is_told_where_to_add_sets(
+def test_the_error_before_all_have_joined_says_where_to_add_sets(
     ranks: RankPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def body() -> None:
@@ -103,7 +103,7 @@ def test_a_worker_that_has_not_joined_the_others_yet_is_told_where_to_add_sets(
     ranks.run(body, size=1)
 
 
-def test_ranks_that_mean_different_sets_are_told_so_and_go_on(ranks: RankPool) -> None:
+def test_ranks_that_mean_different_sets_get_an_error_and_continue(ranks: RankPool) -> None:
     def body() -> object:
         with pytest.raises(hvd.HorovodInternalError, match=r"(?s)\[0\].*\[1\]"):
             add_process_set([hvd.rank()])
@@ -147,7 +147,7 @@ def test_a_set_is_found_by_its_members_alone_and_while_it_is_there() -> None:
             sets.find(number, "barrier")
 
 
-def test_a_number_is_used_again_but_its_version_tells_the_sets_apart() -> None:
+def test_a_number_is_used_again_but_its_version_distinguishes_the_sets() -> None:
     sets = ProcessSets(0, 3)
     assert sets.find_free() == 1
     sets.add(1, (0, 1), 4)
@@ -169,7 +169,7 @@ def test_unnamed_operations_are_counted_for_each_kind_and_set_and_anew_in_a_new_
     assert [names.make("a", None, number) for number in (0, 1)] == ["a.noname.3", "a.noname.1"]
 
 
-def test_after_a_join_all_are_counted_anew_under_names_that_are_new() -> None:
+def test_after_a_join_calls_are_counted_anew_under_new_names() -> None:
     names = Names()
     names.make("a", None, 0)
     names.count_join()

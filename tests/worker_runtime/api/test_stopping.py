@@ -1,4 +1,4 @@
-"""A stop notice in one process: whom a worker tells of its signal, and what `hvd.stopping()` asks when nobody steps."""
+"""A stop notice in one process: where a worker reports its signal, and what `hvd.stopping()` asks between steps."""
 
 import signal
 import socket
@@ -43,7 +43,7 @@ def test_a_worker_passes_its_signal_on_to_its_agent(tmp_path: Path) -> None:
         StopNotice().prepare(job)
         signal.raise_signal(signal.SIGUSR2)
         assert agent.wait(LIMIT_SECONDS) == 7
-    signal.raise_signal(signal.SIGUSR2)  # nobody is signalled in the place of an agent that has gone
+    signal.raise_signal(signal.SIGUSR2)  # no process is signalled in the place of an agent that has gone
 
 
 @pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "a handler"])
@@ -70,7 +70,7 @@ def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_a
     assert (notice.has_come(), stopping()) == (False, True)  # once it is true it stays true
 
 
-def test_after_a_step_nobody_is_asked() -> None:
+def test_after_a_step_no_rank_is_asked() -> None:
     steps = SimpleNamespace(is_stopping=False, has_stepped=True)
     engine = SimpleNamespace(steps=steps, size=2)
     stopping = partial(Runtime.is_stopping, SimpleNamespace(engine=engine))

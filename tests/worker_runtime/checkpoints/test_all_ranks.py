@@ -143,7 +143,7 @@ def train_part(folder: str, stop: int) -> tuple[list[int], int]:
     return training.seen, len(resets)
 
 
-def test_a_job_of_any_size_goes_on_in_mid_epoch_and_each_sample_counts_once_an_epoch(
+def test_a_job_of_any_size_continues_in_mid_epoch_and_each_sample_counts_once_an_epoch(
     ranks: RankPool, tmp_path: Path
 ) -> None:
     """3 * 2 * 2 samples, then 2 * 2 * 4, and 2 of the epoch are left; a change of the size resets what hangs on it."""
@@ -207,7 +207,7 @@ def test_an_error_of_rank_0_is_raised_on_all_ranks(ranks: RankPool, tmp_path: Pa
     assert [path.name for path in (tmp_path / "good").iterdir()] == ["checkpoint-000001.pt"]
 
 
-def test_messages_tell_what_is_skipped_and_continued_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_name_skipped_and_loaded_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also of a program that is no job."""
     state = hvd.elastic.ObjectState(lambda value: value, lambda: 0, epoch=1)
     for state.epoch in (1, 2):

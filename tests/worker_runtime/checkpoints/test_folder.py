@@ -93,7 +93,7 @@ def test_a_damaged_one_is_skipped_for_the_one_before_and_said(
     ],
     ids=["disk", "interrupt"],
 )
-def test_one_that_fails_leaves_those_before_as_they_were(
+def test_a_save_that_fails_leaves_the_former_checkpoints_as_they_were(
     tmp_path: Path, error: BaseException, expected: type[BaseException], words: str
 ) -> None:
     def fail(file: BinaryIO) -> None:
@@ -106,7 +106,7 @@ def test_one_that_fails_leaves_those_before_as_they_were(
     assert (write(tmp_path), find(tmp_path)) == (before, (b"two", []))
 
 
-def test_what_a_killed_worker_has_left_is_no_checkpoint_and_is_removed(tmp_path: Path) -> None:
+def test_a_folder_of_a_killed_worker_is_no_checkpoint_and_is_removed(tmp_path: Path) -> None:
     write(tmp_path, b"one")
     unfinished = tmp_path / ".checkpoint.unfinished"
     unfinished.write_bytes(b"tw")

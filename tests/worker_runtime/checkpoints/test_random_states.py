@@ -12,7 +12,7 @@ def draw() -> list[float]:
     return [random.random(), float(np.random.rand()), float(np.random.standard_normal()), torch.rand(()).item()]  # noqa: S311, NPY002 - the global ones
 
 
-def test_all_generators_go_on_from_where_they_stood() -> None:
+def test_all_generators_continue_where_they_stood() -> None:
     draw()
     taken = take_random_states()
     drawn = draw()

@@ -69,7 +69,7 @@ def test_factors_apply_and_the_result_goes_where_it_shall() -> None:
 def test_every_rank_is_combined_into_the_first_one_once(size: int) -> None:
     merged = {position: {position} for position in range(size)}
     for pairs in list_levels(size):
-        assert len({position for pair in pairs for position in pair}) == 2 * len(pairs)  # a level runs at once
+        assert len({position for pair in pairs for position in pair}) == 2 * len(pairs)  # a level runs together
         for first, second in pairs:
             merged[first] |= merged.pop(second)
     assert merged == {0: set(range(size))}

@@ -26,12 +26,12 @@ def release(operation: Operation[object], members: tuple[int, ...] = (0, 1), val
     ],
     ids=lambda part: type(part).__name__,
 )
-def test_they_ask_by_name_and_move_nothing(operation: Operation[object], kind: Kind, name: str) -> None:
+def test_agreements_ask_by_name_and_move_nothing(operation: Operation[object], kind: Kind, name: str) -> None:
     assert (operation.question.signature.kind, operation.question.name, operation.title) == (kind, name, name)
     assert (operation.payload, operation.start(None, release(operation))) == (b"", ())
 
 
-def test_they_run_on_real_ranks() -> None:
+def test_agreements_run_on_real_ranks() -> None:
     def body(engine: ThreadEngine) -> object:
         return [engine.run(operation) for operation in (Barrier(engine.all, "barrier.x"), Commit(engine.all))]
 
@@ -45,7 +45,7 @@ def test_a_join_gives_the_rank_that_came_last() -> None:
     assert alone.finish(release(alone, members=(0,)), memoryview(b"")) == 0
 
 
-def test_a_process_set_is_asked_for_by_its_ranks_in_order() -> None:
+def test_a_process_set_is_requested_by_its_ranks_in_order() -> None:
     operation = AddSet([1, 0], PAIR)
     assert operation.sizes == (0, 1)
     assert operation.question == AddSet([0, 1], PAIR).question

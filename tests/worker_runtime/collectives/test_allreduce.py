@@ -228,7 +228,7 @@ def ask(*tensors: torch.Tensor, how: Combination = SUM, into: list[torch.Tensor]
     return Allreduce(tensors, how, PAIR, "allreduce.x", into)
 
 
-def test_what_all_ranks_must_agree_on_stands_in_the_question() -> None:
+def test_arguments_that_all_ranks_must_agree_on_stand_in_the_question() -> None:
     x = torch.ones(2, 3, dtype=torch.int16)
     _, _, signature, factors = ask(x, how=Combination(Reduction.MAX, 2, 3)).question
     assert signature == ask(x, how=Combination(Reduction.MAX)).question.signature, "factors may change with each step"

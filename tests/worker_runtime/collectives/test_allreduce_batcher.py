@@ -82,7 +82,7 @@ def test_together_they_give_what_each_gives_by_itself(how: Combination, dtype: t
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.bool], ids=str)
-def test_what_travels_as_other_numbers_too(dtype: torch.dtype) -> None:
+def test_numbers_that_travel_in_another_dtype_are_packed_too(dtype: torch.dtype) -> None:
     how = Combination(Reduction.MAX) if dtype == torch.bool else SUM
     operations = make_operations([torch.tensor([1, 0]).to(dtype), torch.tensor([[2]]).to(dtype)], how, in_place=True)
     batcher = find_batcher(operations)

@@ -41,7 +41,7 @@ def test_plain_tensors_are_used_as_they_are(tensor: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("tensor", NOT_PLAIN.values(), ids=NOT_PLAIN)
-def test_others_are_not(tensor: torch.Tensor) -> None:
+def test_other_tensors_are_not_plain(tensor: torch.Tensor) -> None:
     assert not buffers.is_plain(tensor)
     rows = buffers.make_rows(tensor)
     assert rows.is_contiguous()

@@ -39,7 +39,7 @@ def test_whole_numbers_and_infinity_are_factors_too() -> None:
 
 
 @pytest.mark.parametrize("value", [*NONSENSE, float("nan"), np.float32("nan")], ids=repr)
-def test_what_is_no_number_is_said(value: float) -> None:
+def test_a_factor_that_is_no_number_is_refused(value: float) -> None:
     with pytest.raises(WrongArgumentError, match=r"^prescale_factor is "):
         Combination(Reduction.SUM, value)
     with pytest.raises(WrongArgumentError, match=r"^postscale_factor is "):

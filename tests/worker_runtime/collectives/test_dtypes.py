@@ -72,7 +72,7 @@ def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
     ],
     ids=str,
 )
-def test_as_what_values_travel(
+def test_each_dtype_travels_as_the_expected_one(
     dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_question: bool
 ) -> None:
     assert dtypes.choose_wire_dtype(dtype, reduction, in_question=in_question) == expected

@@ -69,7 +69,7 @@ def test_a_collective_in_the_capture_of_a_cuda_graph_is_refused(monkeypatch: pyt
 
 @pytest.mark.gpu
 @needs_cuda
-def test_a_capture_goes_on_after_a_refused_collective() -> None:
+def test_a_capture_continues_after_a_refused_collective() -> None:
     x = torch.ones(2, device="cuda")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -148,7 +148,7 @@ def test_on_the_cpu_there_is_no_lane() -> None:
     assert run_noting(operation) == ["communicate", "conclude"]
 
 
-def test_on_cuda_it_starts_in_its_lane_and_is_handed_over_before_the_end() -> None:
+def test_on_cuda_an_operation_starts_in_its_lane_and_is_handed_over_before_the_end() -> None:
     operation = Noting()
     operation._side_stream = FakeLane(operation.notes)
     assert run_noting(operation) == ["enter", "communicate", "exit", "hand over", "conclude"]

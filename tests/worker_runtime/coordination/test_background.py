@@ -13,13 +13,13 @@ from worker_runtime.coordination.background import Background
 
 
 class _Driven:
-    """Counts how often it is driven, and is held up meanwhile until `go_on` is released as often."""
+    """Counts how often it is driven, and is held up meanwhile until `may_continue` is released as often."""
 
     def __init__(self, growing: int = 0) -> None:
         self.looks = 0
         self.growing = growing  # until so many looks something more was asked
         self.driven = threading.Semaphore(0)
-        self.go_on = threading.Semaphore(0)
+        self.may_continue = threading.Semaphore(0)
         self.count = 0
 
     def count_asked(self) -> int:
@@ -33,10 +33,10 @@ class _Driven:
         del poller
         self.count += 1
         self.driven.release()
-        self.go_on.acquire(timeout=LIMIT_SECONDS)
+        self.may_continue.acquire(timeout=LIMIT_SECONDS)
 
     def await_turn(self) -> bool:
-        self.go_on.release()
+        self.may_continue.release()
         return self.driven.acquire(timeout=LIMIT_SECONDS)
 
 
@@ -59,7 +59,7 @@ def test_rings_during_a_turn_lead_to_one_more() -> None:
     for _ in range(50):
         background.ring()
     assert driven.await_turn()
-    driven.go_on.release()
+    driven.may_continue.release()
     background.close()
     assert driven.count == 2
 
@@ -73,7 +73,7 @@ def test_the_bell_is_not_closed_under_a_thread_that_drives_still(monkeypatch: py
     assert driven.driven.acquire(timeout=LIMIT_SECONDS)
     background.close()
     os.fstat(background._bell)
-    driven.go_on.release()
+    driven.may_continue.release()
     background._thread.join(LIMIT_SECONDS)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(background._bell)

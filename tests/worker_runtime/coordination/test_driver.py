@@ -50,7 +50,7 @@ def count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_caller_who_waits_needs_no_thread_and_a_signature_is_sent_once(ends: Ends) -> None:
+def test_a_caller_that_waits_needs_no_thread_and_a_signature_is_sent_once(ends: Ends) -> None:
     player, sequencer = ends
     before = count_driver_threads()
     for number in range(3):
@@ -77,7 +77,7 @@ def test_more_may_be_asked_while_the_background_waits_for_an_answer(ends: Ends) 
         handles.append(player.submit(name))
         assert sequencer.read_names(1) == [name]
     sequencer.release(1, 0)
-    wait_until(lambda: all(handle.is_done() for handle in handles), "an answer that nobody waits for")
+    wait_until(lambda: all(handle.is_done() for handle in handles), "an answer that no thread waits for")
 
 
 def test_a_callers_question_is_sent_while_another_thread_listens(patient: Ends) -> None:
@@ -90,9 +90,9 @@ def test_a_callers_question_is_sent_while_another_thread_listens(patient: Ends) 
     assert (first.finish(), second.finish()) == (b"answered", b"answered")
 
 
-def test_what_is_asked_at_once_is_sent_by_its_caller(ends: Ends) -> None:
+def test_a_request_without_delay_is_sent_by_its_caller(ends: Ends) -> None:
     player, sequencer = ends
-    handle = player.submit("x", at_once=True, is_awaited=True)  # so that nobody drives
+    handle = player.submit("x", at_once=True, is_awaited=True)  # so that no thread drives
     assert sequencer.read_names(1) == ["x"]
     sequencer.release(0)
     while not handle.is_answered:
@@ -103,7 +103,7 @@ def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
     player, sequencer = patient
     waiting = {name: Errand(player.run, name) for name in "abcd"}
     names = sequencer.read_names(4)
-    time.sleep(0.1)  # they look at nothing by themselves any more, which no event tells
+    time.sleep(0.1)  # they look at nothing by themselves any more, which no event shows
     for number in (2, 0, 3, 1):
         sequencer.release(number, payload=names[number].encode())
     assert {name: errand.finish() for name, errand in waiting.items()} == {name: name.encode() for name in "abcd"}
@@ -191,9 +191,9 @@ def test_a_rank_whose_only_thread_waits_says_that_it_is_blocked(hasty: Ends) -> 
     player, sequencer = hasty
 
     def answer() -> list[object]:
-        told = [sequencer.read_names(1), sequencer.read()]
+        reported = [sequencer.read_names(1), sequencer.read()]
         sequencer.release(0)
-        return told
+        return reported
 
     answering = Errand(answer, daemon=True)
     assert player.run("x") == b"answered"
@@ -245,7 +245,7 @@ def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
     assert threading.active_count() <= before[1]
 
 
-def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_go_on(ends: Ends) -> None:
+def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_continue(ends: Ends) -> None:
     player, sequencer = ends
     player.driver.quit(lambda: Farewell("it failed"))
     player.driver.leave(lambda: Farewell("later"))
@@ -263,7 +263,7 @@ def test_leaving_wakes_a_thread_that_waits(patient: Ends) -> None:
         waiting.finish()
 
 
-def test_who_halts_does_not_wait_for_what_another_thread_has_heard(patient: Ends) -> None:
+def test_a_halt_does_not_wait_for_messages_of_another_thread(patient: Ends) -> None:
     player, sequencer = patient
     waiting = Errand(player.run, "x")
     assert sequencer.read_names(1) == ["x"]

@@ -84,7 +84,7 @@ def test_a_generation_of_one_has_no_group() -> None:
 
 
 class Finder:
-    """Tells where the sequencer of generation 7 is, or raises why there is none."""
+    """Returns where the sequencer of generation 7 is, or raises why there is none."""
 
     def __init__(self, sequencer: Endpoint | Exception) -> None:
         self._sequencer = sequencer
@@ -128,7 +128,7 @@ def test_without_a_sequencer_rank_0_says_why() -> None:
     assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == "form"  # none of gloo's
 
 
-def test_what_rank_0_sets_before_init_holds_for_the_sequencer(ranks: RankPool) -> None:
+def test_settings_of_rank_0_before_init_hold_for_the_sequencer(ranks: RankPool) -> None:
     """The sequencer's process began before, with another environment."""
 
     def body() -> None:
@@ -157,7 +157,7 @@ def test_a_member_that_does_not_come_is_an_error_within_the_limit(sequencer: End
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_member_that_waits_for_others_can_be_told_to_stop(sequencer: Endpoint, rank: int) -> None:
+def test_a_member_that_waits_for_others_can_be_stopped(sequencer: Endpoint, rank: int) -> None:
     """Long before the limit; gloo itself has no such way."""
     cancellation = Cancellation()
     with ThreadPoolExecutor() as threads:
@@ -182,12 +182,12 @@ GUESSES = b"".join(number.to_bytes(8, sys.byteorder) for number in range(4))  # 
     [(0, b"", TRIES), (0, GUESSES, TRIES - 1), (0, GUESSES, TRIES), (1, GUESSES, TRIES)],
     ids=["silent", "until the last time", "each time", "each time at rank 1"],
 )
-def test_a_stranger_who_connects_while_a_group_forms_has_no_part_in_it(
+def test_a_stranger_that_connects_while_a_group_forms_has_no_part_in_it(
     ranks: RankPool, rank: int, says: bytes, times: int
 ) -> None:
     """One who says nothing does no harm; for one who passes for a member the group forms again, and in the end fails.
 
-    It may hold the members' other listeners too, which therefore nobody asks.
+    It may hold the members' other listeners too, which therefore no rank asks.
     """
 
     def body() -> tuple[float | str, list[int]]:

@@ -34,7 +34,7 @@ Ends = tuple[Link, Sequencer]
 
 @contextmanager
 def serving(serve: Callable[[socket.socket], object], count: int = 1) -> Iterator[Endpoint]:
-    """Somebody who serves so many connections, one after the other."""
+    """A server of so many connections, one after the other."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(LIMIT_SECONDS)
 
@@ -83,7 +83,7 @@ def test_a_rank_that_is_turned_away_unheard_comes_again_and_both_prove_that_they
     ],
     ids=["stranger", "hangs up", "silent"],
 )
-def test_one_who_is_no_sequencer_is_given_up(
+def test_a_server_that_is_no_sequencer_is_given_up(
     monkeypatch: pytest.MonkeyPatch, serve: Callable[[socket.socket], object], limit_seconds: float, reason: str
 ) -> None:
     monkeypatch.setattr(link_module, "PATIENCE_SECONDS", 0.0)
@@ -94,7 +94,7 @@ def test_one_who_is_no_sequencer_is_given_up(
         Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=limit_seconds))
 
 
-def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
+def test_a_port_without_a_listener_is_given_up_immediately() -> None:
     with (
         reserve_port() as port,
         pytest.raises(SequencerError, match="refused; the sequencer, a process beside rank 0, has ended"),
@@ -143,23 +143,23 @@ def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypat
 
 
 def read_questions(
-    sequencer: Sequencer, count: int, told: dict[int, Signature] | None = None
+    sequencer: Sequencer, count: int, known: dict[int, Signature] | None = None
 ) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
-    """The next questions, by name: signature, sizes and payload; `told` are signatures that came before."""
-    told = {} if told is None else told
+    """The next questions, by name: signature, sizes and payload; `known` are signatures that came before."""
+    known = {} if known is None else known
     read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
     while len(read) < count:
         kind, body = sequencer.read()
         if kind == Frame.SIGNATURE:
-            told.update([wire.decode_signature(memoryview(body))])
+            known.update([wire.decode_signature(memoryview(body))])
         else:
             for head, sizes, payload in wire.decode_questions(body, 0, len(body)):
                 signature_number, _, name, _ = wire.decode_head(head)
-                read[name] = told[signature_number], sizes, payload
+                read[name] = known[signature_number], sizes, payload
     return read
 
 
-def test_a_signature_is_told_once_before_its_first_question(ends: Ends) -> None:
+def test_a_signature_is_sent_once_before_its_first_question(ends: Ends) -> None:
     link, sequencer = ends
     other = Signature(Kind.BARRIER)
     asked = {"a": SUM, "b": other, "c": SUM, "d": replace(other), "e": replace(SUM)}
@@ -176,14 +176,14 @@ def test_a_signature_is_told_once_before_its_first_question(ends: Ends) -> None:
 def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "MAX_SIGNATURES", 3)
     link, sequencer = ends
-    told: dict[int, Signature] = {}
+    known: dict[int, Signature] = {}
     for note in "abcadabcdd":  # "a" is in use when "b" makes room for "d"
         operation = Echo(note)
         operation.question = Question(0, note, replace(SUM, note=note))
         link.queue.ask(operation)
         link.flush()
-        assert read_questions(sequencer, 1, told) == {note: (operation.question.signature, (), b"12345678")}
-        assert max(told) < 3
+        assert read_questions(sequencer, 1, known) == {note: (operation.question.signature, (), b"12345678")}
+        assert max(known) < 3
     assert sequencer.frames.count(Frame.SIGNATURE) == 7
 
 
@@ -211,7 +211,7 @@ class Lost(Echo):
     ],
     ids=["encoding", "hash", "surrogate", "long name", "large size", "float size", "many sizes"],
 )
-def test_what_cannot_become_a_question_is_not_counted(
+def test_an_operation_that_cannot_become_a_question_is_not_counted(
     ends: Ends, change: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
     link, sequencer = ends
@@ -241,7 +241,7 @@ def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbour
     assert (sizes, payload) == ((), b"")
 
 
-def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
+def test_data_that_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
     link, sequencer = ends
     interrupted = Lost("interrupted")
     interrupted.error = KeyboardInterrupt()
@@ -255,7 +255,7 @@ def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
     assert list(read_questions(sequencer, 3)) == ["a", "interrupted", "b"]
 
 
-def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:
+def test_an_operation_that_cannot_be_requested_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:
     def body() -> object:
         engine = runtime.RUNTIME.engine
         among = engine.find_members(0, "test")

@@ -75,7 +75,7 @@ def test_only_neighbours_with_one_batcher_are_finished_together_each_with_its_ow
     assert [Engine().wait(handle) for handle in handles] == [b"1", b"b", b"c", b"", b"4"]
 
 
-def test_where_one_cannot_be_finished_with_the_others_each_is_by_itself() -> None:
+def test_operations_that_cannot_be_finished_together_are_finished_one_by_one() -> None:
     one = Noting()
     handles, performed = answer([make("a", one), make("!", one)], b"1", b"2")
     assert performed == ["a", "!"]

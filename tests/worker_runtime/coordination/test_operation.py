@@ -45,7 +45,7 @@ LEGAL = {
     (State.RELEASED, "fail"): State.FAILED,
     (State.SUCCEEDED, "succeed"): State.SUCCEEDED,
     (State.SUCCEEDED, "finish"): State.FINISHED,
-    # What has ended stays so: whoever fails it, or releases it, comes too late.
+    # What has ended stays so: a later failure or release has no effect.
     (State.SUCCEEDED, "fail"): State.SUCCEEDED,
     (State.FINISHED, "fail"): State.FINISHED,
     (State.FAILED, "fail"): State.FAILED,
@@ -89,7 +89,7 @@ def test_a_result_is_made_once_and_given_again() -> None:
     assert engine.wait(handle) is engine.wait(handle)
 
 
-def test_what_is_finished_with_others_has_its_result() -> None:
+def test_an_operation_that_is_finished_with_others_has_its_result() -> None:
     handle = make_handle()
     handle.complete(TERMS, b"result")
     assert (handle.is_answered, handle.is_done(), handle.terms) == (True, True, TERMS)
@@ -113,7 +113,7 @@ def test_a_failed_communication_raises_each_time_and_keeps_no_works() -> None:
         assert handle.works == ()
 
 
-def test_what_a_handle_was_failed_with_is_raised() -> None:
+def test_the_error_of_a_failed_handle_is_raised() -> None:
     handle = make_handle()
     handle.fail(HorovodInternalError("no"))
     handle.fail(HorovodInternalError("a later reason"))
@@ -139,7 +139,7 @@ def test_a_result_that_could_not_be_made_is_made_by_the_next_wait() -> None:
     assert operation.finish.mock_calls == [call(TERMS, RESULT)] * 2
 
 
-def test_others_need_this_rank_while_something_was_answered_and_is_not_done() -> None:
+def test_other_ranks_need_this_rank_while_an_answered_operation_is_not_done() -> None:
     asked, running, done = make_handle(), make_handle(), make_handle()
     running.begin(TERMS, (Pending(),), memoryview(b""))
     done.begin(TERMS, (Pending(is_done=True),), memoryview(b""))
@@ -147,7 +147,7 @@ def test_others_need_this_rank_while_something_was_answered_and_is_not_done() ->
     assert are_running([asked, running, done])
 
 
-def test_what_shutdown_has_failed_meanwhile_keeps_that_reason() -> None:
+def test_an_operation_that_shutdown_has_failed_keeps_that_reason() -> None:
     handle = make_handle()
 
     class Ended(Pending):
@@ -215,11 +215,11 @@ LONG = "[/pytorch/gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:4711. 
     ("text", "cause"),
     [(LONG, "Connection closed by peer [127.0.0.1]:4711"), ("timed out!", "timed out"), ("", "RuntimeError")],
 )
-def test_a_cause_is_told_without_source_position_and_general_advice(text: str, cause: str) -> None:
+def test_a_cause_is_shown_without_source_position_and_general_advice(text: str, cause: str) -> None:
     assert describe_cause(RuntimeError(text)) == cause
 
 
-def test_what_could_not_be_begun_has_ended_and_raises_why() -> None:
+def test_an_operation_that_could_not_begin_has_ended_and_raises_the_reason() -> None:
     error = RuntimeError("no memory")
     work = FailedWork(error)
     assert work.is_completed()

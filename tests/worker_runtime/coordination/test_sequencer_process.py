@@ -70,7 +70,7 @@ def test_one_process_serves_all_generations_until_it_is_closed() -> None:
     assert count_descriptors() <= before
 
 
-def test_one_that_was_closed_or_killed_is_replaced() -> None:
+def test_a_process_that_was_closed_or_killed_is_replaced() -> None:
     with closing(SequencerProcess("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)
@@ -86,12 +86,12 @@ def test_one_that_was_closed_or_killed_is_replaced() -> None:
         assert len({first, second, pid_of(process)}) == 3
 
 
-def test_none_is_there_before_a_generation_needs_it() -> None:
+def test_no_process_runs_before_a_generation_needs_it() -> None:
     with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="never activated"):
         process.await_endpoint(LIMIT)
 
 
-def test_one_that_cannot_serve_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_cannot_serve_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
     with closing(SequencerProcess("203.0.113.1")) as process:
         process.activate(1, 2, KEY)
         with pytest.raises(
@@ -110,8 +110,8 @@ def test_a_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert count_descriptors() <= before
 
 
-def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sequencer_process, "SEQUENCER", "code")  # an interactive console, which reads what it is told
+def test_a_process_that_never_reports_its_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencer_process, "SEQUENCER", "code")  # an interactive console, which reads its input
     with closing(SequencerProcess("-q")) as process:
         process.activate(1, 2, KEY)
         with pytest.raises(SequencerStartError, match=r"did not report its port within 0\.5 s"):
@@ -122,7 +122,7 @@ def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPat
     ("end", "number", "old"),
     [("", None, None), ("os._exit(3)", None, "absent"), ("", signal.SIGKILL, "refused"), ("", signal.SIGTERM, None)],
 )
-def test_it_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
+def test_the_process_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
     end: str, number: signal.Signals | None, old: str | None, tmp_path: Path
 ) -> None:
     with subprocess.Popen(

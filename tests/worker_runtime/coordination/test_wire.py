@@ -103,7 +103,7 @@ def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: i
 
 
 @given(SIGNATURES, SMALL, st.text(max_size=20), st.lists(SMALL, max_size=3).map(tuple))
-def test_a_release_to_a_rank_that_joined_tells_all(
+def test_a_release_to_a_rank_that_joined_is_complete(
     signature: Signature, number: int, name: str, joined: tuple[int, ...]
 ) -> None:
     release = Release(number, Question(3, name, signature), (0, 4), joined, ((1, 2), (0, 0)), 7)
@@ -121,7 +121,7 @@ def test_refusals_and_blocks() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"\0\0\0\0", b"\0\0\0\0{}", b"\0\0\0\0[]", b'\0\0\0\0{"kind":99}', b"\0\0\0\0\xff"]
 )
-def test_what_is_no_signature_is_an_error(body: bytes) -> None:
+def test_bytes_that_are_no_signature_are_an_error(body: bytes) -> None:
     with pytest.raises(ProtocolError, match=r"signature"):
         wire.decode_signature(memoryview(body))
 

@@ -33,7 +33,7 @@ class Journal(State):
 
 @pytest.fixture(autouse=True)
 def _forget_hosts() -> None:
-    """What one test has told of hosts is not repeated to the states of others."""
+    """The hosts of one test are not repeated to the states of others."""
     notification_manager.forget()
 
 
@@ -84,7 +84,7 @@ def interrupt(*, skips: bool) -> HostsUpdatedInterrupt:
         ([interrupt(skips=True), LOST], [REMOVED, None], ["RESIZE", "reset", "train", "RESTORE", *ANEW]),
     ],
 )
-def test_what_all_do_decides_whether_the_state_is_restored_and_synchronised(
+def test_the_common_decision_says_whether_the_state_is_restored_and_synchronised(
     outcomes: list[Exception], verdicts: list[Verdict | None], lines: list[str]
 ) -> None:
     """Hosts that were only to go may have come by the time that the job is formed anew: Horovod then hangs."""
@@ -138,20 +138,20 @@ def test_a_failure_in_a_reset_callback_is_survived() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "reported"),
     [
         ("allreduce 'x' can no longer run: rank 1 has left", "allreduce 'x' can no longer run: rank 1 has left"),
         ("mine", "mine; the function cannot restart: rank 1 has left"),
     ],
 )
-def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: str, told: str) -> None:
+def test_a_worker_that_cannot_join_anew_after_a_failure_names_the_failure(failure: str, reported: str) -> None:
     def enter(_: JoinReason, trouble: str) -> Verdict | None:
         assert trouble == failure
         raise InitializationError("rank 1 has left")
 
     with pytest.raises(HorovodInternalError) as caught:
         run_through(train(HorovodInternalError(failure)), enter)(Journal())
-    assert str(caught.value) == told
+    assert str(caught.value) == reported
     shown = traceback.format_exception(caught.value)
     assert [line for line in shown if line.startswith("Traceback")] == shown[:1]
     assert "raise outcome" in shown[-2], shown  # in the program
@@ -160,7 +160,7 @@ def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: 
 
 
 @pytest.mark.parametrize("trouble", ["rank 1 has left", "mine"])
-def test_what_has_led_to_the_program_s_own_failure_is_shown_with_it(trouble: str) -> None:
+def test_the_cause_of_the_program_s_own_failure_is_shown_with_it(trouble: str) -> None:
     def fail(_: Journal) -> None:
         raise HorovodInternalError(trouble) from KeyError("the program's own")
 
@@ -211,8 +211,8 @@ def test_an_offer_that_comes_while_the_job_is_joined_anew_is_not_lost() -> None:
     assert state._last_updated_timestamp == 2
 
 
-def test_an_offer_that_was_overtaken_by_a_failure_interrupts_nobody() -> None:
-    """Who was offered has been taken in since."""
+def test_an_offer_that_was_overtaken_by_a_failure_interrupts_no_worker() -> None:
+    """The offered worker has been taken in since."""
     state = Journal()
 
     def function(state: Journal) -> None:
@@ -225,16 +225,16 @@ def test_an_offer_that_was_overtaken_by_a_failure_interrupts_nobody() -> None:
     assert state.lines == ["sync", "restore", "reset", "sync", "save"]
 
 
-def test_who_has_left_the_job_in_the_function_is_not_brought_back() -> None:
+def test_a_worker_that_has_left_the_job_in_the_function_is_not_brought_back() -> None:
     joined: list[None] = []
 
-    def leave_and_go_on(_: State) -> None:
+    def leave_and_continue(_: State) -> None:
         hvd.shutdown()
         hvd.allreduce(torch.ones(1))
 
     hvd.init()
     with pytest.raises(HorovodInternalError, match="Horovod has not been initialized"):
-        run_fn(leave_and_go_on, lambda: joined.append(None))(Journal())
+        run_fn(leave_and_continue, lambda: joined.append(None))(Journal())
     assert joined == []
 
 
@@ -336,7 +336,7 @@ def test_hosts_that_have_changed_interrupt_the_next_commit_once() -> None:
         state.commit()
 
 
-def test_an_update_that_was_undone_interrupts_nobody() -> None:
+def test_an_update_that_was_undone_interrupts_no_worker() -> None:
     """In Horovod the job is formed anew for it."""
     state = make_state(epoch=1)
     state.on_hosts_updated(1, HOSTS_ADDED)
@@ -345,10 +345,10 @@ def test_an_update_that_was_undone_interrupts_nobody() -> None:
     assert state._last_updated_timestamp == 2
 
 
-def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something_depends_on_it(
+def test_a_loss_that_interrupted_no_rank_begins_the_function_anew_where_something_depends_on_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody joins anew for it, and nothing is restored or synchronised."""
+    """No worker joins anew for it, and nothing is restored or synchronised."""
     sizes = iter((3, 3, 2, 2, 2, 2))  # when the function begins, and at each look
     monkeypatch.setattr(exchange, "count_ranks", lambda: next(sizes))
     state = Journal()
@@ -377,7 +377,7 @@ def test_a_loss_interrupts_no_state_that_nothing_depends_on_nor_one_that_no_func
     assert state.lines == ["sync"]
 
 
-def test_only_what_rank_0_knows_counts_and_interrupts_all(ranks: RankPool) -> None:
+def test_only_notices_of_rank_0_count_and_interrupt_all(ranks: RankPool) -> None:
     def body(who: int) -> object:
         state = ObjectState(lambda value: hvd.broadcast_object(value, 0), hvd.rank, epoch=hvd.rank() + 1)
         state.sync()
@@ -387,13 +387,13 @@ def test_only_what_rank_0_knows_counts_and_interrupts_all(ranks: RankPool) -> No
             state.commit()
         except HostsUpdatedInterrupt:
             return "interrupted", state.epoch
-        return "went on", state.epoch
+        return "continued", state.epoch
 
     assert ranks.run(body, 0) == [("interrupted", 1)] * 2
-    assert ranks.run(body, 1) == [("went on", 1)] * 2
+    assert ranks.run(body, 1) == [("continued", 1)] * 2
 
 
-def test_a_function_joins_the_job_anew_and_goes_on_from_the_commit(ranks: RankPool) -> None:
+def test_a_function_joins_the_job_anew_and_continues_from_the_commit(ranks: RankPool) -> None:
     def body() -> object:
         state = ObjectState(lambda value: hvd.broadcast_object(value, 0), hvd.rank, batch=0)
         runs = []

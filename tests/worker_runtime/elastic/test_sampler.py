@@ -70,7 +70,7 @@ def test_the_order_is_that_of_pythons_generator_seeded_with_seed_and_epoch(commu
     assert (sampler.remaining_indices, sampler.epoch) == (order, 2)
 
 
-def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(communicator: SimpleNamespace) -> None:
+def test_processed_samples_are_not_dealt_out_again_after_a_change_of_size(communicator: SimpleNamespace) -> None:
     communicator.engine = Communicator.take(0, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.record_batch(0, 2)
@@ -194,7 +194,7 @@ def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(
     assert not sampler.is_outdated
 
 
-def test_what_waits_is_of_its_epoch(communicator: SimpleNamespace) -> None:
+def test_a_waiting_batch_belongs_to_its_epoch(communicator: SimpleNamespace) -> None:
     communicator.engine = Communicator.take(0, 2)
     sampler = ElasticSampler(range(8), shuffle=False)
     state = sampler.state_dict()
@@ -223,7 +223,7 @@ def test_samples_that_an_epoch_leaves_are_warned_of_once(
     assert [str(warning.message).split(" are")[0] for warning in caught] == warned
 
 
-def test_who_is_alone_gets_all(communicator: SimpleNamespace) -> None:
+def test_a_rank_alone_gets_all_samples(communicator: SimpleNamespace) -> None:
     engine = communicator.engine = Communicator.take(1, 2)
     engine.steps.original_ranks = (1,)
     sampler = ElasticSampler(range(4), shuffle=False)

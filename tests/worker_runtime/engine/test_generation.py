@@ -43,7 +43,7 @@ def answer(handle: Handle[bytes]) -> Answered:
     return Answered([handle], [make_terms(handle)], ANSWER, [len(ANSWER)], None)
 
 
-def test_what_is_released_after_the_end_does_not_begin(engine: Engine) -> None:
+def test_an_operation_released_after_the_end_does_not_begin(engine: Engine) -> None:
     handle = engine.submit(Echo("x"))
     engine.current.is_over = True
     engine._carry_out(engine.current, answer(handle))
@@ -51,11 +51,11 @@ def test_what_is_released_after_the_end_does_not_begin(engine: Engine) -> None:
     assert (handle.is_answered, engine.current.seen) == (False, 5)
 
 
-def test_what_was_begun_when_a_signal_s_handler_raises_is_not_waited_for(engine: Engine) -> None:
+def test_an_operation_begun_when_a_signal_s_handler_raises_is_not_waited_for(engine: Engine) -> None:
     handle = engine.submit(Echo("x"))
     with mock.patch.object(Handle, "begin", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         engine._carry_out(engine.current, answer(handle))
-    assert engine.current.is_unsure  # else its group would be destroyed, which waits for what nobody knows of
+    assert engine.current.is_unsure  # else its group would be destroyed, which waits for an unknown operation
     assert not engine.current.close()
 
 
@@ -111,14 +111,14 @@ def test_an_illegal_transition_ends_the_job_with_one_sentence_on_all_ranks(
     engine.close()
 
 
-def test_one_that_is_not_connected_runs_nothing_and_closes() -> None:
+def test_a_generation_that_is_not_connected_runs_nothing_and_closes() -> None:
     generation = Generation(8, 1, 3)
     assert (generation.driver, generation.sets.list_ranks(0)) == (None, (0, 1, 2))
     assert generation.close()
 
 
 def read_departed(generation: PlayedGeneration) -> int:
-    """The rank that the sequencer is told of next."""
+    """The rank that is reported to the sequencer next."""
     kind, body = generation.sequencer.read()
     assert kind == Frame.DEPARTED
     return decode_number(memoryview(body))
@@ -147,17 +147,17 @@ def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
         assert other.sequencer.read() == (Frame.END, b"\0ended (ValueError: no such luck)")
 
 
-def test_who_has_ended_well_is_told_to_the_sequencer_of_its_generation(before: PlayedGeneration) -> None:
+def test_a_rank_that_has_ended_well_is_reported_to_the_sequencer_of_its_generation(before: PlayedGeneration) -> None:
     succession = make_succession(before)
     succession.note_departed(7, 1)
     succession.note_departed(1, 2)
     assert read_departed(before) == 2
     succession.engine.close()
-    succession.note_departed(1, 1)  # nobody is there to be told
+    succession.note_departed(1, 1)  # no sequencer is there to receive it
     assert before.sequencer.read() == (Frame.LEAVE, b"")
 
 
-def test_who_has_ended_well_before_all_were_connected_is_told_then(
+def test_a_rank_that_has_ended_well_before_all_were_connected_is_reported_then(
     before: PlayedGeneration, after: PlayedGeneration
 ) -> None:
     succession = make_succession(before)

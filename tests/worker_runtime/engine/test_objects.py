@@ -46,7 +46,7 @@ def test_wrong_and_different_roots_are_refused(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("what", ["broadcast", "allgather"])
-def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what: str) -> None:
+def test_bytes_without_the_jobs_key_are_not_unpickled(ranks: RankPool, what: str) -> None:
     def body() -> object:
         class Harm:
             def __reduce__(self) -> object:
@@ -69,7 +69,7 @@ def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what:
     assert ranks.run(body) == [(False, [0, 1], True)] * 2
 
 
-def test_what_was_sent_under_another_name_or_by_another_rank_is_refused() -> None:
+def test_an_object_under_another_name_or_of_another_rank_is_refused() -> None:
     engine = Engine()  # of a world of one
     message, _ = objects._pack(engine, "broadcast_object.a", "said", 0)
     assert objects._unpack(engine, "broadcast_object.a", message, 0) == "said"
@@ -95,16 +95,16 @@ class Unpicklable:
 def test_an_object_that_cannot_be_pickled_is_reported_to_the_ranks_that_wait(ranks: RankPool) -> None:
     def body() -> object:
         value = Unpicklable() if hvd.rank() == 1 else 5
-        told = []
+        reported = []
         for send in (lambda: broadcast_object(value, 1), lambda: allgather_object(value)):
             with pytest.raises((LookupError, HorovodInternalError)) as caught:
                 send()
-            told.append(f"{type(caught.value).__name__}: {caught.value}")
-        return told, allgather_object(hvd.rank())
+            reported.append(f"{type(caught.value).__name__}: {caught.value}")
+        return reported, allgather_object(hvd.rank())
 
-    (told, objects_of_0), (own, objects_of_1) = ranks.run(body)
+    (reported, objects_of_0), (own, objects_of_1) = ranks.run(body)
     assert objects_of_0 == objects_of_1 == [0, 1]
     assert own == ["LookupError: not this one"] * 2
     cause = "rank 1 could not pickle its object (LookupError: not this one)"
     kinds = "broadcast_object", "allgather_object"
-    assert told == [f"UnpicklableError: {kind} 'noname.1': {cause}" for kind in kinds]
+    assert reported == [f"UnpicklableError: {kind} 'noname.1': {cause}" for kind in kinds]

@@ -67,12 +67,12 @@ class Scene:
         self.succession.suspend("rank 1 was lost")
         return self.succession.report()
 
-    def go_on(self, *done: Done) -> None:
+    def resume(self, *done: Done) -> None:
         """With the ranks 0 and 2."""
         self.succession.adopt(2, 0, 2, retry(0, 2, done=done))
         self.succession.resume(self.after.group, self.after.link)
 
-    def go_on_alone(self, generation: int = 2) -> None:
+    def resume_alone(self, generation: int = 2) -> None:
         """All others are lost."""
         self.succession.adopt(generation, 0, 1, retry(0))
         self.succession.resume(None, None)
@@ -95,23 +95,23 @@ def only(pending: tuple[PendingOperation, ...]) -> PendingOperation:
     return operation
 
 
-def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
+def test_a_commit_that_not_all_have_requested_is_revoked(scene: Scene) -> None:
     handle = scene.ask(Commit(scene.all_ranks, 1))
     report = scene.interrupt()
     pending = only(report.pending)
     assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE, 1, None, "")
     assert (report.reason, report.completed, report.seen) == (JoinReason.CONTINUE, (), -1)
-    scene.go_on()
+    scene.resume()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(handle)
     assert (scene.engine.steps.committed, scene.engine.steps.original_ranks) == ((0, THREE), (0, 2))
 
 
-def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scene: Scene) -> None:
+def test_a_commit_that_all_have_requested_is_done_with_its_ranks(scene: Scene) -> None:
     engine = scene.engine
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
-    scene.go_on(Done(THREE, 1))
+    scene.resume(Done(THREE, 1))
     scene.engine.wait(handle)
     assert engine.steps.committed == (1, THREE)
     assert (engine.rank, engine.size, engine.generation, engine.steps.original_ranks) == (0, 2, 2, (0, 2))
@@ -134,7 +134,7 @@ def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_
 ) -> None:
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
-    scene.go_on(Done(THREE, 1, answer=answer))
+    scene.resume(Done(THREE, 1, answer=answer))
     scene.engine.wait(handle)
     assert (scene.engine.steps.has_stepped, scene.engine.steps.is_stopping) == (True, answer == STOPPING)
 
@@ -147,7 +147,7 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
     report = scene.interrupt()
     assert report.completed == (CompletedOperation(THREE, "commit", 7, 1),)
     assert (only(report.pending).number, report.seen) == (2, 7)
-    scene.go_on()
+    scene.resume()
     with pytest.raises(StepRevokedError):
         scene.engine.wait(second)
     assert scene.engine.steps.committed == (1, THREE)
@@ -162,24 +162,24 @@ def test_a_joined_rank_reports_the_commits_of_the_others(scene: Scene) -> None:
     assert [(each.number, each.index) for each in scene.interrupt().completed] == [(1, 0), (2, 1)]
 
 
-def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> None:
+def test_pending_operations_run_again_among_the_remaining_ranks(scene: Scene) -> None:
     handles = [scene.ask(scene.sum("x", 1.0, 2.0))]
     assert only(scene.interrupt().pending).title == "allreduce 'x'"
     handles.append(scene.engine.submit(scene.sum("meanwhile", 1.0)))
-    scene.go_on()
+    scene.resume()
     assert scene.after.sequencer.read_names(2) == ["allreduce.x", "allreduce.meanwhile"]
     scene.after.release(0, payload=pack(3.0, 4.0))
     scene.after.release(1, payload=pack(2.0))
     assert [scene.engine.wait(handle)[0].tolist() for handle in handles] == [[3.0, 4.0], [2.0]]
 
 
-def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scene: Scene) -> None:
+def test_an_operation_answered_before_the_snapshot_is_done_and_its_result_stays(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", 1.0))
     scene.before.release(0, index=4, payload=pack(6.0))
     report = scene.interrupt()
     assert report.pending == ()
     assert [(each.ranks, each.name, each.index) for each in report.completed] == [(THREE, "allreduce.x", 4)]
-    scene.go_on()
+    scene.resume()
     assert scene.engine.wait(handle)[0].tolist() == [6.0]
 
 
@@ -195,7 +195,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
         waiting.finish()
 
 
-def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene) -> None:
+def test_a_failure_of_gloo_reports_trouble_and_the_operation_runs_again(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
     scene.engine.await_answer(handle)
@@ -203,7 +203,7 @@ def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene
     waiting = Errand(scene.engine.wait, handle)
     assert scene.troubles.get(timeout=LIMIT_SECONDS).startswith("allreduce 'x' failed on rank 0: ")
     assert only(scene.interrupt().pending).index == 0
-    scene.go_on()
+    scene.resume()
     scene.after.sequencer.read_names(1)
     scene.after.release(0)
     scene.engine.await_answer(handle)
@@ -230,7 +230,7 @@ def list_obstacles(members: Members) -> list[tuple[Operation[object], bool, str]
 
 
 @pytest.mark.parametrize("number", range(9))
-def test_what_cannot_be_run_again_says_why(scene: Scene, number: int) -> None:
+def test_an_operation_that_cannot_run_again_says_why(scene: Scene, number: int) -> None:
     operation, is_begun, obstacle = list_obstacles(scene.all_ranks)[number]
     handle = scene.ask(operation)
     if is_begun:
@@ -246,7 +246,7 @@ def test_a_broadcast_names_the_rank_that_it_needs(scene: Scene) -> None:
     handle = scene.ask(Broadcast([torch.ones(2)], 2, scene.all_ranks, "broadcast.x"))
     pending = only(scene.interrupt().pending)
     assert (pending.root, pending.obstacle) == (2, "")
-    scene.go_on()
+    scene.resume()
     scene.after.sequencer.read_names(1)
     scene.after.release(0, payload=pack(5.0, 6.0))  # of the rank that is now 1
     assert scene.engine.wait(handle)[0].tolist() == [5.0, 6.0]
@@ -258,7 +258,7 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
     engine.process_sets.add(2, (0, 2), 1)
     handle = engine.submit(Barrier(engine.find_members(1, "x"), "barrier.x"))
     assert only(scene.interrupt().pending).ranks == (0, 1)
-    resuming = Errand(scene.go_on)
+    resuming = Errand(scene.resume)
     for number, members in enumerate([(0,), (0, 1)], start=1):  # the number of the lost one is not free either
         assert scene.after.sequencer.read_names(1) == [f"add_process_set.{number}"]
         scene.after.release_set(number - 1, number, members)
@@ -307,11 +307,11 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
     scene.succession.resume(None, None)
 
 
-def test_who_makes_the_sets_known_again_does_not_count_as_one_that_asks(scene: Scene) -> None:
-    """The thread that recovers lives on: a deadlock is told only where no thread is left that may ask."""
+def test_a_rank_that_declares_its_sets_again_does_not_count_as_one_that_asks(scene: Scene) -> None:
+    """The thread that recovers lives on: a deadlock is reported only where no thread is left that may ask."""
     register(scene.engine, 1, 0, 2)
     scene.interrupt()
-    resuming = Errand(scene.go_on)
+    resuming = Errand(scene.resume)
     assert scene.after.sequencer.read_names(1) == ["add_process_set.1"]
     scene.after.release_set(0, 1, (0, 1))
     resuming.finish()
@@ -321,7 +321,7 @@ def test_who_makes_the_sets_known_again_does_not_count_as_one_that_asks(scene: S
 def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
     handle = scene.engine.submit(Barrier(scene.all_ranks, "barrier.x"))
     scene.interrupt()
-    scene.go_on(Done(THREE, 0, "barrier.x"))
+    scene.resume(Done(THREE, 0, "barrier.x"))
     scene.engine.wait(handle)
 
 
@@ -352,7 +352,7 @@ def test_with_the_answer_that_others_have_got_an_operation_is_done(
     payload: bytes,
     result: object,
 ) -> None:
-    """It is that of all who were there, and nobody asks for it again."""
+    """It is that of all who were there, and no rank asks for it again."""
     operation = make(scene.all_ranks)
     other = Retry(lambda *_: None)  # of one that has done it
     other.remember(
@@ -361,7 +361,7 @@ def test_with_the_answer_that_others_have_got_an_operation_is_done(
     (done,) = other.list_completed()
     handle = scene.engine.submit(operation)
     scene.interrupt()
-    scene.go_on(Done(THREE, 0, "x", done.answer))
+    scene.resume(Done(THREE, 0, "x", done.answer))
     found = scene.engine.wait(handle)
     assert [each.tolist() if make is make_average else (each[0].tolist(), each[1]) for each in found] == result
     scene.engine.submit(scene.sum("y", 1.0))
@@ -374,8 +374,8 @@ def test_answers_are_reported_if_they_are_short_and_of_late(scene: Scene) -> Non
         handle = scene.ask(scene.sum(f"x{number}", *values))
         scene.before.release(number, payload=pack(*values))
         scene.engine.wait(handle)
-    told = [bool(each.answer) for each in scene.interrupt().completed]
-    assert told == [False] * 2 + [True] * 18 + [False] + [True] * 13
+    reported = [bool(each.answer) for each in scene.interrupt().completed]
+    assert reported == [False] * 2 + [True] * 18 + [False] + [True] * 13
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
@@ -397,7 +397,7 @@ def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
-def test_a_step_is_revoked_also_where_nobody_was_lost(scene: Scene, *, is_resumed: bool) -> None:
+def test_a_step_is_revoked_also_where_no_rank_was_lost(scene: Scene, *, is_resumed: bool) -> None:
     """As when the sequencer has ended: the others make the step anew, and will not ask for this part of the old one."""
     of_step, other = scene.sum("step", 1.0), Allgather([torch.ones(2)], scene.all_ranks, "allgather.other")
     of_step.is_of_step = True
@@ -417,12 +417,12 @@ def test_a_renewed_operation_keeps_its_note(scene: Scene) -> None:
     operation.question = operation.question.add_note("3 values")
     handle = scene.ask(operation)
     scene.interrupt()
-    scene.go_on()
+    scene.resume()
     assert handle.operation.question.signature.note == "3 values"
 
 
 def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> None:
-    """Nobody has waited for the first one; else the others' first would be taken for the second one here."""
+    """No thread has waited for the first one; else the others' first would be taken for the second one here."""
     for number in range(2):
         handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
         if not number:
@@ -436,7 +436,7 @@ def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> N
 def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scene: Scene) -> None:
     handle = scene.engine.submit(scene.sum("x", 5.0))
     scene.interrupt()
-    scene.go_on_alone()
+    scene.resume_alone()
     assert scene.engine.wait(handle)[0].tolist() == [5.0]
     assert (scene.engine.size, scene.engine.steps.original_ranks) == (1, (0,))
     scene.succession.suspend("others have come")
@@ -457,7 +457,7 @@ def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     stepping = Errand(second.synchronize)
     answer_one(before, 3)
     scene.interrupt()
-    scene.go_on_alone()
+    scene.resume_alone()
     stepping.finish()
     assert engine.steps.committed == (2, (0,))
     assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]
@@ -469,7 +469,7 @@ def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer
     return GradientReducer(lambda: [("p", parameter)], lambda: scene.engine)
 
 
-def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(scene: Scene) -> None:
+def test_without_a_resumption_pending_and_later_operations_raise(scene: Scene) -> None:
     handle = scene.engine.submit(scene.sum("x", 1.0))
     scene.interrupt()
     scene.engine.fail_all(lambda title: HorovodInternalError(f"{title}: over"))
@@ -483,11 +483,11 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both end the connection to the sequencer, whose descriptors are other files' as soon as they are free."""
-    is_suspending, may_go_on = threading.Event(), threading.Event()
+    is_suspending, may_continue = threading.Event(), threading.Event()
 
     def interrupt_slowly(_: object) -> bool:
         is_suspending.set()
-        return may_go_on.wait(LIMIT_SECONDS)
+        return may_continue.wait(LIMIT_SECONDS)
 
     monkeypatch.setattr(Generation, "interrupt", interrupt_slowly)
     scene.before.lose()
@@ -496,7 +496,7 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     closing = Errand(scene.engine.close)
     closing.join(0.2)  # it would have ended, if it did not wait
     assert closing.is_alive()
-    may_go_on.set()
+    may_continue.set()
     suspending.finish()
     closing.finish()
     assert scene.before.is_closed
@@ -549,7 +549,7 @@ def test_a_step_of_which_some_were_done_runs_with_step_from_the_gradients_that_w
     assert [name for name, _ in asked] == names
     assert struct.unpack("2f", asked[1][1]) == pytest.approx((1 / 3, 2 / 3))
     assert only(scene.interrupt().pending).number == 1
-    scene.go_on()
+    scene.resume()
     asked = [answer_one(scene.after, number, pack(10.0, 20.0), is_committed=True) for number in range(3)]
     assert [name for name, _ in asked] == names
     assert asked[1][1] == pack(0.5, 1.0)

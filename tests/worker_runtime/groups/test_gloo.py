@@ -50,7 +50,7 @@ def carries(one: socket.socket, other: socket.socket) -> bool:
     return other.recv(1) == b"x"
 
 
-def test_a_silenced_listener_answers_nobody_and_its_connections_live_on() -> None:
+def test_a_silenced_listener_answers_no_peer_and_its_connections_live_on() -> None:
     present = list_sockets()
     with connected() as (listener, one, other), find_listener(present) or pytest.fail("not found") as found:
         silence(found)
@@ -77,7 +77,7 @@ def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_no
                 listener.accept()[0].close()
 
 
-def test_both_ends_of_a_connection_are_known_and_what_has_come_to_a_listener() -> None:
+def test_both_ends_of_a_connection_and_the_arrivals_at_a_listener_are_known() -> None:
     present = list_sockets()
     with connected() as (listener, one, other):
         one.sendall(b"12345678")
@@ -100,7 +100,7 @@ def test_a_reused_descriptor_is_left_alone(group: Own) -> None:
 
 
 def test_a_peer_that_does_not_read_is_not_silent(group: Own) -> None:
-    """Its kernel acknowledges for it, and goes on to say that it takes no more."""
+    """Its kernel acknowledges for it, and continues to say that it takes no more."""
     connections, one, _ = group
     one.settimeout(0.2)
     with pytest.raises(TimeoutError):
@@ -109,7 +109,7 @@ def test_a_peer_that_does_not_read_is_not_silent(group: Own) -> None:
     assert connections.find_silent(0.3) == ""
 
 
-def test_who_acknowledges_nothing_of_what_was_sent_is_named(group: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_acknowledges_nothing_is_named(group: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gloo, "_UNACKNOWLEDGED", say(2, 5001))
     assert group[0].find_silent(5.0) == "127.0.0.1"
     assert group[0].find_silent(5.1) == ""
@@ -134,7 +134,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 @pytest.fixture
 def closed() -> Iterator[int]:
-    """A port at which nobody listens."""
+    """A port without a listener."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]
@@ -154,7 +154,7 @@ def look_all(*members: Reachability) -> list[str]:
         return list(threads.map(look, members, timeout=LIMIT_SECONDS))
 
 
-def test_where_all_reach_each_other_nobody_is_named(store: Store) -> None:
+def test_ranks_that_all_reach_each_other_are_not_named(store: Store) -> None:
     with (
         Reachability(store, 0, 2, "127.0.0.1", LIMIT_SECONDS) as one,
         Reachability(store, 1, 2, "localhost", LIMIT_SECONDS) as other,
@@ -162,27 +162,27 @@ def test_where_all_reach_each_other_nobody_is_named(store: Store) -> None:
         assert look_all(one, other) == ["", ""]
 
 
-def test_who_has_not_come_is_not_waited_for(store: Store) -> None:
+def test_a_rank_that_has_not_come_is_not_waited_for(store: Store) -> None:
     with Reachability(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as one:
         assert look_all(one) == [""]
 
 
-def test_all_tell_who_does_not_reach_whom(store: Store, closed: int) -> None:
+def test_all_ranks_name_the_pairs_that_do_not_reach_each_other(store: Store, closed: int) -> None:
     with (
         Reachability(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as first,
         Reachability(store, 1, 3, "127.0.0.1", LIMIT_SECONDS) as second,
     ):
         store.set("listener/2", f"{closed} 10.0.0.3")
         store.set("unreached/2", "0")
-        told = look_all(first, second)
-    assert told == ["rank 2 cannot reach rank 0 on 127.0.0.1"] * 2  # who has told may have left
+        reported = look_all(first, second)
+    assert reported == ["rank 2 cannot reach rank 0 on 127.0.0.1"] * 2  # the rank that has reported may have left
 
 
-def test_who_has_not_failed_yet_tells_what_it_has_found_when_the_limit_is_over(store: Store, closed: int) -> None:
+def test_a_rank_that_has_not_failed_reports_its_findings_when_the_limit_is_over(store: Store, closed: int) -> None:
     store.set("listener/2", f"{closed} 127.0.0.1")
     with Reachability(store, 1, 3, "127.0.0.1", 0.1), Reachability(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as other:
-        (told,) = look_all(other)
-    assert told == "rank 0 cannot reach rank 2 on 127.0.0.1, rank 1 cannot reach rank 2 on 127.0.0.1"
+        (reported,) = look_all(other)
+    assert reported == "rank 0 cannot reach rank 2 on 127.0.0.1, rank 1 cannot reach rank 2 on 127.0.0.1"
 
 
 def test_a_listener_that_does_not_answer_is_reported_with_its_address(store: Store, closed: int) -> None:
@@ -192,7 +192,7 @@ def test_a_listener_that_does_not_answer_is_reported_with_its_address(store: Sto
     assert store.get("unreached/0") == b"1"
 
 
-def test_neither_does_one_at_an_address_that_is_none_or_behind_a_wall(store: Store) -> None:
+def test_an_address_that_does_not_exist_or_is_behind_a_wall_is_reported(store: Store) -> None:
     del store
     with socket.socket() as wall:  # takes one connection, and lets the next ones wait
         wall.bind(("127.0.0.1", 0))

@@ -151,7 +151,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_module, "INTERRUPT_LIMIT_SECONDS", 0.0)
 
 
-def test_what_cannot_be_begun_is_an_error_without_frames() -> None:
+def test_an_operation_that_cannot_begin_is_an_error_without_frames() -> None:
     generation = make_generation(Mock(**{"find.side_effect": RuntimeError("no connection")}), 2)
     terms = make_terms(Kind.BARRIER)
     error = generation.start(_Recorded(terms.question), terms)
@@ -173,7 +173,7 @@ def test_in_a_world_of_one_nothing_communicates() -> None:
 @pytest.mark.parametrize(("is_done", "end"), [(True, call.close()), (False, call.abandon())])
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool, end: object, is_kept: bool) -> None:
-    """Also what a failed operation leaves behind, for which nobody waits."""
+    """Also what a failed operation leaves behind, for which no thread waits."""
     groups, works = Mock(), (Pending(is_done=True), Pending(is_done=is_done))
     generation = make_generation(groups, 2)
     if is_kept:
@@ -183,7 +183,7 @@ def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool
     assert groups.mock_calls == [end]
 
 
-def test_a_joined_rank_connects_to_nobody_for_what_travels_as_payload() -> None:
+def test_a_joined_rank_connects_to_no_rank_for_a_payload() -> None:
     """The others do not come: their data have travelled inside the questions."""
     groups = Mock()
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
@@ -192,7 +192,7 @@ def test_a_joined_rank_connects_to_nobody_for_what_travels_as_payload() -> None:
     assert groups.mock_calls == []
 
 
-def test_what_a_joined_rank_sends_stays_in_memory_until_it_is_sent() -> None:
+def test_data_of_a_joined_rank_stays_in_memory_until_it_is_sent() -> None:
     """A kernel may read it later: memory that is freed before belongs to the next tensor of its stream."""
     made: list[weakref.ref[Operation[object]]] = []
 
@@ -229,7 +229,7 @@ def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseExc
     assert groups.mock_calls == [call.find(ALL_RANKS, (0, 1), "cpu"), call.abandon()]
 
 
-def test_what_a_joined_rank_had_begun_when_a_signal_s_handler_raised_is_given_up() -> None:
+def test_an_operation_of_a_joined_rank_is_given_up_when_a_signal_s_handler_raises() -> None:
     groups = Mock()
     generation = make_generation(groups, 2)
     with (

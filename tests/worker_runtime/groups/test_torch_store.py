@@ -41,7 +41,7 @@ def silent_server() -> Iterator[socket.socket]:
         server.bind(("127.0.0.1", 0))
         server.settimeout(0)
         patience = state.retrans, state.retry
-        state.retrans, state.retry = 5, 2  # as they are where nobody has set them
+        state.retrans, state.retry = 5, 2  # as they are by default
         place = ctypes.addressof(state)
         kept = ctypes.string_at(place + 16, 20)  # the number of servers, and the first
         address = struct.pack("@HH4s8x", socket.AF_INET, socket.htons(server.getsockname()[1]), b"\x7f\0\0\1")
@@ -61,7 +61,7 @@ def count_questions(server: socket.socket) -> int:
         count += 1
 
 
-def test_a_name_that_nobody_tells_is_asked_for_three_times(silent_server: socket.socket) -> None:
+def test_a_name_that_no_server_resolves_is_requested_three_times(silent_server: socket.socket) -> None:
     with brief_lookups(), pytest.raises(socket.gaierror):
         socket.getnameinfo(NOWHERE, socket.NI_NUMERICSERV)
     assert count_questions(silent_server) == 3

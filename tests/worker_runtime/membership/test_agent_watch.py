@@ -1,4 +1,4 @@
-"""A worker that ends with its agent, whoever else is left to end it."""
+"""A worker that ends with its agent, whichever process is left to end it."""
 
 import os
 import signal
@@ -73,10 +73,10 @@ def start_agent(start: Start, path: Path) -> "subprocess.Popen[str]":
 def kill_when_known(agent: "subprocess.Popen[str]") -> None:
     """End the agent when a worker knows who it is."""
     assert agent.stdout.readline() == "is known\n"
-    agent.kill()  # and nobody waits for it yet, so that its number is its own
+    agent.kill()  # and it is not waited for yet, so that its number is its own
 
 
-def test_the_kernel_tells_who_listens(start: Start, tmp_path: Path) -> None:
+def test_the_kernel_shows_which_process_listens(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "agent"
     assert find_listener(path, 0) is None
     agent = start_agent(start, path)
@@ -89,7 +89,7 @@ def test_the_kernel_tells_who_listens(start: Start, tmp_path: Path) -> None:
 def test_a_worker_ends_with_its_agent_and_so_does_the_shell_that_waits_for_it(start: Start, tmp_path: Path) -> None:
     agent = start_agent(start, tmp_path / "agent")
     (tmp_path / "worker.py").write_text(WORKER)
-    script = f"{sys.executable} {tmp_path}/worker.py {tmp_path}/agent 60; echo went on"
+    script = f"{sys.executable} {tmp_path}/worker.py {tmp_path}/agent 60; echo continued"
     worker = start("sh", "-c", script)
     kill_when_known(agent)
     assert worker.wait(LIMIT_SECONDS) == -signal.SIGKILL
@@ -105,7 +105,7 @@ def test_a_worker_whose_agent_never_listens_ends_by_itself(start: Start, tmp_pat
     )
 
 
-def test_a_worker_that_nobody_hears_ends_all_the_same(start: Start, tmp_path: Path) -> None:
+def test_a_worker_without_an_agent_ends_all_the_same(start: Start, tmp_path: Path) -> None:
     agent = start_agent(start, tmp_path / "agent")
     fill = f"""
 import os, subprocess, sys

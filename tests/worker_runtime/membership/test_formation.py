@@ -1,4 +1,4 @@
-"""One try to become a member: what it tells, and that nothing stays open of one that nobody waits for."""
+"""One try to become a member: what it notes, and that nothing stays open of one that is abandoned."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ from worker_runtime.rendezvous import Decision, Endpoint, JoinReason, Rendezvous
 
 
 class Scene:
-    """A formation after the generation 3, which has begun, and notes what it tells.
+    """A formation after the generation 3, which has begun, and notes its events.
 
     generation: what is formed, when its gate is opened.
     """
@@ -51,8 +51,8 @@ class Scene:
                 self.errors.append(error)
                 self._note(f"failed{' for good' if is_final else ''}: {error}")
 
-    def read_told(self, count: int) -> list[str]:
-        """What it has told, when it was so much."""
+    def read_notes(self, count: int) -> list[str]:
+        """Its notes, when there were so many."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._words) >= count, LIMIT_SECONDS)
         return self._words
@@ -79,22 +79,22 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
         scene.end()
 
 
-def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> None:
+def test_a_formation_joins_with_its_report_and_notes_each_step(scene: Scene) -> None:
     call = scene.registrar.read()
     assert (call.after, call.report.reason) == (3, JoinReason.FORM)
     call.answer(publish(4, Decision.RETRY, (0, 2), size=2))
-    assert scene.read_told(1) == ["joined 4"]
+    assert scene.read_notes(1) == ["joined 4"]
     scene.generation.gate.set()
-    assert scene.read_told(2) == ["joined 4", "connected"]
+    assert scene.read_notes(2) == ["joined 4", "connected"]
     assert scene.formation.release() == (scene.generation.group, scene.generation.link)
     assert scene.formation.release() == (None, None)
     assert not scene.generation.is_closed
 
 
-def test_a_formation_that_is_abandoned_when_it_has_connected_closes_what_nobody_has_taken(scene: Scene) -> None:
+def test_a_formation_that_is_abandoned_when_it_has_connected_closes_its_group(scene: Scene) -> None:
     scene.generation.gate.set()
     scene.publish()
-    scene.read_told(2)
+    scene.read_notes(2)
     scene.formation.abandon()
     assert scene.generation.is_closed
 
@@ -104,27 +104,27 @@ def test_a_formation_that_is_abandoned_before_it_is_published_says_nothing(scene
     scene.formation.abandon()
     call.answer(RendezvousError("the job has ended"))
     scene.end()
-    assert scene.read_told(0) == []
+    assert scene.read_notes(0) == []
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (KeyError("unforeseen"), "for good: {}: this worker cannot connect (KeyError('unforeseen'))"),
         (InitializationError("rank 1 is not there"), ": {}: rank 1 is not there"),  # it may try again
     ],
 )
 def test_a_fault_of_its_own_is_final_and_a_connection_that_fails_is_not(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, reported: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(formation_module, "form", fail)
     scene.publish()
-    expected = f"failed {told}".replace(" :", ":").format("Horovod initialization failed")
-    assert scene.read_told(2)[1] == expected
+    expected = f"failed {reported}".replace(" :", ":").format("Horovod initialization failed")
+    assert scene.read_notes(2)[1] == expected
     assert scene.formation.membership is not None
 
 
@@ -135,7 +135,7 @@ def gone() -> Iterator[int]:
         yield port
 
 
-def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_group(
+def test_a_formation_without_a_sequencer_fails_and_its_error_does_not_hold_the_group(
     scene: Scene, gone: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Formed:
@@ -150,7 +150,7 @@ def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_gr
     gc.disable()  # a group has threads and connections, and shall not wait for it
     try:
         scene.publish()
-        assert scene.read_told(2)[1].startswith("failed: ")
+        assert scene.read_notes(2)[1].startswith("failed: ")
         scene.end()
         assert group() is None
     finally:

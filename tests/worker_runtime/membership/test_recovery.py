@@ -87,12 +87,12 @@ class Stage:
         return self._engines[-1]
 
     def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
-        """Tell that a generation cannot go on; what the worker asks for then."""
-        self.registrar.tell(Interrupt(generation, reason))
+        """Report that a generation cannot continue; what the worker requests then."""
+        self.registrar.notify(Interrupt(generation, reason))
         return self.registrar.read()
 
     def read_heard(self) -> Assignment | OfferResize:
-        """What it is told next."""
+        """What it receives next."""
         return self.heard.get(timeout=LIMIT_SECONDS)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ def submit(engine: Engine, name: str = "x") -> Handle[list[torch.Tensor]]:
     return engine.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
 
 
-def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
+def test_an_interrupted_worker_continues_where_it_stands(stage: Stage) -> None:
     engine = stage.begin(size=3)
     handle = submit(engine)
     stage.generations[5].lose()
@@ -154,7 +154,7 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     stage.may_hear.clear()
     call.answer(publish(6, Decision.RETRY, (0,)))
     waiting = stage.pool.submit(engine.wait, handle)
-    with pytest.raises(TimeoutError):  # the program is told its new size before the result that was made with it
+    with pytest.raises(TimeoutError):  # the program gets its new size before the result that was made with it
         waiting.result(0.1)
     stage.may_hear.set()
     assert waiting.result(LIMIT_SECONDS)[0].tolist() == [1.0]
@@ -174,13 +174,13 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
+def test_a_good_end_of_another_worker_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
     departed = Depart(5, Worker(Slot("localhost", 1), 1), 1)
     if is_early:  # before the program has taken the generation, or after
-        stage.registrar.tell(departed)
+        stage.registrar.notify(departed)
     stage.begin(size=3)
     if not is_early:
-        stage.registrar.tell(departed)
+        stage.registrar.notify(departed)
     assert stage.generations[5].sequencer.read() == (Frame.DEPARTED, encode_number(1))
 
 
@@ -190,7 +190,7 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
     stage.recovery.note_failure(5, "allreduce 'x' failed")
     call = stage.registrar.read()
     assert (call.after, call.report.error) == (5, "the sequencer has ended")
-    stage.registrar.tell(Interrupt(5, "the sequencer has ended"))
+    stage.registrar.notify(Interrupt(5, "the sequencer has ended"))
     call.answer(publish(6, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
     assert stage.registrar.calls.empty()
@@ -198,15 +198,15 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
 
 def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
     stage.begin()
-    stage.registrar.tell(Interrupt(4, "long ago"))
+    stage.registrar.notify(Interrupt(4, "long ago"))
     stage.recovery.note_failure(4, "long ago")
-    stage.registrar.tell(make_offer(5))
+    stage.registrar.notify(make_offer(5))
     assert stage.read_heard() == make_offer(5)
     call = stage.interrupt()
-    stage.registrar.tell(make_offer(5, 2))  # to ranks that are not there any more
-    stage.registrar.tell(Interrupt(5, LOST))
+    stage.registrar.notify(make_offer(5, 2))  # to ranks that are not there any more
+    stage.registrar.notify(Interrupt(5, LOST))
     call.answer(publish(6, Decision.RETRY, (0,)))
-    stage.registrar.tell(make_offer(6, 3))
+    stage.registrar.notify(make_offer(6, 3))
     assert {stage.read_heard(), stage.read_heard()} == {ALONE, make_offer(6, 3)}
     assert stage.registrar.calls.empty()
 
@@ -214,8 +214,8 @@ def test_events_of_an_earlier_generation_are_ignored(stage: Stage) -> None:
 def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(stage: Stage) -> None:
     stage.begin(size=3)
     call = stage.interrupt()
-    stage.registrar.tell(Interrupt(6, "rank 2 was lost"))  # by another way, and so too early
-    stage.registrar.tell(make_offer(9))
+    stage.registrar.notify(Interrupt(6, "rank 2 was lost"))  # by another way, and so too early
+    stage.registrar.notify(make_offer(9))
     stage.read_heard()  # it has been heard
     call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.registrar.read()
@@ -225,7 +225,7 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
 
 
 def wait_until_closed(generation: PlayedGeneration) -> None:
-    """Of a formation that was abandoned, whose thread nobody has any more."""
+    """Of a formation that was abandoned, whose thread is abandoned."""
     generation.gate.set()
     for thread in threading.enumerate():
         if thread.name == "hvd-formation":
@@ -347,10 +347,10 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     if is_own:
         entering = stage.enter(JoinReason.RESTORE, "it broke")
     else:
-        stage.registrar.tell(Interrupt(5, LOST))
+        stage.registrar.notify(Interrupt(5, LOST))
     assert codes.get(timeout=LIMIT_SECONDS) == 1
     assert "hvdrun: this worker exits, to be replaced: an operation on its GPU" in capfd.readouterr().err
-    if is_own:  # the test goes on where the process would not
+    if is_own:  # the test continues where the process would not
         stage.registrar.read().answer(publish(6, Decision.RESTORE))
         entering.result(LIMIT_SECONDS)[1].close()
     else:
@@ -395,7 +395,7 @@ def test_a_newcomer_needs_the_state_until_it_has_received_it(make_stage: Callabl
 
 def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.begin()
-    stage.registrar.tell(RendezvousError("the agent has ended"))
+    stage.registrar.notify(RendezvousError("the agent has ended"))
     stage.recovery._threads[1].join(LIMIT_SECONDS)
     assert caplog.messages == ["this worker receives no more notices of the job: the agent has ended"]
 

@@ -132,15 +132,17 @@ def test_a_forked_child_cannot_communicate(ranks: RankPool) -> None:
             "step": lambda: (model(torch.ones(1, 2)).sum().backward(), optimizer.step()),
             "parent's handle": lambda: hvd.synchronize(handle) if handle else hvd.barrier(),
         }
-        told = {name: ask_child(call) for name, call in calls.items()}
+        reported = {name: ask_child(call) for name, call in calls.items()}
         if hvd.rank() == 1:
             handle = hvd.allreduce_async(torch.ones(1), name="in flight")
-        return told, hvd.synchronize(handle).tolist(), hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+        return reported, hvd.synchronize(handle).tolist(), hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
-    for rank, (told, *rest) in enumerate(ranks.run(body)):
+    for rank, (reported, *rest) in enumerate(ranks.run(body)):
         words = f"this process was forked from rank {rank}, and is not connected to the other ranks"
-        assert len(told) == 10
-        assert {name: text for name, (kind, text) in told.items() if kind != "ForkedError" or words not in text} == {}
+        assert len(reported) == 10
+        assert {
+            name: text for name, (kind, text) in reported.items() if kind != "ForkedError" or words not in text
+        } == {}
         assert rest == [[1.0], 2.0]
 
 
@@ -161,13 +163,13 @@ def test_a_forked_child_does_not_take_its_parents_place(ranks: RankPool) -> None
     assert ranks.run(body) == [("refused", 2.0)] * 2
 
 
-def test_a_spawned_child_is_told_who_the_member_is(ranks: RankPool) -> None:
+def test_the_error_in_a_spawned_child_names_the_member(ranks: RankPool) -> None:
     def body() -> object:
         script = "import worker_runtime.torch as hvd\ntry: hvd.init()\nexcept ValueError as error: print(error)"
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
         expected = f"its parent process {os.getpid()} is already rank {hvd.rank()} of the job"
-        is_told = expected in ended.stdout and "start another script with 'hvdrun -np 1 python SCRIPT'" in ended.stdout
-        return is_told or ended.stdout, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+        is_right = expected in ended.stdout and "start another script with 'hvdrun -np 1 python SCRIPT'" in ended.stdout
+        return is_right or ended.stdout, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
     assert ranks.run(body) == [(True, 2.0)] * 2
 

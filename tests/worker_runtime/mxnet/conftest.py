@@ -30,7 +30,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def read_errors(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function on a rank, and read the errors of MXNet's engine that nobody has read by then."""
+    """Call a function on a rank, and read the errors of MXNet's engine that are unread by then."""
     import mxnet as mx  # noqa: PLC0415 - the ranks have it
 
     try:
@@ -43,7 +43,7 @@ def read_errors(function: Callable[..., Any], *arguments: object) -> Any:
 class MXNetRanks(RankPool):
     """Ranks in which no error of MXNet's engine outlives the test that made it.
 
-    MXNet keeps an error until somebody reads what could not be computed. An unread one is raised by a later operation
+    MXNet keeps an error until a program reads what could not be computed. An unread one is raised by a later operation
     that draws random numbers, or ends the process when it forks.
     """
 

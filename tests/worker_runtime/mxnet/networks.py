@@ -57,7 +57,7 @@ def begin_long(array: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 def make_spoilt(size: int = 600) -> mx.nd.NDArray:
-    """What the engine cannot compute: it finds out that there is no root. Whoever makes one reads it.
+    """What the engine cannot compute: it finds out that there is no root. Its maker reads it.
 
     It is no random draw: MXNet keeps an error with all that an operation writes to, so that of a draw might be raised
     by a later one, which uses the same generator.

@@ -1,4 +1,4 @@
-"""What is no argument for a distributed optimizer or trainer is named at once, in one sentence; and compressors."""
+"""What is no argument for a distributed optimizer or trainer is named immediately, in one sentence; and compressors."""
 
 import mxnet as mx
 import numpy as np

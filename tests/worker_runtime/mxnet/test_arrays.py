@@ -51,12 +51,12 @@ def test_an_array_of_a_tensor_is_the_tensor_itself(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_is_being_computed_is_waited_for(view: object) -> None:
+def test_a_running_computation_is_waited_for(view: object) -> None:
     result = begin_long(mx.nd.ones(3))
     assert view(result).tolist() == [1, 1, 1]
 
 
-def test_what_still_reads_an_array_is_waited_for_before_it_is_written() -> None:
+def test_a_reader_of_an_array_is_waited_for_before_a_write() -> None:
     array = mx.nd.ones(3)
     reader = begin_long(array)
     view_for_writing(array).fill_(7)
@@ -64,7 +64,7 @@ def test_what_still_reads_an_array_is_waited_for_before_it_is_written() -> None:
     assert array.asnumpy().tolist() == [7, 7, 7]
 
 
-def test_what_is_enqueued_afterwards_sees_what_was_written() -> None:
+def test_a_computation_enqueued_afterwards_sees_the_written_values() -> None:
     array = mx.nd.zeros((200, 200))
     for value in range(1, 6):
         view_for_writing(array).fill_(value)
@@ -149,30 +149,30 @@ def test_arrays_that_onednn_has_laid_out_in_its_own_way_are_put_in_order(view: o
     ],
     ids=["list", "tensor", "bool", "row_sparse", "csr"],
 )
-def test_what_cannot_travel_says_so(array: object, error: type[Exception], message: str) -> None:
+def test_an_array_that_cannot_travel_is_refused(array: object, error: type[Exception], message: str) -> None:
     for view in (*VIEWS, check_array):
         with pytest.raises(error, match=message):
             view(array)
 
 
-def test_what_does_not_lie_in_the_hosts_memory_is_foreign() -> None:
+def test_an_array_outside_the_hosts_memory_is_foreign() -> None:
     assert [is_foreign(context) for context in (*CONTEXTS, mx.gpu(0))] == [False] * len(CONTEXTS) + [True]
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_what_has_failed_in_the_engine_is_raised_here(view: object) -> None:
+def test_an_error_in_the_engine_is_raised_here(view: object) -> None:
     failed = make_spoilt(2) + 1
     with pytest.raises(mx.MXNetError, match="not positive definite"):
         view(failed)
 
 
-def test_an_error_that_nobody_has_read_ends_with_its_test(ranks: RankPool) -> None:
+def test_an_unread_error_ends_with_its_test(ranks: RankPool) -> None:
     ranks.run(lambda: mx.nd.random.normal(0, -1, (2, 2)).shape)  # which the generator remembers
     assert ranks.run(lambda: mx.nd.random.uniform(shape=(2, 2)).asnumpy().shape) == [(2, 2)] * 2
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_what_still_reads_one_of_several_arrays_is_waited_for(count: int) -> None:
+def test_a_reader_of_one_of_several_arrays_is_waited_for(count: int) -> None:
     arrays = [mx.nd.ones(3, ctx=mx.cpu(index % 2)) for index in range(count)]
     mx.nd.waitall()
     late = [begin_long(array) for array in arrays if array.context == mx.cpu(0)]

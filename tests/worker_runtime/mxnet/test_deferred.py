@@ -37,24 +37,24 @@ def test_workers_with_different_seeds_end_equal(ranks: RankPool, root: int, hybr
     assert ranks.run(body, size=3) == [(True, True)] * 3
 
 
-def test_they_are_broadcast_each_time_that_they_are_initialised(ranks: RankPool) -> None:
+def test_deferred_parameters_are_broadcast_each_time_that_they_are_initialised(ranks: RankPool) -> None:
     def body() -> object:
         network = make_network(hvd.rank())
         hvd.broadcast_parameters(network.collect_params())
-        told = []
+        reported = []
         for seed in range(3):
             forward(network)
-            told.append(are_equal(read(network)))
+            reported.append(are_equal(read(network)))
             mx.random.seed(100 * seed + hvd.rank())
             network.initialize(mx.init.Normal(1.0), force_reinit=True)
-        return told, are_equal(read(network)), len(set(map(str, read(network).values())))
+        return reported, are_equal(read(network)), len(set(map(str, read(network).values())))
 
-    told = ranks.run(body)
-    assert told == [([True] * 3, True, told[0][2])] * 2
-    assert told[0][2] > 2
+    reported = ranks.run(body)
+    assert reported == [([True] * 3, True, reported[0][2])] * 2
+    assert reported[0][2] > 2
 
 
-def test_a_restored_root_goes_on_and_the_others_get_what_it_had_then(ranks: RankPool) -> None:
+def test_a_restored_root_continues_and_the_others_get_its_values_of_then(ranks: RankPool) -> None:
     def body() -> object:
         is_root = hvd.rank() == 0
         network = make_network(hvd.rank(), inputs=6 if is_root else 0)
@@ -65,7 +65,7 @@ def test_a_restored_root_goes_on_and_the_others_get_what_it_had_then(ranks: Rank
             forward(network).wait_to_read()
             fill(network, 3.0)  # trains on
             before = read(network)
-        hvd.barrier()  # which the root reaches although nobody has asked for its parameters yet
+        hvd.barrier()  # which the root reaches although no rank has requested its parameters yet
         if not is_root:
             forward(network)
             before = read(network)
@@ -112,7 +112,7 @@ def test_a_root_that_restores_after_the_call_sends_what_it_has_restored(ranks: R
     assert ranks.run(body) == [{5.0}] * 2
 
 
-def test_a_rank_between_goes_on_until_it_looks_at_its_parameters(ranks: RankPool) -> None:
+def test_a_rank_between_continues_until_it_reads_its_parameters(ranks: RankPool) -> None:
     def body() -> object:
         network = make_network(hvd.rank(), inputs=0 if hvd.rank() == 2 else 6)
         hvd.broadcast_parameters(network.collect_params())
@@ -186,7 +186,7 @@ def test_copies_are_parameters_as_mxnet_makes_them(ranks: RankPool, duplicate: o
         early = duplicate(network[0].weight)
         if hvd.rank() == 1:
             early.shape = (4, 6)
-            early._finish_deferred_init()  # alone: nobody is waited for
+            early._finish_deferred_init()  # alone: no rank is waited for
             assert network[0].weight._data is None
         forward(network)
         late = duplicate(network[0].weight)
@@ -196,7 +196,7 @@ def test_copies_are_parameters_as_mxnet_makes_them(ranks: RankPool, duplicate: o
     assert ranks.run(body) == [([set(), set()], True, True)] * 2
 
 
-def test_what_the_ranks_do_not_agree_on_is_raised_where_the_parameter_is_used(ranks: RankPool) -> None:
+def test_a_disagreement_of_the_ranks_is_raised_where_the_parameter_is_used(ranks: RankPool) -> None:
     def body() -> object:
         network = make_network(hvd.rank(), outputs=3 + hvd.rank())
         hvd.broadcast_parameters(network.collect_params())
@@ -272,12 +272,12 @@ def test_broadcasts_in_several_sets_take_place_in_their_order(ranks: RankPool) -
     assert ranks.run(body, size=3) == [(1, 5, None)] * 3
 
 
-def test_what_was_deferred_comes_before_a_broadcast_of_what_all_have(ranks: RankPool) -> None:
+def test_deferred_parameters_come_before_a_broadcast_of_the_others(ranks: RankPool) -> None:
     def body() -> object:
         dense = make_dense(hvd.rank() + 1.0)
         hvd.broadcast_parameters(dense.collect_params(), root_rank=0)
         dense.weight.shape = (1, 1)
-        dense.weight._finish_deferred_init()  # and nobody has looked at it
+        dense.weight._finish_deferred_init()  # and no rank has looked at it
         hvd.broadcast_parameters(dense.collect_params(), root_rank=1)
         return dense(mx.nd.ones((1, 1))).asscalar()
 

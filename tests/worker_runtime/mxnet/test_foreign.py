@@ -52,7 +52,7 @@ def to_list(array: mx.nd.NDArray) -> object:
 
 
 @pytest.mark.parametrize("where", WHERE)
-def test_what_is_enqueued_before_and_after_keeps_its_order(ranks: RankPool, where: str) -> None:
+def test_computations_enqueued_before_and_after_keep_their_order(ranks: RankPool, where: str) -> None:
     def body() -> object:
         with foreign(where) as context:
             x = begin_long(mx.nd.ones(3, ctx=context))  # which is computed still

@@ -107,7 +107,7 @@ def test_an_alltoall_with_splits_gives_rows_and_counts_and_without_them_rows_alo
 
 @pytest.mark.parametrize("elements", [4, 300_000])
 @pytest.mark.parametrize("form", ["allreduce_", "broadcast_"])
-def test_what_the_engine_does_before_and_after_keeps_its_place(ranks: RankPool, form: str, elements: int) -> None:
+def test_operations_of_the_engine_before_and_after_keep_their_place(ranks: RankPool, form: str, elements: int) -> None:
     def body() -> object:
         x = mx.nd.ones(elements) * 2 * hvd.rank()
         before = x + 1
@@ -120,7 +120,7 @@ def test_what_the_engine_does_before_and_after_keeps_its_place(ranks: RankPool, 
     assert ranks.run(body) == [([1.0], [value]), ([3.0], [value])]
 
 
-def test_the_engine_goes_on_after_a_disagreement(ranks: RankPool) -> None:
+def test_the_engine_continues_after_a_disagreement(ranks: RankPool) -> None:
     def body() -> object:
         x = mx.nd.ones(2 + hvd.rank())
         y = x * 2
@@ -147,7 +147,7 @@ def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_counts_every
     ranks: RankPool, form: str
 ) -> None:
     def body() -> object:
-        told = {}
+        reported = {}
         for name in ("a", None):
             for mistake, (make, options) in MISTAKES.items():
                 try:
@@ -156,10 +156,10 @@ def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_counts_every
                     else:
                         call_any(form, mx.nd.ones((2, 2)), name=name)
                 except (ValueError, TypeError, RuntimeError) as error:  # also MXNet's own
-                    told[name, mistake] = f"{type(error).__name__}: {error}"
+                    reported[name, mistake] = f"{type(error).__name__}: {error}"
                 call_any(form, mx.nd.ones((2, 2)), name=name)
                 hvd.allreduce(mx.nd.ones(1), name="loss")
-        return told
+        return reported
 
     theirs, mine = ranks.run(body)
     assert len(theirs) == len(mine) == 2 * len(MISTAKES)

@@ -87,7 +87,7 @@ def test_alone_and_without_parameters_nothing_happens(ranks: RankPool) -> None:
     ],
     ids=["list", "str", "None", "int", "bool"],
 )
-def test_something_else_than_parameters_is_refused(ranks: RankPool, params: object, message: str) -> None:
+def test_arguments_that_are_no_parameters_are_refused(ranks: RankPool, params: object, message: str) -> None:
     def body() -> None:
         with pytest.raises(ValueError, match=message):
             hvd.broadcast_parameters(params)
@@ -95,7 +95,7 @@ def test_something_else_than_parameters_is_refused(ranks: RankPool, params: obje
     ranks.run(body)
 
 
-def test_ranks_with_other_parameters_are_all_told_which(ranks: RankPool) -> None:
+def test_all_ranks_learn_which_parameters_differ(ranks: RankPool) -> None:
     def body() -> object:
         own = hvd.rank()
         ones = mx.nd.ones
@@ -108,15 +108,15 @@ def test_ranks_with_other_parameters_are_all_told_which(ranks: RankPool) -> None
             ({"a": ones(1, dtype="int32" if own else "float32")}, r"'a' is float32 .* and int32 of shape \(1,\)"),
             ({"p": ones(1) if own else deferred}, "'p' is an array on some ranks, and not initialized on others"),
         ]
-        for params, told in cases:
-            with pytest.raises(ValueError, match=f"broadcast_parameters: {told}.*build the same model on all ranks"):
+        for params, text in cases:
+            with pytest.raises(ValueError, match=f"broadcast_parameters: {text}.*build the same model on all ranks"):
                 hvd.broadcast_parameters(params)
         return hvd.allreduce(ones(1)).asscalar()
 
     assert ranks.run(body) == [1, 1]
 
 
-def test_what_fails_on_one_rank_is_refused_to_the_others_and_counts_everywhere(ranks: RankPool) -> None:
+def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_counts_everywhere(ranks: RankPool) -> None:
     def body() -> object:
         good, own = {"a": mx.nd.ones(2)}, hvd.rank()
         spoilt = mx.nd.linalg.potrf(-mx.nd.eye(2))  # the engine finds out that there is no root
@@ -130,15 +130,15 @@ def test_what_fails_on_one_rank_is_refused_to_the_others_and_counts_everywhere(r
             lambda: hvd.broadcast_optimizer_state(3 if own else trainer),
             lambda: hvd.broadcast_optimizer_state(trainer, 9 if own else 0),
         ]
-        told = []
+        text = []
         for call in calls:
             with pytest.raises((ValueError, RuntimeError)) as caught:  # also MXNet's own
                 call()
-            told.append(f"{type(caught.value).__name__}: {caught.value}")
+            text.append(f"{type(caught.value).__name__}: {caught.value}")
             hvd.broadcast_parameters(good)
             hvd.broadcast_optimizer_state(trainer)
             assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == hvd.size()
-        return told
+        return text
 
     theirs, mine = ranks.run(body)
     for cause, text in zip(mine, theirs, strict=True):

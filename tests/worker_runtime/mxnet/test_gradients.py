@@ -136,7 +136,7 @@ def test_settings_say_how_gradients_travel() -> None:
     assert make_settings(1.0, hvd.Compression.fp16()).compressor is not None
 
 
-def test_who_has_nobody_to_average_with_is_alone(ranks: RankPool) -> None:
+def test_a_rank_without_others_averages_alone(ranks: RankPool) -> None:
     def body() -> object:
         sets = hvd.global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([1])
         return [is_alone(each) for each in sets]

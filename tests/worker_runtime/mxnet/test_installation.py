@@ -27,29 +27,29 @@ def import_beside(folder: Path | None, hidden: str = "mxnet") -> str:
     return done.stderr.strip().rpartition("\n")[2]
 
 
-def test_without_mxnet_it_says_what_to_install() -> None:
-    told = import_beside(None)
-    assert "MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9, which is not installed in" in told
-    assert "pip install mxnet==1.9.1 'numpy<1.24' torch" in told
+def test_without_mxnet_the_error_says_what_to_install() -> None:
+    reported = import_beside(None)
+    assert "MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9, which is not installed in" in reported
+    assert "pip install mxnet==1.9.1 'numpy<1.24' torch" in reported
 
 
 @pytest.mark.parametrize("name", ["torch", "numpy"])
-def test_without_what_mxnet_and_this_package_need_it_says_what_to_install(name: str) -> None:
-    told = import_beside(None, name)
-    assert f"MXNetMissingError: worker_runtime.mxnet needs {name}, which is not installed in" in told
-    assert "pip install mxnet==1.9.1 'numpy<1.24' torch" in told
+def test_without_a_needed_package_the_error_says_what_to_install(name: str) -> None:
+    reported = import_beside(None, name)
+    assert f"MXNetMissingError: worker_runtime.mxnet needs {name}, which is not installed in" in reported
+    assert "pip install mxnet==1.9.1 'numpy<1.24' torch" in reported
 
 
 @pytest.mark.parametrize("error", [AttributeError(NUMPY), RuntimeError("Cannot find the MXNet library.\nCandidates:")])
-def test_what_is_wrong_with_the_one_that_is_there_is_said(tmp_path: Path, error: Exception) -> None:
+def test_the_error_of_a_broken_mxnet_is_shown(tmp_path: Path, error: Exception) -> None:
     (tmp_path / "mxnet.py").write_text(f"raise {error!r}", encoding="utf-8")
-    told, cause = import_beside(tmp_path), str(error).partition(".\n")[0]
-    assert f"MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9, which cannot be imported ({cause}" in told
-    assert told.endswith("pip install mxnet==1.9.1 'numpy<1.24' torch")
+    reported, cause = import_beside(tmp_path), str(error).partition(".\n")[0]
+    assert f"MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9, which cannot be imported ({cause}" in reported
+    assert reported.endswith("pip install mxnet==1.9.1 'numpy<1.24' torch")
 
 
 @pytest.mark.parametrize("cause", [ModuleNotFoundError("No graphviz", name="graphviz"), OSError("libgomp")])
-def test_it_is_an_import_error_that_names_mxnet(cause: Exception) -> None:
+def test_a_missing_mxnet_is_an_import_error_that_names_mxnet(cause: Exception) -> None:
     error = MXNetMissingError(cause)
     assert isinstance(error, ImportError)
     assert error.name == "mxnet"

@@ -105,6 +105,6 @@ def test_ranks_share_the_order_that_rank_0_shuffles_anew_in_each_pass(ranks: Ran
         (lambda: make_loader(sampler=Order()), r"its sampler is a Order.*sampler=hvd.split_data\(sampler\)"),
     ],
 )
-def test_what_cannot_be_split_is_refused_with_what_to_write_by_hand(make: Callable[[], Any], sentence: str) -> None:
+def test_an_indivisible_loader_is_refused_with_code_to_write_by_hand(make: Callable[[], Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=f"the data cannot be split among the ranks: {sentence}"):
         split_data(make())

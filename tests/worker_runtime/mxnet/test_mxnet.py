@@ -82,6 +82,6 @@ def test_arguments_stand_in_horovods_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BEYOND if "_async" in name])
-def test_what_is_begun_takes_what_is_run_at_once_takes(name: str) -> None:
+def test_asynchronous_forms_take_the_arguments_of_synchronous_ones(name: str) -> None:
     begun, run = (inspect.signature(getattr(hvd, each)).parameters for each in (name, name.replace("_async", "")))
     assert list(begun.values()) == list(run.values())

@@ -1,4 +1,4 @@
-"""The distributed optimizer is the user's own to everybody, but for the gradients.
+"""The distributed optimizer is the user's own, but for the gradients.
 
 How it trains, test_trainer.py shows together with the distributed trainer.
 """
@@ -63,7 +63,7 @@ def test_an_optimizer_of_the_users_updates_in_its_own_way(ranks: RankPool) -> No
 
 
 def test_weights_that_are_updated_one_by_one_find_each_other_by_their_index(ranks: RankPool) -> None:
-    """Each rank has both updates in flight at once, begun in an order of its own."""
+    """Each rank has both updates in flight together, begun in an order of its own."""
 
     def body() -> object:
         optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0))
@@ -100,7 +100,7 @@ def test_one_gradient_that_cannot_be_computed_on_one_rank_fails_on_all(ranks: Ra
     assert value == same == -0.5
 
 
-def test_everything_else_reaches_the_wrapped_optimizer(ranks: RankPool) -> None:
+def test_other_attributes_reach_the_wrapped_optimizer(ranks: RankPool) -> None:
     def body() -> None:
         plain = mx.optimizer.create("sgd", learning_rate=0.5, momentum=0.9, param_idx2name={0: "a_weight", 1: "b_bias"})
         wrapped = hvd.DistributedOptimizer(plain)
@@ -143,7 +143,7 @@ def test_schedulers_and_changes_of_the_scale_count(ranks: RankPool) -> None:
     check(ranks.run(lambda: train(hvd.rank(), hvd.size())), train(0, 1))
 
 
-def test_it_is_pickled_and_copied_with_its_settings(ranks: RankPool) -> None:
+def test_an_optimizer_is_pickled_and_copied_with_its_settings(ranks: RankPool) -> None:
     def body() -> object:
         pair = hvd.add_process_set([0, 1])
         wrapped = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0, momentum=0.5), 2.0, 3, pair)
@@ -159,7 +159,7 @@ def test_it_is_pickled_and_copied_with_its_settings(ranks: RankPool) -> None:
     assert ranks.run(body, size=3) == [[-1.5, -1.5], [-1.5, -1.5], [-3.0, -3.0]]
 
 
-def test_a_worker_with_several_contexts_is_told_what_to_do(ranks: RankPool) -> None:
+def test_the_error_for_several_contexts_says_what_to_do(ranks: RankPool) -> None:
     def body() -> None:
         contexts = [mx.cpu(0), mx.cpu(1)]
         net = make_net(contexts)
@@ -181,12 +181,12 @@ def test_wrapping_again_replaces_the_first_wrapping() -> None:
     assert unwrap(plain) is plain
 
 
-def test_what_is_no_optimizer_is_refused() -> None:
+def test_an_object_that_is_no_optimizer_is_refused() -> None:
     with pytest.raises(TypeError, match=r"needs an optimizer.*not str"):
         hvd.DistributedOptimizer("sgd")
 
 
-def test_it_updates_only_after_init() -> None:
+def test_an_optimizer_updates_only_after_init() -> None:
     hvd.shutdown()
     optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd"))
     with pytest.raises(ValueError, match="has not been initialized"):

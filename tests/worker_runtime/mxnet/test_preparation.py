@@ -166,7 +166,7 @@ def test_parameters_that_are_initialised_later_follow(ranks: RankPool) -> None:
     assert first == second
 
 
-def test_what_was_given_is_returned_in_its_order(ranks: RankPool) -> None:
+def test_prepared_objects_are_returned_in_their_order(ranks: RankPool) -> None:
     def body() -> object:
         net, loader = make_net(), make_loader()
         assert hvd.prepare(net) is net
@@ -192,7 +192,7 @@ def test_what_was_given_is_returned_in_its_order(ranks: RankPool) -> None:
         (lambda net: (net, make_trainer(net), [1]), "it is a list, not a gluon.data.DataLoader"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused(
+def test_an_object_that_cannot_be_prepared_is_refused(
     ranks: RankPool, make: Callable[[gluon.Block], tuple[Any, ...]], sentence: str
 ) -> None:
     def body() -> None:

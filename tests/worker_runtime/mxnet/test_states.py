@@ -1,4 +1,4 @@
-"""What one trainer has saved another of any kind goes on with, and averages exactly once."""
+"""What one trainer has saved another of any kind continues with, and averages exactly once."""
 
 import pickle
 from pathlib import Path
@@ -36,7 +36,7 @@ def train(net: mx.gluon.Block, trainer: mx.gluon.Trainer, seed: int, *, is_alone
 
 
 def train_twice(makers: list[str], name: str, path: str) -> list[np.ndarray]:
-    """Train with one trainer, save, and go on with another; each of the makers' kind."""
+    """Train with one trainer, save, and continue with another; each of the makers' kind."""
     net = make_net()
     for turn, maker in enumerate(makers):
         own = make_optimizer(name)
@@ -193,7 +193,7 @@ def test_an_optimizer_that_was_pickled_as_it_is_does_not_average_in_others(ranks
     assert ranks.run(body) == [True] * 2
 
 
-def test_what_others_do_when_states_are_saved_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_of_others_on_saved_states_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another library counts how often states are saved, from before the first wrapper on, and again after it."""
     keep_wrappers()  # as all other tests of this process find it
     calls = []

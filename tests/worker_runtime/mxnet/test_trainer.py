@@ -231,7 +231,7 @@ def test_a_parameter_that_only_some_workers_use_is_updated_on_all(
     assert ranks.run(body) == [[[[-7.0] * 2] * contexts, [[-3.0] * 2] * contexts, [[1.0] * 2] * contexts]] * 2
 
 
-def test_what_one_worker_did_not_use_counts_as_zeros_also_when_it_has_a_gradient_from_before(ranks: RankPool) -> None:
+def test_an_unused_parameter_counts_as_zeros_also_with_a_gradient_from_before(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((1,), (1,))
         trainer = make_sgd(params)
@@ -263,7 +263,7 @@ def test_gradients_that_no_backward_has_made_are_averaged_and_left_to_the_progra
 
 
 @in_one_step_or_two
-def test_a_stale_gradient_that_is_not_to_be_ignored_is_told_as_gluon_does(ranks: RankPool, *, is_split: bool) -> None:
+def test_a_stale_gradient_not_to_be_ignored_is_reported_as_in_gluon(ranks: RankPool, *, is_split: bool) -> None:
     def body() -> None:
         params = make_parameters((2,), (2,))
         trainer = make_sgd(params)
@@ -453,9 +453,9 @@ def test_whether_stale_gradients_are_ignored_must_be_the_same_on_all_ranks(ranks
     assert ranks.run(body) == [[-3.5, -3.5]] * 2
 
 
-def test_a_subclass_that_undoes_horovods_division_is_told_once(ranks: RankPool) -> None:
+def test_a_subclass_that_undoes_horovods_division_is_reported_once(ranks: RankPool) -> None:
     def body() -> object:
-        told = []
+        reported = []
         for factor in (hvd.size(), 0.5):
             params = make_parameters((1,))
             trainer = DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
@@ -468,7 +468,7 @@ def test_a_subclass_that_undoes_horovods_division_is_told_once(ranks: RankPool) 
                     trainer.update(1)
                     differentiate(params, 1.0)
                     trainer.step(1)
-            told.append([str(each.message) for each in caught if "multiplied _scale by 2" in str(each.message)])
-        return [len(each) for each in told]
+            reported.append([str(each.message) for each in caught if "multiplied _scale by 2" in str(each.message)])
+        return [len(each) for each in reported]
 
     assert ranks.run(body) == [[1, 0]] * 2

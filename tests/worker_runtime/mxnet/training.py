@@ -74,7 +74,7 @@ def learn(net: mx.gluon.Block, batch: mx.nd.NDArray) -> None:
 
 
 def take_step(trainer: mx.gluon.Trainer, batch_size: int = 1, *, is_split: bool = False, **more: bool) -> None:
-    """One step, at once or as its two halves."""
+    """One step, in one call or as its two halves."""
     if is_split:
         trainer.allreduce_grads()
         trainer.update(batch_size, **more)

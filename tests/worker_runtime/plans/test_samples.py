@@ -35,7 +35,7 @@ chances = st.randoms(use_true_random=False, note_method_calls=False)
         (0, [(1, (1,))], []),
     ],
 )
-def test_what_is_left_of_a_deal_among_three(
+def test_samples_that_a_deal_among_three_leaves_keep_their_order(
     count: int, runs: list[tuple[int, tuple[int, ...]]], left: list[int]
 ) -> None:
     ledger = Ledger().deal(3)
@@ -77,7 +77,7 @@ def test_a_ledger_comes_back_from_plain_numbers_also_through_json() -> None:
 
 
 @pytest.mark.parametrize("packed", [((0, ()),), ((2, ((0, ()),)),), ((2, ((1, (2,)),)),), ((2,),)])
-def test_what_is_no_ledger_is_refused(packed: tuple[Any, ...]) -> None:
+def test_bytes_that_are_no_ledger_are_refused(packed: tuple[Any, ...]) -> None:
     with pytest.raises((ValueError, TypeError)):
         Ledger.unpack(packed)
 
@@ -101,7 +101,7 @@ def test_nothing_can_be_recorded_that_was_not_dealt_out() -> None:
         (2, (1,), [Deal(2, (SharedRows(2, (1,)),)), Deal(2)]),
     ],
 )
-def test_a_deal_among_as_many_goes_on_where_all_are_as_far(
+def test_a_deal_among_as_many_continues_where_all_are_as_far(
     size: int, absent: tuple[int, ...], expected: list[Deal]
 ) -> None:
     """What pads its last row is then what would have padded it."""

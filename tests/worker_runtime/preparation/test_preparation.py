@@ -36,6 +36,6 @@ def test_the_device_is_that_of_the_local_rank_or_the_only_one(seen: int, local_r
     assert choose_device(seen, local_rank) == expected
 
 
-def test_a_worker_for_which_there_is_no_device_is_told_so() -> None:
+def test_a_worker_without_a_device_is_reported() -> None:
     with pytest.raises(ValueError, match="no GPU for the worker of local rank 2: it sees 2 GPUs; start at most 2"):
         choose_device(2, 2)

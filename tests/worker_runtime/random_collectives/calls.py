@@ -69,7 +69,7 @@ SPOILS = {
 class Call:
     """One collective, as all members of its set call it.
 
-    number: tells calls apart.
+    number: distinguishes calls.
     where, ranks: its set, and the ranks that are in it.
     name: None where calls are matched by their order.
     shapes: of each tensor; of what is gathered or exchanged, the first dimension is among `rows`.
@@ -100,7 +100,7 @@ class Call:
 
     @property
     def is_refused(self) -> bool:
-        """Everybody who asks it gets an error."""
+        """Every rank that asks it gets an error."""
         return self.spoiler is not None or (bool(self.absent) and self.kind not in TOLERANT)
 
     @property

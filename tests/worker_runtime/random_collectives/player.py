@@ -168,7 +168,7 @@ class Player:
         if call.is_refused:
             self.counts["refused"] += 1
             expected = "not supported with Join at this time" if call.absent else r"[Mm]ismatched"
-            expected += "|shut down on rank|was lost|was cut off"  # where a rank fails; the next call tells
+            expected += "|shut down on rank|was lost|was cut off"  # where a rank fails; the next call says so
             with pytest.raises(hvd.HorovodInternalError, match=expected):
                 wait()
             return

@@ -11,7 +11,7 @@ from tests.worker_runtime.widening import Widen
 SHAPES = {"weight": (4, 3), "offset": (4,), "out": (4,), "skip": (3,), "bias": ()}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}  # of a norm
 ROWS = 3
-_COMPILED_MOST = 64  # by then a test has drawn all forms of the model: torch would go on without compiling
+_COMPILED_MOST = 64  # by then a test has drawn all forms of the model: torch would continue without compiling
 _EPS = 1e-5
 
 Normalize = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]

@@ -53,7 +53,7 @@ def play(program: Program) -> Outcome:
             make_elastic()
         outcome = Player(program, (hvd.rank(),)).play()
         del os.environ["HVD_CHECK_REPLICAS"]
-        hvd.barrier()  # who ends first would be what is told of a failure
+        hvd.barrier()  # the first end would be what is reported of a failure
         return outcome
 
 
@@ -97,7 +97,7 @@ class Player:
         self._outcome = Outcome()
 
     def play(self) -> Outcome:
-        """All operations; a failed one is caught, gradients are cleared, and the program goes on."""
+        """All operations; a failed one is caught, gradients are cleared, and the program continues."""
         for number, operation in enumerate(self._program.operations):
             try:
                 if number in self._refused:

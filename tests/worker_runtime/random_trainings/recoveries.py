@@ -11,7 +11,7 @@ from worker_runtime.membership.runtime import RUNTIME
 
 
 def make_elastic() -> None:
-    """Let the present engine be one of an elastic job, which loses nobody."""
+    """Let the present engine be one of an elastic job, which loses no rank."""
     engine = RUNTIME.engine
     engine.retry = engine.in_flight._retry = Retry(lambda *_: None)
     engine.is_elastic = True

@@ -28,7 +28,7 @@ class Wrapped:
     taken: frozenset[str]  # parameters that were not frozen
     passes: int = 0
     has_dropped: bool = False  # some passes, by the model, of which the optimizer does not know
-    is_uneven: bool = False  # some ranks have gradients that others have not: they may not be thrown away
+    is_uneven: bool = False  # some ranks have gradients that others have not: they may not be discarded
     averaged_by: str = ""  # "synchronize()" or "scaler", where no pass, step or clearing by itself has come since
 
     def begin(self) -> None:

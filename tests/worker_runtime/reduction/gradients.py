@@ -1,4 +1,4 @@
-"""Parameters with gradients that are easily told, and reducers for them."""
+"""Parameters with gradients that are easily recognised, and reducers for them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Random trainings: which rank has which gradients, in which order, what is thrown away, and what should come out."""
+"""Random trainings: which rank has which gradients, in which order, what is discarded, and what should come out."""
 
 from dataclasses import dataclass
 from random import Random
@@ -16,13 +16,13 @@ from worker_runtime.coordination.ordering.questions import Reduction
 class Step:
     """One step of all ranks.
 
-    throws_away: gradients of another loss come first, and are thrown away.
+    discards: gradients of another loss come first, and are discarded.
     clears: what becomes of the gradients afterwards: "none", "zero" or "keep".
     ready: of each rank, the parameters that get gradients, in order.
     metric_first: another operation comes before the step, or after it.
     """
 
-    throws_away: bool
+    discards: bool
     clears: str
     ready: list[list[int]]
     metric_first: bool
@@ -45,7 +45,7 @@ class Program:
         seen = []
         for number, step in enumerate(self.steps):
             mine = step.ready[engine.rank]
-            if step.throws_away:
+            if step.discards:
                 for index in mine:
                     (parameters[index] * 1000.0).sum().backward()
                 reducer.discard()
@@ -63,7 +63,7 @@ class Program:
         """What `play` should give on every rank."""
         before, expected = [0.0] * self.count, []
         for number, step in enumerate(self.steps):
-            if step.throws_away:
+            if step.discards:
                 before = [0.0] * self.count
             for index in range(self.count):
                 ranks = [rank for rank in range(self.size) if index in step.ready[rank]]

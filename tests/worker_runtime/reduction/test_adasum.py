@@ -41,7 +41,7 @@ def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:
     assert world.run(body) == [[1.0] * 4] * 2
 
 
-def test_a_rank_that_cannot_move_tells_the_others_and_the_next_step_is_right(world: World) -> None:
+def test_a_rank_that_cannot_move_fails_the_others_step_and_the_next_step_is_right(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         (parameter,) = parameters = make_parameters(1)
         reducer = make_reducer(engine, parameters)

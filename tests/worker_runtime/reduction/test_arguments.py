@@ -1,4 +1,4 @@
-"""What is no argument for a distributed optimizer or trainer is named at once, in one sentence."""
+"""What is no argument for a distributed optimizer or trainer is named immediately, in one sentence."""
 
 from collections.abc import Callable
 

@@ -115,7 +115,7 @@ def make_bucket(engine: ThreadEngine) -> tuple[Communicator, Bucket]:
     return comm, bucket
 
 
-def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
+def test_a_bucket_is_requested_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         comm, bucket = make_bucket(engine)
         for _ in range(2):

@@ -39,7 +39,7 @@ def test_a_new_generation_begins_anew() -> None:
     assert new.run(body) == [([[2.0] * 4] * 2, "allreduce.optimizer.1.plan")] * 3
 
 
-def test_there_is_a_place_only_with_others_in_the_same_set() -> None:
+def test_a_place_exists_only_with_others_in_the_same_set() -> None:
     world = World(3)
     for engine in world.engines:
         engine.process_sets.add(1, (0, 2), 0)
@@ -59,7 +59,7 @@ def test_first_is_the_first_of_the_set() -> None:
     assert Communicator.create(world.engines[1], 0).name == "optimizer.1"
 
 
-def test_those_of_one_label_are_counted_by_themselves() -> None:
+def test_optimizers_of_one_label_are_counted_by_themselves() -> None:
     engine = World(2).engines[0]
     communicators = [Communicator.create(engine, 0, label) for label in ("a", "", "b", "a")]
     assert [comm.name for comm in communicators] == [

@@ -122,7 +122,7 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
 
 
 @pytest.mark.parametrize("packed_bytes", [0], indirect=True)
-def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost() -> None:
+def test_gradients_of_autograd_are_dropped_in_backward_where_workers_are_never_lost() -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True, bounds=(1000, 1000))
         sum(parameter.sum() for parameter in parameters).backward()

@@ -56,7 +56,7 @@ def test_gradients_are_reduced_in_their_own_dtype(
 
 
 @pytest.mark.parametrize("sparse_as_dense", [False, True])
-def test_so_are_sparse_gradients(world: World, *, sparse_as_dense: bool) -> None:
+def test_sparse_gradients_are_also_reduced_in_their_dtype(world: World, *, sparse_as_dense: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         table = make_parameter((4, 2))
         reducer = make_reducer([table], engine, sparse_as_dense=sparse_as_dense)
@@ -88,7 +88,7 @@ def test_a_program_may_change_the_dtype_between_two_steps(world: World) -> None:
     assert world.run(body) == [[1.0] * 4 + [VALUE] * 4] * 2
 
 
-def test_ranks_with_other_dtypes_of_gradients_are_told(world: World) -> None:
+def test_ranks_with_other_dtypes_of_gradients_are_reported(world: World) -> None:
     def body(engine: ThreadEngine) -> None:
         parameter = make_parameter((4,), (torch.float32, torch.bfloat16)[engine.rank])
         reducer = make_reducer([parameter], engine)

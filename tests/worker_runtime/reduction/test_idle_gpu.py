@@ -1,4 +1,4 @@
-"""A GPU that stands idle is told of, once in a job."""
+"""A GPU that stands idle is warned once in a job."""
 
 import warnings
 
@@ -19,14 +19,14 @@ def body(engine: ThreadEngine) -> None:
         reducer.synchronize()
 
 
-def test_a_model_that_stays_on_the_cpu_beside_a_gpu_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_stays_on_the_cpu_beside_a_gpu_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.warns(UserWarning, match=r"sees a GPU, and the first 20 steps .*model\.to\(hvd\.pin_device") as told:
+    with pytest.warns(UserWarning, match=r"sees a GPU, and the first 20 steps .*model\.to\(hvd\.pin_device") as warned:
         World(2).run(body)
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
-def test_without_a_gpu_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

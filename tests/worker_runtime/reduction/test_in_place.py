@@ -29,7 +29,7 @@ def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None
     assert world.run(body) == [[(in_place, [[0.5] * 4, [1.5] * 4, [2.5] * 4])] * 4] * 2
 
 
-def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -> None:
+def test_buckets_are_requested_while_gradients_are_still_to_come(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, _ = begin(engine, 3, in_place=True)
         asked = []

@@ -1,4 +1,4 @@
-"""The memory of a bucket is used again, unless somebody still looks at it."""
+"""The memory of a bucket is used again, unless a program still looks at it."""
 
 from collections.abc import Callable
 
@@ -120,7 +120,7 @@ def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_
     assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
 
 
-def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(world: World) -> None:
+def test_a_change_of_one_step_s_gradient_does_not_stick_to_the_next(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True)
         train(reducer, parameters)

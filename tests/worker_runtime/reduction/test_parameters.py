@@ -110,7 +110,7 @@ def test_the_newest_optimizer_takes_a_parameter_over_even_if_it_comes_to_it_late
     assert ([listener.lost[-1:] for listener in listeners], newest.lost) == ([["a"], ["a"]], [])
 
 
-def test_a_parameter_that_has_got_another_form_is_told_once() -> None:
+def test_a_parameter_that_has_got_another_form_is_reported_once() -> None:
     parameters = [torch.zeros(2, 3, 4, 4, requires_grad=True), torch.zeros(2, requires_grad=True)]
     tracked = TrackedParameters(
         lambda: [(str(index), parameter) for index, parameter in enumerate(parameters)], {}, Listener()
@@ -207,7 +207,7 @@ def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("change", [double, grow, grow_one])
-def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
+def test_a_form_that_only_one_rank_changes_is_reported_to_all_until_all_have_it(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
     def body(engine: ThreadEngine) -> object:

@@ -1,4 +1,4 @@
-"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away."""
+"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is discarded."""
 
 from random import Random
 
@@ -28,7 +28,7 @@ from worker_runtime.errors import (
 )
 
 
-def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:
+def test_nothing_is_requested_during_backward_in_the_first_steps(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3)
         counts = []
@@ -42,7 +42,7 @@ def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -
     assert world.run(body) == [([0, per_step], "allreduce.optimizer.1.plan")] * 2
 
 
-def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: World) -> None:
+def test_buckets_are_requested_as_they_become_ready_in_whatever_order(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=True)
         asked = []
@@ -61,7 +61,7 @@ def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: Wor
 
 
 def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
-    """Its question is sent when somebody waits for it: behind the others' data it would begin when those have ended."""
+    """Its question is sent when a thread waits for it: behind the others' data it would begin when those have ended."""
 
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=True)
@@ -174,7 +174,7 @@ def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> Non
     assert world.run(body) == [(3 if is_warm else 0, [[1.5] * 4] * 3)] * 2
 
 
-def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: World) -> None:
+def test_a_rank_that_discards_gradients_every_time_soon_sends_none_of_them(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True)
         counts, values = [], []
@@ -190,7 +190,7 @@ def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: Wor
     assert world.run(body) == [([2, 0, 0], [1.5] * 3)] * 2
 
 
-def test_who_uses_what_another_rank_throws_away_is_told_before_that_is_committed_or_in_its_next_step(
+def test_a_rank_that_uses_gradients_another_discards_fails_before_the_commit_or_in_its_next_step(
     world: World,
 ) -> None:
     def body(engine: ThreadEngine) -> object:
@@ -224,7 +224,7 @@ def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_
 
 
 @warm_up_and_overlap
-def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: World, *, is_warm: bool) -> None:
+def test_gradients_that_were_cleared_outside_the_reducer_are_discarded(world: World, *, is_warm: bool) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=is_warm)
         values = []
@@ -237,7 +237,7 @@ def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: Worl
     assert world.run(body) == [[[[1.5] * 4] * 3] * 3] * 2
 
 
-def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on(world: World) -> None:
+def test_ranks_with_other_parameters_learn_which_bucket_differs_and_can_continue(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
         other = [parameters[0], torch.zeros(2, requires_grad=True)]
@@ -350,7 +350,7 @@ def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overl
     assert not world.pending
 
 
-def test_ranks_that_wait_for_each_other_in_a_step_are_told_and_can_go_on(world: World) -> None:
+def test_ranks_that_wait_for_each_other_in_a_step_get_an_error_and_can_continue(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 2, is_warm=True)
         parameters[0].sum().backward()
@@ -382,7 +382,7 @@ def test_random_programs_average_what_they_should(seed: int) -> None:
     assert not world.pending
 
 
-def test_a_reducer_that_comes_in_the_middle_of_anothers_step_is_refused_unless_that_was_thrown_away(
+def test_a_reducer_that_comes_in_the_middle_of_anothers_step_is_refused_unless_that_was_discarded(
     world: World,
 ) -> None:
     def body(engine: ThreadEngine) -> object:

@@ -13,7 +13,7 @@ from worker_runtime.reduction.adasum import AdasumReducer
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 
 
-def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ranks(world: World) -> None:
+def test_each_interval_of_steps_asks_once_and_one_that_differs_is_reported_on_all_ranks(world: World) -> None:
     def body(engine: ThreadEngine) -> object:
         parameters = [*make_parameters(1), torch.ones((), requires_grad=True), torch.zeros(0, requires_grad=True)]
         reducer = make_reducer(parameters, engine, interval=3)

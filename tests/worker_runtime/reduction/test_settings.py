@@ -11,7 +11,7 @@ from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction import Settings
 
 
-def test_ranks_with_other_settings_are_told(world: World) -> None:
+def test_ranks_with_other_settings_are_reported(world: World) -> None:
     def body(engine: ThreadEngine) -> str:
         reducer = make_reducer(
             make_parameters(1), engine, how=Combination(Reduction.AVERAGE if engine.rank else Reduction.SUM)

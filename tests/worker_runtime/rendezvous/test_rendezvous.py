@@ -35,12 +35,12 @@ def test_nothing_else_of_a_worker_imports_the_rendezvous_package() -> None:
     assert users == {FOLDER / "rendezvous" / "__init__.py"}
 
 
-def test_the_client_comes_when_it_is_asked_for() -> None:
+def test_the_client_is_imported_on_request() -> None:
     assert import_client() is WorkerClient
 
 
 @pytest.mark.parametrize(("wanted", "seen"), [(None, "0"), ("1", "1")])
-def test_grpc_starts_without_fork_handlers_unless_they_are_asked_for(
+def test_grpc_starts_without_fork_handlers_unless_they_are_requested(
     monkeypatch: pytest.MonkeyPatch, wanted: str | None, seen: str
 ) -> None:
     name = "GRPC_ENABLE_FORK_SUPPORT"

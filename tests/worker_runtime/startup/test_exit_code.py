@@ -21,7 +21,7 @@ def leave(status):
         sys.exit(status)
     except SystemExit:
         pass
-def fail_within(code):  # as C code that prints an error and goes on
+def fail_within(code):  # as C code that prints an error and continues
     import ctypes
     ctypes.PyDLL(None).PyRun_SimpleString(code)
 {program}
@@ -50,7 +50,7 @@ ROOT = str(Path(__file__).parents[3])
         ("fail_within(b'1 / 0')", None, 0),
         ("fail_within(b'1 / 0'); sys.exit(5)", 5, 5),
         ("sys.excepthook = lambda *_: None; raise ValueError", 1, 1),
-        ("raise SystemExit(3)", None, 3),  # which nobody tells
+        ("raise SystemExit(3)", None, 3),  # which no report contains
         ("pid = os.fork(); os.waitpid(pid, 0) if pid else sys.exit(3)", "3\nNone", 0),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_failure_is_known_before_the_teardown(
 
 
 @pytest.mark.parametrize(
-    ("error", "returncode", "place", "told"),
+    ("error", "returncode", "place", "reported"),
     [
         (None, None, "", "ended"),
         (None, None, "x.py:4", "ended with 0 at x.py:4"),
@@ -83,8 +83,8 @@ def test_a_failure_is_known_before_the_teardown(
         (KeyboardInterrupt(), -2, "", "ended (KeyboardInterrupt)"),
     ],
 )
-def test_the_others_are_told_of_the_error_or_the_code(
-    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, returncode: int | None, place: str, told: str
+def test_the_others_learn_of_the_error_or_the_code(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, returncode: int | None, place: str, reported: str
 ) -> None:
     monkeypatch.setattr(sys, "last_value", error, raising=False)
-    assert describe_end(returncode, place) == told
+    assert describe_end(returncode, place) == reported

@@ -64,14 +64,14 @@ def test_a_module_that_cannot_be_imported_ends_it_with_python_s_own_words(tmp_pa
     assert (tmp_path / "err").read_text().endswith("ModuleNotFoundError: No module named 'nowhere'\n")
 
 
-def test_without_its_entrance_it_ends_and_runs_nothing(tmp_path: Path) -> None:
+def test_without_its_entrance_a_forkserver_ends_and_runs_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-E", *make_command(("python", "script.py"), 3, ())[1:]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "this Python has not run the sitecustomize that the agent has put on its PYTHONPATH\n"
 
 
-def test_what_the_imports_say_every_worker_says(tmp_path: Path) -> None:
+def test_output_of_the_imports_appears_for_every_worker(tmp_path: Path) -> None:
     with running(tmp_path, "print('script')", preload="print('imported')") as server:
         assert [server.fork(tmp_path, "script.py").end() for _ in range(2)] == [(0, "imported\nscript\n", "")] * 2
 
@@ -89,7 +89,7 @@ def test_streams_are_the_objects_that_the_imports_may_have_kept(tmp_path: Path) 
         ("kept = open('/dev/zero')", "keeps /dev/zero open"),
     ],
 )
-def test_what_does_not_survive_a_fork_is_an_objection(tmp_path: Path, done: str, objection: str) -> None:
+def test_state_that_does_not_survive_a_fork_is_an_objection(tmp_path: Path, done: str, objection: str) -> None:
     (tmp_path / "script.py").touch()
     with serving(tmp_path, preload=done) as server:
         assert objection in server.hear().objection
@@ -129,7 +129,7 @@ def test_an_agent_that_goes_in_the_middle_of_a_word_ends_it() -> None:
             forkserver.receive(theirs)
 
 
-def test_what_is_printed_first_is_printed_whole() -> None:
+def test_output_that_is_printed_first_is_printed_whole() -> None:
     reader, writer = os.pipe()
     with subprocess.Popen(["wc", "-c"], stdin=reader, stdout=subprocess.PIPE) as counter:
         os.close(reader)

@@ -81,7 +81,7 @@ def test_a_child_is_refused_until_its_parent_has_left(monkeypatch: pytest.Monkey
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a test this process is one that has not been told yet where to keep its sockets."""
+    """Within a test this process has not got a place for its sockets yet."""
     monkeypatch.setattr(multiprocessing.process.current_process(), "_config", {})
 
 
@@ -97,7 +97,7 @@ def find_place() -> str | None:
     return config.get("tempdir")  # type: ignore[no-any-return]  # a str or None
 
 
-def test_its_sockets_are_in_a_folder_that_is_this_user_s_alone(folder: Path) -> None:
+def test_sockets_of_the_process_are_in_a_folder_of_this_user_alone(folder: Path) -> None:
     place_below(folder)
     place_below(folder)
     place = folder / f"mp-{os.getpid()}"
@@ -107,7 +107,7 @@ def test_its_sockets_are_in_a_folder_that_is_this_user_s_alone(folder: Path) -> 
         assert Path(str(listener.address)).parent == place
 
 
-def test_what_the_program_has_chosen_stays(folder: Path) -> None:
+def test_the_program_s_own_settings_stay(folder: Path) -> None:
     multiprocessing.process.current_process()._config["tempdir"] = "mine"  # type: ignore[attr-defined]  # private, and the only place
     place_below(folder)
     assert find_place() == "mine"
@@ -125,7 +125,7 @@ def test_the_longest_path_that_a_socket_may_have_is_used_and_no_longer_one(folde
         assert len(str(listener.address)) == 107
 
 
-def test_without_a_folder_or_in_one_that_is_gone_it_has_its_own_place(folder: Path) -> None:
+def test_without_a_folder_multiprocessing_has_its_own_place(folder: Path) -> None:
     place_below(None)
     place_below(folder / "gone")
     assert find_place() is None
@@ -152,7 +152,7 @@ def count(imports: str, environment: dict[str, str], then: str = "") -> list[obj
 
 
 @pytest.mark.parametrize("wanted", [2, *(pytest.param(each, marks=pytest.mark.nightly) for each in (None, 64))])
-def test_as_many_are_used_as_if_it_had_been_said_before_the_imports(wanted: int | None) -> None:
+def test_as_many_threads_are_used_as_if_set_before_the_imports(wanted: int | None) -> None:
     imports = "import numpy, scipy.linalg, torch"
     before = count(imports, {} if wanted is None else {"OMP_NUM_THREADS": str(wanted)})
     assert count(imports, {"OMP_NUM_THREADS": "1"}, f"process_image.set_thread_counts({wanted})") == before
@@ -166,7 +166,7 @@ def test_one_thread_is_left_as_it_is() -> None:
     ]
 
 
-def test_what_was_not_imported_is_left_alone() -> None:
+def test_a_module_that_was_not_imported_is_left_alone() -> None:
     assert count("", {"OMP_NUM_THREADS": "1"}, "process_image.set_thread_counts(3)") == [None]
 
 

@@ -1,4 +1,4 @@
-"""A program run by a forkserver's worker, beside the same one run by the interpreter: they cannot be told apart.
+"""A program run by a forkserver's worker, beside the same one run by the interpreter: they cannot be distinguished.
 
 Left out are the differences that `worker_runtime/startup/program.py` and `forkserver.py` name: sys.modules, the depth
 at which recursion ends, hash randomisation, what garbage collections look at.
@@ -311,7 +311,7 @@ def a_strange_process() -> Iterator[None]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take niceness back")
-def test_what_a_process_hands_on_arrives(tmp_path: Path) -> None:
+def test_settings_that_a_process_hands_on_arrive(tmp_path: Path) -> None:
     with a_strange_process(), running(tmp_path, FACTS.read_text()) as server:
         facts = compare_facts(server, tmp_path, "script.py")
     assert (facts["nice"], facts["limits"]["RLIMIT_NOFILE"][0]) == (os.nice(0) + 3, 777)
@@ -331,7 +331,7 @@ def test_most_programs_may_run_where_something_has_been_imported(folder: Path) -
     (folder / "data").mkdir()
     (folder / "tests").mkdir()
     (folder / "json.txt").touch()
-    (folder / "json").mkdir()  # no package: Python goes on to its own
+    (folder / "json").mkdir()  # no package: Python continues to its own
     for words in (["script.py"], [f"{folder}/script.py", "a"], ["."], ["-m", "script"], ["-m", "nowhere"]):
         assert program.find_objection(words) == ""
 
@@ -349,7 +349,7 @@ def test_a_module_of_the_program_s_own_is_not_hidden_by_one_that_has_been_import
     assert program.find_objection(["elsewhere/script.py"]) == ""
 
 
-def test_what_stands_in_both_places_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_both_places_is_no_objection(monkeypatch: pytest.MonkeyPatch) -> None:
     home = Path(program.__file__).parents[2]
     monkeypatch.chdir(home)
     assert program.find_objection(["examples/../setup_free.py"]).startswith("the script cannot be compiled")

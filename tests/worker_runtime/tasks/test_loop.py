@@ -28,7 +28,7 @@ def do(
     modules: Modules = (),
     place: Path = NOWHERE,
 ) -> tuple[Any, Answer]:
-    """Run a function as it comes from the program: what the program reads of it, and what else is told."""
+    """Run a function as it comes from the program: what the program reads of it, and what else is reported."""
     task = BytesIO(pickle.dumps((paths, anew, False, False, modules)) + by_value.dump((function, arguments, {})))
     answer = run(task, place)
     with answer.file as file:
@@ -53,7 +53,7 @@ def test_an_exception_is_written_with_its_traceback_from_the_function_on() -> No
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_an_exit_is_a_failure_and_ends_nobody_who_reads_it(status: int) -> None:
+def test_an_exit_is_a_failure_and_does_not_end_its_reader(status: int) -> None:
     value, answer = do(sys.exit, status)
     assert answer.failed
     assert value[0::3] == ("SystemExit", None)
@@ -116,7 +116,7 @@ def test_modules_of_the_program_come_along_where_the_host_lacks_them_or_has_othe
     assert value == (5, str(root / "sent_along/part.py"))
 
 
-def test_after_a_failure_somewhere_the_group_is_left_first_and_who_was_told_of_another_says_so(
+def test_after_a_failure_somewhere_the_group_is_left_first_and_a_rank_that_learnt_of_another_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls: list[str] = []

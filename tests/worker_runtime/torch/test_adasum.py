@@ -88,7 +88,7 @@ def test_a_gradient_scaler_skips_on_all_ranks_or_none(ranks: RankPool) -> None:
     assert ranks.run(body) == [([-1.0, -1.0, -2.0], 2.0)] * 2
 
 
-def test_what_has_no_meaning_is_refused_or_does_nothing(ranks: RankPool) -> None:
+def test_an_option_without_meaning_is_refused_or_does_nothing(ranks: RankPool) -> None:
     def body() -> object:
         parameter = torch.nn.Parameter(torch.zeros(1))
         plain = torch.optim.SGD([parameter], lr=1.0)

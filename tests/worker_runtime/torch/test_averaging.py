@@ -110,7 +110,7 @@ def test_ranks_decide_alike_by_losses_that_differ(
 
 
 @pytest.mark.parametrize("given", ["done", (1.0, 2.0), 1j, np.complex64(1), np.ones(2), {}], ids=repr)
-def test_what_is_no_loss_is_refused_and_the_next_step_works(ranks: RankPool, given: object) -> None:
+def test_an_object_that_is_no_loss_is_refused_and_the_next_step_works(ranks: RankPool, given: object) -> None:
     def body() -> object:
         parameter, optimizer = make_optimizer()
         compute = make_closure(parameter, optimizer, lambda loss: given if hvd.rank() == 1 else loss.item())
@@ -122,7 +122,7 @@ def test_what_is_no_loss_is_refused_and_the_next_step_works(ranks: RankPool, giv
     assert ranks.run(body) == [-1.5] * 2
 
 
-def test_a_loss_that_some_ranks_lack_is_told_on_all(ranks: RankPool) -> None:
+def test_a_loss_that_some_ranks_lack_is_reported_on_all(ranks: RankPool) -> None:
     def body() -> None:
         parameter, optimizer = make_optimizer()
         with pytest.raises(hvd.HorovodInternalError, match="no loss"):
@@ -140,7 +140,7 @@ def test_a_closure_that_synchronizes_is_warned_of_a_second_average(ranks: RankPo
     ranks.run(body)
 
 
-def test_loading_a_state_throws_the_present_step_away(ranks: RankPool) -> None:
+def test_loading_a_state_discards_the_present_step(ranks: RankPool) -> None:
     def body() -> object:
         parameter, optimizer = make_optimizer()
         for _ in range(3):
@@ -182,7 +182,7 @@ def test_the_newest_optimizer_has_a_parameter_and_the_old_one_steps_no_more(rank
     assert ranks.run(body) == [(-3.75, -5.25)] * 2
 
 
-def test_replicas_that_differ_are_told_before_the_first_step(ranks: RankPool) -> None:
+def test_replicas_that_differ_are_reported_before_the_first_step(ranks: RankPool) -> None:
     def body() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HVD_CHECK_REPLICAS", "2")

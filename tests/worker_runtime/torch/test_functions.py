@@ -78,7 +78,7 @@ def test_parameters_and_buffers_become_the_roots(ranks: RankPool, form: str, roo
 
 
 @pytest.mark.parametrize("params", [torch.ones(2), "weights", 3], ids=str)
-def test_something_else_than_parameters_is_refused(ranks: RankPool, params: object) -> None:
+def test_arguments_that_are_no_parameters_are_refused(ranks: RankPool, params: object) -> None:
     def body() -> object:
         with pytest.raises(ValueError, match="invalid params of type"):
             hvd.broadcast_parameters(params, 0)

@@ -220,7 +220,7 @@ def test_of_other_samplers_rank_0_draws_and_all_get_their_share(
         (lambda: make_loader(in_order=False, num_workers=1), ELASTIC, "make the DataLoader with in_order=True"),
     ],
 )
-def test_what_cannot_be_split_is_refused_with_what_to_write_by_hand(
+def test_an_indivisible_loader_is_refused_with_code_to_write_by_hand(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], environment: dict[str, str], sentence: str
 ) -> None:
     for name, value in environment.items():

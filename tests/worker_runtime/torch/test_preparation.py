@@ -115,7 +115,7 @@ def test_an_example_trains_as_its_five_steps_do_to_the_last_bit(
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_the_device_is_told_in_one_line(ranks: RankPool, size: int) -> None:
+def test_the_device_is_shown_in_one_line(ranks: RankPool, size: int) -> None:
     def body() -> object:
         return str(hvd.pin_device()), hvd.describe_device(hvd.pin_device())
 
@@ -126,7 +126,7 @@ def test_the_device_is_told_in_one_line(ranks: RankPool, size: int) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_device_on_which_nccl_connects_the_workers_is_told_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_on_which_nccl_connects_the_workers_is_shown_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 28, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100")
@@ -139,7 +139,7 @@ def test_the_examples_have_at_most_40_lines() -> None:
     assert max(lengths.values()) <= 40
 
 
-def test_what_was_given_is_returned_in_its_order(ranks: RankPool) -> None:
+def test_prepared_objects_are_returned_in_their_order(ranks: RankPool) -> None:
     def body() -> object:
         model, loader = make_model(), DataLoader(torch.arange(4))
         optimizer = make_optimizer(model)
@@ -191,7 +191,7 @@ def test_each_step_can_be_left_out(ranks: RankPool, off: str | None) -> None:
         assert is_split == (off != "split_data")
 
 
-def test_the_learning_rate_is_scaled_where_that_is_asked_for(ranks: RankPool) -> None:
+def test_the_learning_rate_is_scaled_where_that_is_requested(ranks: RankPool) -> None:
     def body() -> object:
         model = make_model()
         _, plain = hvd.prepare(model, make_optimizer(model))
@@ -264,7 +264,7 @@ def test_a_batch_counts_when_the_state_looks_for_changes_of_the_job(ranks: RankP
         (lambda model: (model, make_optimizer(model), iter([])), "not a torch.utils.data.DataLoader; give each rank"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused(
+def test_an_object_that_cannot_be_prepared_is_refused(
     ranks: RankPool, arguments: Callable[..., tuple[Any, ...]], sentence: str
 ) -> None:
     def body() -> None:

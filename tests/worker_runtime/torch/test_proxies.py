@@ -140,7 +140,7 @@ def use_and_drop(how: str) -> list["weakref.ref[object]"]:
     return kept
 
 
-@pytest.mark.parametrize("how", ["stepped", "thrown away", "Adasum", "compressed", "state"])
+@pytest.mark.parametrize("how", ["stepped", "discarded", "Adasum", "compressed", "state"])
 def test_models_and_optimizers_that_are_dropped_are_gone(ranks: RankPool, how: str) -> None:
     """Torch's hooks are invisible to the garbage collector, and memory grew by a model with each wrapping."""
 

@@ -85,7 +85,7 @@ def test_a_batch_in_use_does_not_count_when_the_state_returns_to_a_commit(runtim
     assert loader.sampler.processed_num == 4
 
 
-def test_training_that_begins_again_goes_on_in_the_same_epoch(runtime: SimpleNamespace) -> None:
+def test_training_that_begins_again_continues_in_the_same_epoch(runtime: SimpleNamespace) -> None:
     loader = make_loader()
     batches = iter(loader)
     for _ in range(2):
@@ -105,7 +105,7 @@ def test_the_first_pass_of_a_loader_is_dealt_among_the_workers_that_there_are_by
     assert read(loader, runtime) == [[1, 3], [5, 7], [9, 11]]
 
 
-def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: SimpleNamespace) -> None:
+def test_samples_of_a_lost_worker_come_at_the_end_of_the_pass(runtime: SimpleNamespace) -> None:
     loader, batches = make_loader(), []
     for batch in loader:
         batches.append(batch.tolist())
@@ -128,7 +128,7 @@ def test_the_whole_part_of_a_worker_that_is_lost_in_an_evaluation_comes_at_the_e
     assert [*chain(*loader)] == [*range(COUNT)]
 
 
-def test_an_evaluation_between_a_step_and_the_next_batch_does_not_change_who_took_part_in_the_step(
+def test_an_evaluation_between_a_step_and_the_next_batch_does_not_change_the_ranks_of_the_step(
     runtime: SimpleNamespace,
 ) -> None:
     runtime.engine.is_elastic = True

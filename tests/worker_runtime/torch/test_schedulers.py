@@ -58,7 +58,7 @@ def read_rates(schedule: Schedule, *, grows: bool, is_known: bool = True) -> lis
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_all_that_a_scheduler_of_the_state_calculates_scales_with_the_job(ranks: RankPool, name: str) -> None:
+def test_each_rate_of_a_scheduler_of_the_state_scales_with_the_job(ranks: RankPool, name: str) -> None:
     def body() -> object:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The epoch parameter", UserWarning)  # torch's own SequentialLR
@@ -68,11 +68,13 @@ def test_all_that_a_scheduler_of_the_state_calculates_scales_with_the_job(ranks:
         assert elastic == pytest.approx([rate * (4 if step >= 3 else 1) for step, rate in enumerate(static)])
 
 
-def test_a_scheduler_that_the_state_lacks_is_told_once_when_the_learning_rate_scales(ranks: RankPool) -> None:
+def test_a_scheduler_that_the_state_lacks_is_reported_once_when_the_learning_rate_scales(ranks: RankPool) -> None:
     def body() -> object:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("default")
             read_rates(SCHEDULES["LambdaLR"], grows=True, is_known=False)
-        return [re.sub("^.*write ", "", str(each.message)) for each in told if "not in the state" in str(each.message)]
+        return [
+            re.sub("^.*write ", "", str(each.message)) for each in warned if "not in the state" in str(each.message)
+        ]
 
     assert ranks.run(body) == [["state.register(scheduler=scheduler)"], []]

@@ -65,7 +65,7 @@ def test_statistics_far_from_zero_are_as_precise_as_the_dtype(ranks: RankPool) -
     assert ranks.run(body) == [(True, True)] * 2
 
 
-def test_several_norms_work_at_once_in_a_set(ranks: RankPool) -> None:
+def test_several_norms_work_together_in_a_set(ranks: RankPool) -> None:
     """Horovod's operations have fixed names and are of all ranks."""
 
     def body() -> object:
@@ -108,13 +108,11 @@ def test_result_and_gradient_have_the_dtype_of_the_input_and_halves_are_counted_
 
 
 @pytest.mark.parametrize(("shape", "message"), [((3,), "at least 2D"), ((3, 5), "expected 2 channels")])
-def test_inputs_of_other_shapes_are_refused_and_the_others_told(
-    ranks: RankPool, shape: tuple[int, ...], message: str
-) -> None:
+def test_inputs_of_other_shapes_are_refused_on_all_ranks(ranks: RankPool, shape: tuple[int, ...], message: str) -> None:
     def body() -> None:
         with pytest.raises((ValueError, hvd.HorovodInternalError), match=message):
             SyncBatchNorm(2)(torch.ones(shape if hvd.rank() == 0 else (3, 2)))
-        hvd.barrier()  # who leaves is named instead
+        hvd.barrier()  # the rank that leaves is named instead
 
     ranks.run(body, size=1)
     ranks.run(body)
@@ -152,7 +150,7 @@ def test_arguments_stand_in_torchs_order() -> None:
     assert issubclass(SyncNormalize, torch.autograd.Function)
 
 
-def test_ranks_with_other_channels_are_told_how_many_each_has(ranks: RankPool) -> None:
+def test_the_error_for_other_channels_says_how_many_each_rank_has(ranks: RankPool) -> None:
     def body() -> str:
         channels = 3 + hvd.rank()
         with pytest.raises(hvd.HorovodInternalError) as caught:

@@ -102,7 +102,7 @@ def test_the_constants_are_horovods_numbers() -> None:
     assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_device_is_asked_for_under_horovods_name() -> None:
+def test_a_device_is_requested_under_horovods_name() -> None:
     assert hvd._check_has_gpu() == torch.cuda.is_available()
 
 

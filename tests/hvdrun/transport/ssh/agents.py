@@ -43,7 +43,7 @@ def write_script(path: Path, text: str) -> RemoteAgent:
 
 
 def write_agent(folder: Path, program: str) -> RemoteAgent:
-    """A program in an agent's place; it says one byte, as the first of a frame, before it goes on."""
+    """A program in an agent's place; it says one byte, as the first of a frame, before it continues."""
     preamble = f"#!{sys.executable} -S\nimport os, sys, time, struct\nout = sys.stdout.buffer\n"
     return write_script(folder / "agent", preamble + textwrap.dedent(program))
 

@@ -243,7 +243,7 @@ def make_home(path: Path, key_pair: Path) -> Home:
 
 
 def reach(*targets: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Log in to all of them at once, and out."""
+    """Log in to all of them together, and out."""
 
     async def log_in(target: Target) -> None:
         connection = await dial(target, limit_seconds)

@@ -42,7 +42,7 @@ def resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolve:
     return resolve
 
 
-def test_without_configuration_it_is_what_ssh_does(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_configuration_the_target_is_that_of_ssh(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     target = resolve("", "A")
     assert (target.host, target.address, target.port, target.known_as) == ("A", "a", 22, "a")
@@ -98,7 +98,7 @@ REFUSED_BY_SSH = ('User "a', "User", "Port 70000", "ConnectTimeout soon", "Nonse
 
 
 @pytest.mark.parametrize("text", REFUSED_BY_SSH)
-def test_what_ssh_refuses_is_one_sentence_with_file_and_line(resolve: Resolve, text: str) -> None:
+def test_a_configuration_that_ssh_refuses_is_one_sentence_with_file_and_line(resolve: Resolve, text: str) -> None:
     with pytest.raises(
         BadSshConfigError,
         match=r"^the ssh configuration for the host 'a' cannot be read: [^\n]*config:? line 2: [^\n]*[^.]\.$",
@@ -139,7 +139,7 @@ def test_strict_host_key_checking(resolve: Resolve, value: str, *, accepts: bool
     assert resolve(f"StrictHostKeyChecking {value}\n").accept_new is accepts
 
 
-def test_what_a_login_needs_besides_can_be_set(resolve: Resolve) -> None:
+def test_other_settings_of_a_login_can_be_set(resolve: Resolve) -> None:
     target = resolve(
         "Port 2222\nHostKeyAlias Cluster\nUserKnownHostsFile ~/k1 /k2-%h\nGlobalKnownHostsFile none\n"
         "CertificateFile ~/c-%h\nIdentitiesOnly true\nRevokedHostKeys ~/r-%n\nHashKnownHosts yes\nConnectTimeout 1m30\n"
@@ -192,7 +192,7 @@ def test_jump_hosts_in_a_circle_are_reported(resolve: Resolve) -> None:
 
 
 @pytest.mark.parametrize("text", ["ProxyJump none\n", "Host a\n ProxyJump none\nHost *\n ProxyJump j\n"])
-def test_none_is_no_jump_host(resolve: Resolve, text: str) -> None:
+def test_the_word_none_is_no_jump_host(resolve: Resolve, text: str) -> None:
     assert resolve(text).via is None
 
 

@@ -57,7 +57,7 @@ def listening(answer: bytes | None, *, times: int | None = None, greeting: bytes
                 connection.close()
 
 
-def test_many_that_come_at_once_all_get_in_where_the_server_takes_two_at_a_time(home: Home, tmp_path: Path) -> None:
+def test_many_simultaneous_logins_all_succeed_where_the_server_takes_two_at_a_time(home: Home, tmp_path: Path) -> None:
     with serving(tmp_path / "busy", options=("MaxStartups 2:100:2",)) as server:
         server.authorize(home.key)
         home.trust(server)

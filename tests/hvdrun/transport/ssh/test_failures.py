@@ -23,7 +23,7 @@ from hvdrun.transport.ssh.failures import (
         (UnknownHostError("sever1", "sever1", "unknown", "server1"), ["'sever1'", "did you mean server1?"]),
         (UnknownHostError("a", "b.example", "unknown"), ["'a' (b.example by the ssh configuration)", "spelling"]),
         (
-            ConnectionDroppedError("a", "10.0.0.1", 22, attempts=3, seconds=30.1, reason="at once"),
+            ConnectionDroppedError("a", "10.0.0.1", 22, attempts=3, seconds=30.1, reason="immediately"),
             ["3 times in 30 s", "MaxStartups"],
         ),
         (DirectoryMissingError("a", "/work"), ["'/work'", "--wdir"]),

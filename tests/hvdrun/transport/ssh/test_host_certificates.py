@@ -31,7 +31,7 @@ AUTHORITY_KINDS = ("ed25519", "ecdsa", "rsa", "other")
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Certificate authorities of all kinds, and one that nobody knows: their private keys."""
+    """Certificate authorities of all kinds, and an unknown one: their private keys."""
     folder = tmp_path_factory.mktemp("authorities")
     return {kind: make_key(folder / kind, "ed25519" if kind == "other" else kind) for kind in AUTHORITY_KINDS}
 
@@ -113,7 +113,7 @@ def test_a_host_is_trusted_for_its_certificate_where_ssh_trusts_it(
 
 USER_CERTIFICATES = {  # how the certificate is made, whether the key is authorized, and whether the user gets in
     "of the user": (f"ed25519 -n {USER}", False, True),
-    "of somebody else": ("ed25519 -n somebody", False, False),
+    "of another user": ("ed25519 -n another", False, False),
     "by an unknown authority": (f"other -n {USER}", False, False),
     "expired": (f"ed25519 -n {USER} -V 20200101:20210101", False, False),
     "expired, of an authorized key": (f"ed25519 -n {USER} -V 20200101:20210101", True, True),
@@ -193,7 +193,7 @@ def test_a_certificate_that_was_changed_does_not_hold(authorities: dict[str, Pat
             HostCertificate(name, cut)
 
 
-def test_certificates_are_asked_for_where_an_authority_is_known(home: Home) -> None:
+def test_certificates_are_requested_where_an_authority_is_known(home: Home) -> None:
     target = home.target(host="far")
     certificate = "ssh-ed25519-cert-v01@openssh.com"
     home.known_hosts.write_text(f"far {read_public(home.key)}\n", encoding="utf-8")

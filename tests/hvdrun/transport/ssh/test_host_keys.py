@@ -102,7 +102,7 @@ def test_a_key_is_added_so_that_ssh_finds_it(tmp_path: Path) -> None:
     assert "b" not in list_names([file])
 
 
-def test_what_is_in_the_file_stays(file: Path) -> None:
+def test_lines_of_the_file_stay(file: Path) -> None:
     file.write_text(f"a ssh-rsa {KEY}", encoding="utf-8")  # without an end of line
     file.chmod(0o644)
     add_known(file, "b", "ssh-rsa", b"key")
@@ -111,7 +111,7 @@ def test_what_is_in_the_file_stays(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_who_adds_waits_for_who_is_adding(file: Path) -> None:
+def test_a_process_that_adds_a_key_waits_for_another_that_does(file: Path) -> None:
     line = f"a ssh-rsa {KEY}\n"
     with ThreadPoolExecutor(2) as pool, file.open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)

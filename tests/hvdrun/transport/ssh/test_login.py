@@ -41,7 +41,7 @@ def remake(key: Path) -> Path:
     return make_key(key)
 
 
-def test_the_key_that_is_asked_for_comes_first(home: Home, tmp_path: Path) -> None:
+def test_the_requested_key_comes_first(home: Home, tmp_path: Path) -> None:
     key = make_key(tmp_path / "mine", "rsa")
     with serving(tmp_path / "strict", options=("MaxAuthTries 2",)) as server:  # one, and the question what is allowed
         server.authorize(key)
@@ -152,7 +152,7 @@ def test_a_changed_key_is_always_refused(
 
 
 @pytest.mark.parametrize("kind", ["ecdsa", "rsa"])
-def test_the_kind_of_key_that_is_known_is_asked_for(home: Home, tmp_path: Path, kind: str) -> None:
+def test_the_known_kind_of_key_is_requested(home: Home, tmp_path: Path, kind: str) -> None:
     with serving(tmp_path / "server", kinds=("ed25519", "ecdsa", "rsa")) as server:
         server.authorize(home.key)
         home.known_hosts.write_text(server.known_line(kind), encoding="utf-8")

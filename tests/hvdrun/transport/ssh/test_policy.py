@@ -127,7 +127,7 @@ def test_the_first_of_the_allowed_algorithms_that_the_server_has_is_used(home: H
         ),
     ],
 )
-def test_what_hvdrun_cannot_do_is_refused_by_name(home: Home, two_keys: SshServer, extra: str, sentence: str) -> None:
+def test_an_unsupported_setting_is_refused_by_name(home: Home, two_keys: SshServer, extra: str, sentence: str) -> None:
     two_keys.authorize(home.key)
     home.known_hosts.write_text(two_keys.known_line() + two_keys.known_line("rsa"), encoding="utf-8")
     home.configure(f"Host far\n HostName 127.0.0.1\n Port {two_keys.port}\n{extra}\n")

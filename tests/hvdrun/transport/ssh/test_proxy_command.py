@@ -9,7 +9,7 @@ from tests.hvdrun.agent.sleepers import files_left, is_alive
 from tests.waiting import wait_until
 
 
-def test_its_input_and_output_are_the_socket() -> None:
+def test_the_command_s_input_and_output_are_the_socket() -> None:
     proxy = ProxyCommand("a", "tr a-z A-Z")
     proxy.socket.sendall(b"hello")
     proxy.socket.shutdown(1)
@@ -26,7 +26,7 @@ def test_the_last_line_of_a_proxy_command_is_kept() -> None:
     assert proxy.close() == "last"
 
 
-def test_one_that_goes_on_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     proxy = ProxyCommand("a", f"sh -c 'sleep 600 & echo $! $$ >{pids}; echo up; wait'")
     assert proxy.socket.recv(3) == b"up\n"
@@ -37,6 +37,6 @@ def test_one_that_goes_on_is_ended_with_all_that_it_started(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("count", range(3))
-def test_where_files_run_out_none_is_left_open(count: int) -> None:
+def test_where_files_run_out_no_descriptor_is_left_open(count: int) -> None:
     with files_left(count), pytest.raises(OSError, match="Too many"):
         ProxyCommand("a", "true")

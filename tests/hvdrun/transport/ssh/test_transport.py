@@ -38,7 +38,7 @@ async def test_nothing_of_the_start_is_on_a_command_line(home: Home, server: Ssh
 
 
 @in_loop
-async def test_what_a_prefix_prints_does_not_disturb(home: Home, server: SshServer, tmp_path: Path) -> None:
+async def test_output_of_a_prefix_does_not_disturb(home: Home, server: SshServer, tmp_path: Path) -> None:
     (tmp_path / "env.sh").write_text("export COLOUR=blue\ncat\n", encoding="utf-8")  # cat must not eat the orders
     prefix = f"# it's loud!\nsource {tmp_path}/env.sh\nprintf 'loaded \\0 \"x\" \\1'; seq 20000; echo oops >&2 # so"
     async with opened(home, server, RemoteAgent(sys.executable, prefix)) as transport:
@@ -99,7 +99,7 @@ async def settle(measure: Callable[[], int]) -> int:
     """How much has been written when no more is."""
     looks = [-1]
     while len(looks) < 10 or len(set(looks[-10:])) > 1:
-        await asyncio.sleep(0.02)  # no event tells that nothing happens
+        await asyncio.sleep(0.02)  # no event shows that nothing happens
         looks.append(measure() or -len(looks))
     return looks[-1]
 

@@ -117,7 +117,7 @@ async def test_a_remote_side_that_does_not_read_pauses_the_sender(
         before = -1
         while sent == 0 or sent != before:
             before = sent
-            await asyncio.sleep(0.3)  # no event tells that nothing happens
+            await asyncio.sleep(0.3)  # no event shows that nothing happens
         assert sent < 32 * 1024 * 1024
         writer.close()
 

@@ -28,7 +28,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask and go on."""
+    """Ask and continue."""
 
     operation: Operation
 
@@ -160,7 +160,7 @@ class Author:
             self.sets[where] = ranks
 
     def _remove(self, where: str, active: set[int]) -> None:
-        """Remove a set; somebody has perhaps asked there what nobody else asks."""
+        """Remove a set; a rank has perhaps asked there what no other asks."""
         asker = self.chance.choice(self.sets[where])
         if len(active) == self.size and self.chance.random() < 0.7:
             self.programs[asker].append(Ask(self._make_operation(where, f"alone.{len(self.programs[asker])}")))
@@ -189,7 +189,7 @@ class Author:
             asks: list[Instruction] = [Ask(operation) for operation in own]
             if self.trouble is Trouble.FAILING and rank == self.culprit:
                 asks = [Ask(self._fail(operation)) for operation in own]
-                waits = []  # for what has failed nobody waits
+                waits = []  # for what has failed no rank waits
             if inner is not None:  # each rank has asked some of the others when it comes to it
                 place = self.chance.randint(0, len(asks))
                 asks[place:place] = [Ask(inner), Wait(inner.where, inner.name)]

@@ -1,4 +1,4 @@
-"""Simulated ranks that run their programs against the rules, while a witness looks on.
+"""Simulated ranks that run their programs against the rules, while a checker looks on.
 
 Messages from a rank arrive in their order, and so do answers; everything else happens in an order that chance chooses.
 """
@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from tests.worker_runtime.coordination.ordering.checker import Checker, Name
 from tests.worker_runtime.coordination.ordering.programs import (
     EVERYBODY,
     Add,
@@ -21,7 +22,6 @@ from tests.worker_runtime.coordination.ordering.programs import (
     Trouble,
     Wait,
 )
-from tests.worker_runtime.coordination.ordering.witness import Name, Witness
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
 from worker_runtime.coordination.ordering.questions import (
     GLOBAL_SET,
@@ -54,7 +54,7 @@ class Rank:
 
     @property
     def can_step(self) -> bool:
-        """Whether its program goes on."""
+        """Whether its program continues."""
         return self.waits is None and bool(self.steps) and not self.hangs
 
     def step(self) -> None:
@@ -155,7 +155,7 @@ class Simulation:
         self.careful = careful
         self.ordering = Ordering(job.size)
         self.ranks = [Rank(rank, program) for rank, program in enumerate(job.programs)]
-        self.witness = Witness(job.size)
+        self.checker = Checker(job.size)
         self.messages = 0
         self.loss = chance.randint(0, 60) if job.trouble is Trouble.LOSS else None
         self.is_lost = False
@@ -174,8 +174,8 @@ class Simulation:
         ]:
             action, rank = self.chance.choice(choices)
             action(rank)
-        self.witness.check_pending(self.ordering)
-        self.witness.check_verdicts()
+        self.checker.check_pending(self.ordering)
+        self.checker.check_verdicts()
         for rank in self.ranks:
             assert rank.released == sorted(set(rank.released)), "a rank has another order than that of the indices"
         self._check_end()
@@ -193,30 +193,30 @@ class Simulation:
             return
         match what:
             case "ask":
-                self.witness.note_question(rank.rank, question, sizes)
-                self._tell(self.ordering.ask(rank.rank, question, sizes))
+                self.checker.note_question(rank.rank, question, sizes)
+                self._post(self.ordering.ask(rank.rank, question, sizes))
             case "block":
-                self.witness.counts["blocked"] += 1
-                self._tell(self.ordering.block(rank.rank, question.process_set, question.name))
+                self.checker.counts["blocked"] += 1
+                self._post(self.ordering.block(rank.rank, question.process_set, question.name))
             case "leave":
-                self.witness.counts["left"] += 1
-                self.witness.left.add(rank.rank)
-                assert not self.witness.open[rank.rank]
-                self._tell(self.ordering.leave(rank.rank))
+                self.checker.counts["left"] += 1
+                self.checker.left.add(rank.rank)
+                assert not self.checker.open[rank.rank]
+                self._post(self.ordering.leave(rank.rank))
         if self.careful or self.messages % 16 == 0:
-            self.witness.check_pending(self.ordering)
+            self.checker.check_pending(self.ordering)
 
     def _lose(self, rank: int) -> None:
-        if rank in self.witness.left:
+        if rank in self.checker.left:
             assert self.ordering.lose(rank, "is gone") == []
             return
-        self._tell(self.ordering.lose(rank, "is gone"))
+        self._post(self.ordering.lose(rank, "is gone"))
         self.is_lost = True
-        self.witness.open = [{} for _ in self.ranks]
+        self.checker.open = [{} for _ in self.ranks]
 
-    def _tell(self, answers: list[Answer]) -> None:
+    def _post(self, answers: list[Answer]) -> None:
         for answer in answers:
-            for rank in self.witness.note_answer(answer):
+            for rank in self.checker.note_answer(answer):
                 self.ranks[rank].inbox.append(answer)
 
     def _check_end(self) -> None:
@@ -225,7 +225,7 @@ class Simulation:
             return
         if self.job.trouble is Trouble.NONE:
             for cause in ("has been shut down", "every rank waits", "Mismatched"):
-                assert not self.witness.counts[f"refused: {cause}"], "a refusal although nothing is wrong"
+                assert not self.checker.counts[f"refused: {cause}"], "a refusal although nothing is wrong"
         waiting = [rank for rank in self.ranks if rank.waits is not None]
         hanging = {rank.rank for rank in self.ranks if rank.hangs}
         if not hanging:

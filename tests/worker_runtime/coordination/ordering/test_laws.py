@@ -1,4 +1,4 @@
-"""What holds in every history of every job: stated in `Witness`, tried with Hypothesis and with plain chance."""
+"""What holds in every history of every job: stated in `Checker`, tried with Hypothesis and with plain chance."""
 
 import contextlib
 import random
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.rendezvous.core.histories import list_seeds
+from tests.worker_runtime.coordination.ordering.checker import Name
 from tests.worker_runtime.coordination.ordering.programs import Join, Trouble, write_job
 from tests.worker_runtime.coordination.ordering.simulation import Simulation
-from tests.worker_runtime.coordination.ordering.witness import Name
 from worker_runtime.coordination.ordering.questions import Kind
 
 LEAST_OF_EACH_KIND = 800  # in 2,000 histories
@@ -59,7 +59,7 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event(seeds: range)
     for seed in seeds:
         chance = make_chance(seed)
         with noting(seed):
-            counts += Simulation(write_job(chance), chance, careful=False).run().witness.counts
+            counts += Simulation(write_job(chance), chance, careful=False).run().checker.counts
     for event, count in counts.most_common():
         print(f"{count:>8} {event}")  # noqa: T201 - pytest shows it when this fails, and with -s
     events = (*EVENTS, *(f"{kind.name} released" for kind in Kind if kind is not Kind.FAIL))
@@ -73,7 +73,7 @@ def test_a_history_repeated_is_the_same(seed: int) -> None:
     def run() -> list[object]:
         chance = make_chance(seed)
         simulation = Simulation(write_job(chance), chance, careful=True).run()
-        return [rank.verdicts for rank in simulation.ranks] + [simulation.witness.counts]
+        return [rank.verdicts for rank in simulation.ranks] + [simulation.checker.counts]
 
     assert run() == run()
 

@@ -26,7 +26,7 @@ def ask(*signatures: Signature, name: str = "allreduce.x") -> dict[int, Question
 
 
 @pytest.mark.parametrize(
-    ("one", "change", "what", "told"),  # what each of two ranks has, and the advice
+    ("one", "change", "what", "text"),  # what each of two ranks has, and the advice
     [
         (ALLREDUCE, {"dtypes": ("float64",)}, "data types", "has float32 | float64 | Convert"),
         (GROUP, {"dtypes": MIXED}, "data types", "has float32 (tensor 2 of 3) | int64 (tensor 2 of 3) | Convert"),
@@ -48,14 +48,14 @@ def ask(*signatures: Signature, name: str = "allreduce.x") -> dict[int, Question
         (ALLREDUCE, {"tolerates_joined": True}, "questions", f"has {TOLERANCE} False | {TOLERANCE} True | Run one"),
     ],
 )
-def test_a_difference_is_told_with_both_sides(one: Signature, change: dict[str, Any], what: str, told: str) -> None:
-    mine, theirs, advice = told.split(" | ")
+def test_a_difference_is_reported_with_both_sides(one: Signature, change: dict[str, Any], what: str, text: str) -> None:
+    mine, theirs, advice = text.split(" | ")
     text = find_mismatch(ask(one, replace(one, **change)), {})
     assert text.startswith(f"Mismatched {what}: allreduce 'x' {mine} on rank 0 and {theirs} on rank 1. {advice}")
 
 
 @pytest.mark.parametrize(("factors", "name"), [((0.5, 1.0), "prescale"), ((1.0, 0.5), "postscale")])
-def test_factors_that_differ_are_told(factors: tuple[float, float], name: str) -> None:
+def test_factors_that_differ_are_reported(factors: tuple[float, float], name: str) -> None:
     text = find_mismatch({0: ask(ALLREDUCE)[0], 1: ask(ALLREDUCE)[0]._replace(factors=factors)}, {})
     assert text.startswith(f"Mismatched {name} factors: allreduce 'x' has 1.0 on rank 0 and 0.5 on rank 1. Give all")
 
@@ -65,18 +65,18 @@ def test_no_difference_is_none() -> None:
     assert find_mismatch(ask(GATHER, GATHER), {0: (1,), 1: (5,)}) is None
 
 
-def test_the_first_difference_in_the_order_of_checks_is_told_whichever_rank_has_it() -> None:
+def test_the_first_difference_in_the_order_of_checks_is_reported_whichever_rank_has_it() -> None:
     text = find_mismatch(ask(ALLREDUCE, replace(ALLREDUCE, shapes=()), replace(ALLREDUCE, dtypes=("int32",))), {})
     assert text.startswith("Mismatched data types: allreduce 'x' has float32 on rank 0 and int32 on rank 2.")
 
 
-def test_what_the_ranks_note_is_told_before_the_shapes_that_come_from_it() -> None:
+def test_a_difference_of_notes_is_reported_before_the_shapes_that_come_from_it() -> None:
     text = find_mismatch(ask(replace(ALLREDUCE, note="2 parts"), replace(ALLREDUCE, note="1 part", shapes=((9,),))), {})
     assert "'2 parts' on rank 0 and '1 part' on rank 1" in text
     assert "allgather" not in text
 
 
-def test_the_text_does_not_depend_on_who_asked_first() -> None:
+def test_the_text_does_not_depend_on_the_rank_that_asked_first() -> None:
     asked = ask(ALLREDUCE, replace(ALLREDUCE, shapes=((9,),)), replace(ALLREDUCE, shapes=((7,),)))
     assert len({find_mismatch(dict(order), {}) for order in permutations(asked.items())}) == 1
 

@@ -13,7 +13,7 @@ LOSS = Question(0, "allreduce.loss", Signature(Kind.ALLREDUCE, ("float32",), (()
 JOIN = Question(0, "join", Signature(Kind.JOIN))
 
 
-def test_for_one_that_has_vanished_all_wait_and_nothing_that_it_has_asked_counts() -> None:
+def test_all_ranks_wait_for_a_vanished_one_whose_requests_do_not_count() -> None:
     ordering = Ordering(3)
     other = Question(0, "allreduce.other", LOSS.signature)
     ordering.ask(1, LOSS)
@@ -32,7 +32,7 @@ def test_for_one_that_has_vanished_all_wait_and_nothing_that_it_has_asked_counts
         ordering.vanish(3)
 
 
-def test_one_that_has_vanished_may_be_lost() -> None:
+def test_a_rank_that_has_vanished_may_be_lost() -> None:
     ordering = Ordering(2)
     ordering.vanish(1)
     ordering.ask(0, LOSS)

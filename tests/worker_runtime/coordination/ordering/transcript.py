@@ -25,7 +25,7 @@ import shlex
 from collections.abc import Iterator
 from typing import assert_never
 
-from tests.rendezvous.core import stories
+from tests import transcripts
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, IllegalQuestionError, Ordering
 from worker_runtime.coordination.ordering.questions import (
     GLOBAL_SET,
@@ -45,25 +45,25 @@ TENSOR = re.compile(r"(?P<dtype>[a-z]+\d*)\((?P<shape>[\d,]*)\)")
 
 def rerun(text: str) -> str:
     """The transcript as its commands make it now."""
-    return stories.rerun(text, Teller().tell)
+    return transcripts.rerun(text, Player().run)
 
 
 def play(*commands: str) -> list[Answer]:
     """What followed from the last of these commands; the first is the size. What the rules raise is not caught."""
-    teller = Teller()
+    player = Player()
     answers: list[Answer] = []
     for command in commands:
-        answers = teller.act(shlex.split(command))
+        answers = player.act(shlex.split(command))
     return answers
 
 
-class Teller:
-    """Tells an ordering of questions and says what followed."""
+class Player:
+    """Passes questions to an ordering and shows what followed."""
 
     def __init__(self) -> None:
         self.ordering = Ordering(1)
 
-    def tell(self, command: str) -> list[str]:
+    def run(self, command: str) -> list[str]:
         """Carry out a command; what followed, in lines."""
         match shlex.split(command):
             case ["pending"]:
@@ -115,7 +115,7 @@ class Teller:
 
     def _show_pending(self) -> Iterator[str]:
         for pending in self.ordering.find_pending():
-            asked, missing = (",".join(map(str, ranks)) or "nobody" for ranks in (pending.asked, pending.missing))
+            asked, missing = (",".join(map(str, ranks)) or "none" for ranks in (pending.asked, pending.missing))
             yield f"{show_name(pending.question)} asked by {asked}, missing {missing}"
 
     def _show_stall(self, seconds: float, limit: float) -> Iterator[str]:
@@ -126,7 +126,7 @@ class Teller:
 
 
 def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
-    """Read `allreduce.loss float32(4) op=SUM`; the kind is told by the name unless it is given."""
+    """Read `allreduce.loss float32(4) op=SUM`; the kind follows from the name unless it is given."""
     name, *rest = words
     given = dict(word.split("=", 1) for word in rest if "=" in word)
     tensors = [TENSOR.fullmatch(word) for word in rest if "=" not in word]

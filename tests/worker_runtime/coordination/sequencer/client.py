@@ -113,11 +113,11 @@ class Client:
     def encode(
         self, name: str, signature: Signature, payload: bytes = b"", sizes: tuple[int, ...] = (), process_set: int = 0
     ) -> bytes:
-        """A question as a part of an ASK; its signature must have been told."""
+        """A question as a part of an ASK; its signature must have been declared."""
         number = self._signatures[signature]
         return wire.encode_question(number, process_set, name.encode(), sizes, len(payload)) + payload
 
-    def tell(self, signature: Signature) -> None:
+    def declare(self, signature: Signature) -> None:
         """Send a signature, once."""
         if signature not in self._signatures:
             number = self._signatures[signature] = len(self._signatures)
@@ -134,7 +134,7 @@ class Client:
         set_size: int = 0,
     ) -> int:
         """Ask one question; its number."""
-        self.tell(signature)
+        self.declare(signature)
         self.send(Frame.ASK, self.encode(name, signature, payload, sizes, process_set))
         return self.count(1, set_size)
 
@@ -163,7 +163,7 @@ class Client:
         return data
 
     def answer(self) -> Answer:
-        """The next thing that it is told."""
+        """The next answer that it receives."""
         while not self._answers:
             length, number = wire.HEADER.unpack(self.receive(wire.HEADER.size))
             self._answers += self._decode(Frame(number), memoryview(self.receive(length)))
@@ -175,7 +175,7 @@ class Client:
         assert isinstance(answer, Released), (kind, answer)
         return answer
 
-    def told(self, kind: Frame) -> str:
+    def read_text(self, kind: Frame) -> str:
         """The text of the next answer, which must be of this kind."""
         found, answer = self.answer()
         assert found is kind, (found, answer)
@@ -263,7 +263,7 @@ def floats(*values: float) -> bytes:
 
 
 def exchange(clients: list[Client], name: str = "barrier") -> None:
-    """All ask one thing, and are told to run it, with the same index."""
+    """All ask one thing, and are ordered to run it, with the same index."""
     for client in clients:
         client.ask(name, BARRIER)
     assert len({client.released().index for client in clients}) == 1

@@ -22,7 +22,7 @@ WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")
         (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
     ],
 )
-def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
+def test_each_answer_is_sent_to_the_ranks_that_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
     members = {rank: Member(rank, ends.connection, has_left=rank == 1) for rank in range(3)}
     asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
     assert list(make_frames(answer, asked, members)) == expected

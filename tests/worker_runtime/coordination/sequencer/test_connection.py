@@ -89,7 +89,7 @@ def drain(ends: Ends) -> bytes:
     return bytes(received)
 
 
-def test_what_is_not_read_yet_is_sent_later_and_in_order(ends: Ends) -> None:
+def test_unread_data_is_sent_later_and_in_order(ends: Ends) -> None:
     data = bytes(range(256)) * 40_000
     ends.connection.send(data)
     ends.connection.send(b"end")
@@ -97,27 +97,27 @@ def test_what_is_not_read_yet_is_sent_later_and_in_order(ends: Ends) -> None:
     assert ends.wait(0) == 0, "it still waits to send what it has sent"
 
 
-def test_who_reads_in_the_end_may_be_sent_any_amount(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_reads_in_the_end_may_be_sent_any_amount(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 20_000_000)
     for _ in range(4):
         ends.connection.send(bytes(15_000_000) + b"end")
         assert len(drain(ends)) == 15_000_003
 
 
-def test_whoever_reads_too_slowly_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_reads_too_slowly_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 20_000_000)
     ends.connection.send(bytes(10_000_000))
     with pytest.raises(ConnectionEndedError, match=r"left \d+ bytes of answers unread"):
         ends.connection.send(bytes(20_000_000))
 
 
-def test_a_slow_reader_keeps_nobody_waiting_and_is_lost_in_the_end(process: Process) -> None:
-    """Rank 1 is sent some 300 MB and reads none of it; rank 0 reads, and its answers go on."""
+def test_a_slow_reader_keeps_no_other_waiting_and_is_lost_in_the_end(process: Process) -> None:
+    """Rank 1 is sent some 300 MB and reads none of it; rank 0 reads, and its answers continue."""
     payload = bytes(1024 * 1024)
     broadcast = Signature(Kind.BROADCAST, ("uint8",), ((len(payload),),), root=0, payload_dtype="float64")
     with gathering(process, 2) as (first, slow):
-        slow.tell(broadcast)
-        first.tell(broadcast)
+        slow.declare(broadcast)
+        first.declare(broadcast)
         asked = b"".join(slow.encode(str(number), broadcast) for number in range(400))
         slow.send(Frame.ASK, asked)
 

@@ -72,7 +72,7 @@ def greet(challenge: bytes, generation: int = 1, rank: int = 0, key: bytes = KEY
     return wire.make_greeting(key, generation, rank, challenge, bytes(32))[0]
 
 
-def test_the_ranks_go_on_under_fire() -> None:
+def test_the_ranks_continue_under_fire() -> None:
     async def story(process: Process, clients: list[Client]) -> None:
         port = process.port
         async with burning(LOOPBACK, port, seed=SEED, strangers=STRANGERS, idle=IDLE, kind=Strangers) as fire:
@@ -146,7 +146,7 @@ def mutate(frames: list[bytes], chance: random.Random) -> bytes:
 def test_a_broken_rank_ends_its_generation_at_most() -> None:
     """Rank 1's frames are mutated in one way or another; rank 0's are right. The next generation is served as ever."""
     chance = random.Random(SEED)  # noqa: S311 - a story, not a secret
-    told: Counter[Frame] = Counter()
+    reported: Counter[Frame] = Counter()
     with Process() as process:
         for _ in range(BROKEN_RANKS):
             with gathering(process, 2) as (first, second):
@@ -155,24 +155,24 @@ def test_a_broken_rank_ends_its_generation_at_most() -> None:
                 with suppress(ConnectionError):
                     second.socket.sendall(mutate(list(make_story(second)), chance))
                     second.socket.shutdown(socket.SHUT_WR)
-                told.update(listen_to_the_end(first))
+                reported.update(listen_to_the_end(first))
             assert process.popen.poll() is None
         with gathering(process, 2) as clients:
             sum_up(clients, 0)
         assert process.end() == (0, "")
-    assert told[Frame.FAILURE] > BROKEN_RANKS // 4, told
-    assert min(told[Frame.RELEASES], told[Frame.REFUSAL]) > 10, told
+    assert reported[Frame.FAILURE] > BROKEN_RANKS // 4, reported
+    assert min(reported[Frame.RELEASES], reported[Frame.REFUSAL]) > 10, reported
 
 
 def listen_to_the_end(client: Client) -> list[Frame]:
-    """What a rank is told until the other one's loss, or until nothing of its own is pending any more."""
-    told: list[Frame] = []
+    """What a rank receives until the other one's loss, or until nothing of its own is pending any more."""
+    reported: list[Frame] = []
     client.socket.settimeout(LIMIT_SECONDS)
     answered = 0
     while answered < 8:
         kind, _ = client.answer()
-        told.append(kind)
+        reported.append(kind)
         if kind is Frame.FAILURE:
             break
         answered += kind in (Frame.RELEASES, Frame.REFUSAL)
-    return told
+    return reported

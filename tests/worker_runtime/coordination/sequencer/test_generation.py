@@ -1,4 +1,4 @@
-"""The real process: what ranks ask of it, what they are told, and what it does with those that break the rules."""
+"""The real process: what ranks ask of it, what they receive, and what it does with those that break the rules."""
 
 import random
 import select
@@ -32,7 +32,7 @@ from worker_runtime.coordination.sequencer.stalls import StallLimits, StallSetti
 from worker_runtime.coordination.wire import Farewell, Frame, Released
 
 
-def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None:
+def test_all_ranks_receive_one_order_however_they_ask(process: Process) -> None:
     chance = random.Random(7)  # noqa: S311 - a story, not a secret
     with gathering(process, 3) as clients:
         names = [f"allreduce.{number}" for number in range(300)]
@@ -40,7 +40,7 @@ def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None
         for client in clients:
             chance.shuffle(names)
             asked.append(list(names))
-            client.tell(summing(count=1))
+            client.declare(summing(count=1))
         for start in range(0, len(names), 7):  # in pieces, the ranks taking turns
             for client, own in zip(clients, asked, strict=True):
                 questions = [client.encode(name, summing(count=1), floats(client.rank)) for name in own[start:][:7]]
@@ -63,14 +63,14 @@ def test_a_stop_notice_comes_before_the_same_release_to_all_and_before_the_first
             assert [client.released().index for client in clients] == [0, 0]
             process.order(b"stop")
             for client in clients:
-                assert client.told(Frame.STOPPING).encode() == wire.encode_index(1)
+                assert client.read_text(Frame.STOPPING).encode() == wire.encode_index(1)
                 client.ask("allreduce.b", PLAIN)
             assert [client.released().index for client in clients] == [1, 1]
         with gathering(process, 2) as clients:
-            assert {client.told(Frame.STOPPING).encode() for client in clients} == {wire.encode_index(0)}
+            assert {client.read_text(Frame.STOPPING).encode() for client in clients} == {wire.encode_index(0)}
 
 
-def test_those_who_have_joined_are_told_to_contribute_nothing_of_value(process: Process) -> None:
+def test_joined_ranks_are_ordered_to_contribute_nothing_of_value(process: Process) -> None:
     with gathering(process, 3) as clients:
         assert clients[2].ask("join", JOIN) == 0
         for client in clients[:2]:
@@ -108,7 +108,7 @@ def test_a_deadlock_is_broken(process: Process) -> None:
             client.ask(f"a{client.rank}", BARRIER)
             client.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
         for client in clients:
-            assert "a0" in client.told(Frame.DEADLOCK)
+            assert "a0" in client.read_text(Frame.DEADLOCK)
 
 
 def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error(process: Process) -> None:
@@ -116,12 +116,12 @@ def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error(process
         first.ask("alltoall.a", BARRIER)
         second.ask("alltoall.a", Signature(Kind.FAIL, note="ValueError: no\u00e9\ud800"))
         for client in (first, second):
-            text = client.told(Frame.REFUSAL)
+            text = client.read_text(Frame.REFUSAL)
             assert text == "alltoall 'a' failed on rank 1 before anything was sent: ValueError: no\u00e9\\ud800"
         exchange([first, second], "alltoall.a")
 
 
-def test_who_waits_no_longer_is_in_no_deadlock(process: Process) -> None:
+def test_a_rank_that_waits_no_longer_is_in_no_deadlock(process: Process) -> None:
     with gathering(process, 2) as (first, second):
         first.ask("a", BARRIER)
         first.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
@@ -137,7 +137,7 @@ def test_who_waits_no_longer_is_in_no_deadlock(process: Process) -> None:
 
 
 def is_silent(client: Client) -> bool:
-    """Nothing is told in the time in which the end of another's connection is, by far."""
+    """Nothing is reported in the time in which the end of another's connection is, by far."""
     return not select.select([client.socket], [], [], 0.2)[0]
 
 
@@ -148,7 +148,7 @@ def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Proces
         assert is_silent(second) is (kind is not Frame.LEAVE)
         first.socket.close()
         for client in (second, third):
-            assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
+            assert client.read_text(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
 def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
@@ -156,19 +156,19 @@ def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
         first.send(Frame.END, Farewell("", "ended (ValueError: no such luck)").encode())
         first.socket.close()
         second.ask("a", BARRIER)
-        assert second.told(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")
+        assert second.read_text(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reported"),
     [
         ("", "ended without an error"),
         ("ended", "ended without an error"),
         ("ended with 0 at train.py:4", "ended with 0 at train.py:4"),
     ],
 )
-def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(
-    process: Process, how: str, told: str
+def test_the_job_says_what_an_exit_means_and_until_then_nothing_is_released(
+    process: Process, how: str, reported: str
 ) -> None:
     with gathering(process, 3) as (first, second, third):
         first.ask("a", BARRIER)
@@ -181,23 +181,23 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         third.send(Frame.DEPARTED, wire.encode_number(0))
         third.send(Frame.DEPARTED, wire.encode_number(0))
         for client in (second, third):
-            assert f"rank 0 {told}, and " in client.told(Frame.REFUSAL)
+            assert f"rank 0 {reported}, and " in client.read_text(Frame.REFUSAL)
         second.ask("b", BARRIER)
-        assert f"rank 0 {told}, and " in second.told(Frame.REFUSAL)
+        assert f"rank 0 {reported}, and " in second.read_text(Frame.REFUSAL)
 
 
-def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
+def test_an_exit_that_is_a_loss_is_reported_as_the_job_reports_it(process: Process) -> None:
     with gathering(process, 2) as (first, second):
         first.send(Frame.EXIT)
         first.socket.close()
         second.ask("a", BARRIER)
         assert is_silent(second)
         second.send(Frame.HALT, b"it failed with exit code 3")
-        assert second.told(Frame.FAILURE) == "it failed with exit code 3"
+        assert second.read_text(Frame.FAILURE) == "it failed with exit code 3"
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
-def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process: Process, *, goodbye: bool) -> None:
+def test_requests_before_a_good_end_count_though_the_end_is_known(process: Process, *, goodbye: bool) -> None:
     with gathering(process, 2) as (first, second):
         second.send(Frame.DEPARTED, wire.encode_number(0))
         assert is_silent(second)
@@ -208,20 +208,20 @@ def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process
             first.send(Frame.EXIT)
         first.socket.close()
         second.ask("b", BARRIER)
-        assert "rank 0 ended without an error, and " in second.told(Frame.REFUSAL)
+        assert "rank 0 ended without an error, and " in second.read_text(Frame.REFUSAL)
 
 
-def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
+def test_a_rank_that_ends_well_before_it_has_come_is_not_missed(process: Process) -> None:
     generation = process.begin(2)
     with connected(process, 0, generation) as first:
         first.ask("a", BARRIER)
         first.send(Frame.DEPARTED, wire.encode_number(1))
-        assert "rank 1 ended without an error, and " in first.told(Frame.REFUSAL)
+        assert "rank 1 ended without an error, and " in first.read_text(Frame.REFUSAL)
 
 
 def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
     with gathering(process, 2) as (first, second):
-        first.tell(summing())
+        first.declare(summing())
         ask = wire.encode_frame(Frame.ASK, first.encode("a", summing(), bytes(64)))
         second.ask("a", summing(), bytes(64))
         exchange([first, second])  # so that the second has asked
@@ -230,23 +230,23 @@ def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -
         assert second.released().index == 1
 
 
-def test_the_end_of_a_rank_s_connection_is_told_to_all(process: Process) -> None:
+def test_the_end_of_a_rank_s_connection_is_reported_to_all(process: Process) -> None:
     with gathering(process, 3) as (first, second, third):
         second.ask("a", PLAIN)
         third.ask("a", PLAIN)
         second.socket.close()
         for client in (first, third):
-            assert client.told(Frame.FAILURE) == "rank 1 was cut off: its connection to the sequencer ended"
+            assert client.read_text(Frame.FAILURE) == "rank 1 was cut off: its connection to the sequencer ended"
         first.ask("a", PLAIN)
         first.leave()
 
 
-def test_who_comes_after_a_loss_is_told_of_it(process: Process) -> None:
+def test_a_rank_that_comes_after_a_loss_learns_of_it(process: Process) -> None:
     generation = process.begin(2)
     with connected(process, 0, generation):
         pass
     with connected(process, 1, generation) as late:
-        assert "rank 0 was cut off" in late.told(Frame.FAILURE)
+        assert "rank 0 was cut off" in late.read_text(Frame.FAILURE)
 
 
 def frame(kind: Frame, body: bytes = b"") -> Callable[[Client], bytes]:
@@ -262,7 +262,7 @@ def ask_short(client: Client) -> bytes:
     return client.encode("a", summing(), bytes(60))
 
 
-# Bytes that no worker of ours sends, and how the others are told.
+# Bytes that no worker of ours sends, and what the others learn.
 OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
     "unknown frame": (frame(Frame.STALL), "a frame of type 20 came"),
     "no signature": (frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"), "a signature was expected"),
@@ -286,31 +286,31 @@ OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
 
 
 @pytest.mark.parametrize("offence", OFFENCES)
-def test_who_breaks_the_rules_is_dropped_and_named(process: Process, offence: str) -> None:
-    make, told = OFFENCES[offence]
+def test_a_rank_that_breaks_the_rules_is_dropped_and_named(process: Process, offence: str) -> None:
+    make, reported = OFFENCES[offence]
     with gathering(process, 3) as (first, second, third):
         for client in (first, third):
             client.ask("a", summing(), bytes(64))
         for signature in (summing(), PLAIN, BARRIER):
-            second.tell(signature)
+            second.declare(signature)
         with suppress(BrokenPipeError, ConnectionResetError):
             second.socket.sendall(make(second))
         assert second.is_closed()
         for client in (first, third):
-            reason = client.told(Frame.FAILURE)
+            reason = client.read_text(Frame.FAILURE)
             assert reason.startswith("rank 1 was cut off: ")
-            assert told in reason
+            assert reported in reason
     with gathering(process, 1) as next_ones:
         exchange(next_ones)
 
 
-def test_what_comes_after_a_goodbye_is_not_heard(process: Process) -> None:
+def test_bytes_after_a_goodbye_are_ignored(process: Process) -> None:
     with gathering(process, 2) as (first, second):
         first.ask("a", BARRIER)
-        second.tell(BARRIER)
+        second.declare(BARRIER)
         second.socket.sendall(wire.encode_frame(Frame.LEAVE) + ask(second.encode("a", BARRIER)))
         assert second.is_closed()
-        assert "shut down on rank 1" in first.told(Frame.REFUSAL)
+        assert "shut down on rank 1" in first.read_text(Frame.REFUSAL)
 
 
 class Here:

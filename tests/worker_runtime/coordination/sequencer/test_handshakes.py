@@ -93,7 +93,7 @@ def test_a_greeting_is_passed_on_when_it_is_complete(port: Port) -> None:
     assert port.handshakes.find_due() is None
 
 
-def test_each_is_challenged_anew(port: Port) -> None:
+def test_each_connection_is_challenged_anew(port: Port) -> None:
     for _ in range(2):
         port.greet()
     (first, _), (second, _) = port.greeted

@@ -30,7 +30,7 @@ def run(*arguments: str, **options: object) -> subprocess.CompletedProcess[bytes
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.5", "::1", "localhost"])
-def test_it_serves_on_the_address_that_it_is_given(address: str) -> None:
+def test_the_sequencer_serves_on_the_given_address(address: str) -> None:
     if ":" in address and not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     with Process(address) as process:
@@ -39,7 +39,7 @@ def test_it_serves_on_the_address_that_it_is_given(address: str) -> None:
         assert process.end() == (0, "")
 
 
-def test_it_ends_at_once_when_its_owner_goes_whoever_is_connected() -> None:
+def test_the_sequencer_ends_immediately_when_its_owner_goes_whatever_is_connected() -> None:
     with serving(2) as (process, clients), process.connect(), process.connect() as half:
         half.sendall(b"half a greeting")
         clients[0].ask("a", summing(), bytes(64))
@@ -48,7 +48,7 @@ def test_it_ends_at_once_when_its_owner_goes_whoever_is_connected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "orders", "code", "told"),
+    ("arguments", "orders", "code", "sentence"),
     [
         ((), b"", 2, "one argument was expected"),
         (("127.0.0.1", "80"), b"", 2, "one argument was expected"),
@@ -58,15 +58,17 @@ def test_it_ends_at_once_when_its_owner_goes_whoever_is_connected() -> None:
         (("127.0.0.1",), b"x" * 200_000, 1, "a line of more than 65536 bytes"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_sentence(arguments: tuple[str, ...], orders: bytes, code: int, told: str) -> None:
+def test_a_mistake_is_reported_in_a_sentence(
+    arguments: tuple[str, ...], orders: bytes, code: int, sentence: str
+) -> None:
     done = run(*arguments, input=orders)
     assert done.returncode == code
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("sequencer: ")
-    assert told.partition(".*")[0] in line
+    assert sentence.partition(".*")[0] in line
 
 
-def test_standard_input_has_to_be_somebodys_end() -> None:
+def test_standard_input_has_to_be_a_pipe_or_a_socket() -> None:
     with Path("/dev/null").open("rb") as nothing:
         done = run("127.0.0.1", stdin=nothing)
     assert (done.returncode, b"has to be a pipe or a socket" in done.stderr) == (1, True)
@@ -80,14 +82,14 @@ def test_a_signal_that_reaches_all_processes_of_a_job_does_not_end_it(number: st
         assert process.end() == (0, "")
 
 
-def test_it_loads_no_framework_and_nothing_of_the_network_of_agents() -> None:
+def test_the_sequencer_loads_no_framework_and_nothing_of_the_network_of_agents() -> None:
     done = subprocess.run([sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "worker_runtime" in loaded
     assert not loaded & {"torch", "numpy", "grpc", "google", "rendezvous", "protos", "cloudpickle", "logging"}
 
 
-def test_numpy_is_loaded_when_the_first_sum_is_asked_for() -> None:
+def test_numpy_is_loaded_when_the_first_sum_is_requested() -> None:
     with serving(1) as (process, (client,)):
         maps = Path(f"/proc/{process.popen.pid}/maps")
         exchange([client])

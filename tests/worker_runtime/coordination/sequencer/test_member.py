@@ -52,23 +52,23 @@ def test_equal_signatures_of_two_ranks_are_one_object(member: Member) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "told"), [(make_head(8), "no signature with the number 8"), (make_head(7, b"\xff"), "is not a name")]
+    ("head", "reported"), [(make_head(8), "no signature with the number 8"), (make_head(7, b"\xff"), "is not a name")]
 )
-def test_what_means_nothing_is_refused(member: Member, head: bytes, told: str) -> None:
+def test_a_request_without_meaning_is_refused(member: Member, head: bytes, reported: str) -> None:
     learn(member, 7, BARRIER)
-    with pytest.raises(ProtocolError, match=told):
+    with pytest.raises(ProtocolError, match=reported):
         member.learn_question(head)
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"\0\0\0\0", b"\0\0\0\0{}", b"\0\0\0\0" + b"[" * 100_000, b"\0\0\0\0" + b'{"reduction": 1e999}']
 )
-def test_what_is_no_signature_is_refused(member: Member, body: bytes) -> None:
+def test_bytes_that_are_no_signature_are_refused(member: Member, body: bytes) -> None:
     with pytest.raises(ProtocolError, match="a signature was expected"):
         member.learn_signature(memoryview(body), {})
 
 
-def test_a_signature_whose_payload_nobody_can_combine_is_refused(member: Member) -> None:
+def test_a_signature_whose_payload_cannot_be_combined_is_refused(member: Member) -> None:
     with pytest.raises(ProtocolError, match="payloads of 'float33' cannot"):
         learn(member, 0, summing("float33"))
 

@@ -44,7 +44,7 @@ def test_the_key_is_not_shown() -> None:
         make_line(key=7),
     ],
 )
-def test_anything_else_is_refused_without_repeating_it(line: bytes) -> None:
+def test_other_orders_are_refused_without_repeating_them(line: bytes) -> None:
     with pytest.raises(OrderError) as raised:
         parse_activation(line)
     assert KEY.hex()[2:] not in str(raised.value)

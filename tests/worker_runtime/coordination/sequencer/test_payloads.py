@@ -32,7 +32,7 @@ def released(signature: Signature, *payloads: bytes | None, name: str = "x") -> 
     return Release(0, make_question(name, signature), members, joined), asked
 
 
-def test_many_different_ones_at_once() -> None:
+def test_many_different_payloads_are_combined_together() -> None:
     chance = np.random.default_rng(5)
     story = []
     expected = []
@@ -46,7 +46,7 @@ def test_many_different_ones_at_once() -> None:
     assert combine(story) == expected
 
 
-def test_those_who_have_joined_contribute_nothing() -> None:
+def test_joined_ranks_contribute_nothing() -> None:
     story = [
         released(summing(), floats(1), None, floats(2)),
         released(summing(), None, floats(4), floats(8)),
@@ -67,12 +67,12 @@ def test_a_gathering_carries_all_in_the_order_of_the_ranks() -> None:
         assert combine([(release._replace(sizes=rows), asked)]) == [gathered]
 
 
-def test_what_has_no_payload_gets_none() -> None:
+def test_a_request_without_payload_gets_none() -> None:
     assert combine([released(Signature(Kind.BARRIER), b"", b"")]) == [b""]
 
 
 @pytest.mark.parametrize(
-    ("payloads", "rank", "told"),
+    ("payloads", "rank", "reported"),
     [
         ((bytes(64), bytes(64), bytes(60)), 2, "it sent 60 bytes with 'x', and rank 0 sent 64"),
         ((bytes(63), bytes(63), bytes(63)), 0, "it sent 63 bytes of float32 with 'x'"),
@@ -80,11 +80,11 @@ def test_what_has_no_payload_gets_none() -> None:
     ],
 )
 def test_a_payload_of_another_length_is_blamed_on_its_rank(
-    payloads: tuple[bytes | None, ...], rank: int, told: str
+    payloads: tuple[bytes | None, ...], rank: int, reported: str
 ) -> None:
     with pytest.raises(UnequalPayloadError) as raised:
         combine([released(summing(), floats(1)), released(summing(), *payloads)])
-    assert (raised.value.rank, str(raised.value)) == (rank, told)
+    assert (raised.value.rank, str(raised.value)) == (rank, reported)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_payload_of_another_length_is_blamed_on_its_rank(
         Signature(Kind.ALLGATHER, payload_dtype="bfloat16"),
     ],
 )
-def test_what_can_be_combined(signature: Signature) -> None:
+def test_combinable_signatures_are_accepted(signature: Signature) -> None:
     check_signature(signature)
 
 
@@ -114,7 +114,7 @@ def test_what_can_be_combined(signature: Signature) -> None:
         Signature(Kind.BARRIER, payload_dtype="uint8"),
     ],
 )
-def test_what_cannot(signature: Signature) -> None:
+def test_other_signatures_are_refused(signature: Signature) -> None:
     with pytest.raises(ProtocolError, match="payload"):
         check_signature(signature)
 

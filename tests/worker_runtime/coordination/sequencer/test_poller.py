@@ -27,7 +27,7 @@ def test_the_latest_callback_and_events_count(poller: Poller, pipes: list[tuple[
     assert called == ["second"]
 
 
-def test_nobody_is_called_who_was_forgotten_in_the_same_round(poller: Poller, pipes: list[tuple[int, int]]) -> None:
+def test_a_removed_listener_is_not_called_in_the_same_round(poller: Poller, pipes: list[tuple[int, int]]) -> None:
     called: list[int] = []
 
     def forget_all(number: int) -> None:

@@ -52,7 +52,7 @@ def test_integers_wrap_around() -> None:
     assert reduce("uint8", Reduction.PRODUCT, [b"\x80", b"\x03"]) == b"\x80"
 
 
-def test_what_is_not_finite_spreads_without_a_warning() -> None:
+def test_a_value_that_is_not_finite_spreads_without_a_warning() -> None:
     nan, huge = np.float32("nan").tobytes(), np.float32(3e38).tobytes()
     for reduction in PLAIN:
         assert np.isnan(np.frombuffer(reduce("float32", reduction, [nan, huge]), "float32")).all()
@@ -67,5 +67,5 @@ def test_floats_are_added_in_the_order_of_the_ranks() -> None:
     assert np.frombuffer(backward, "float32")[0] == 0.0
 
 
-def test_no_elements() -> None:
+def test_empty_payloads_are_reduced_to_an_empty_one() -> None:
     assert reduce("float32", Reduction.SUM, [b"", b"", b""]) == b""

@@ -1,4 +1,4 @@
-"""Releases that are told as one, and those that are not."""
+"""Releases that are sent as one, and those that are not."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def make_asked(*numbers: int) -> list[Entry]:
 
 
 def read(run: ReleaseRange) -> dict[int, list[tuple[int, int, Sequence[int], bytes]]]:
-    """What each rank is told: number, index, lengths and payload of each piece."""
+    """What each rank receives: number, index, lengths and payload of each piece."""
     return {
         rank: [
             (released.number, released.index, released.lengths, bytes(released.payload))
@@ -33,14 +33,14 @@ def read(run: ReleaseRange) -> dict[int, list[tuple[int, int, Sequence[int], byt
     }
 
 
-def test_a_burst_is_told_as_one_by_each_ranks_own_numbers() -> None:
+def test_a_burst_is_released_as_one_by_each_ranks_own_numbers() -> None:
     run = ReleaseRange(make_release(5), make_asked(0, 7), b"ab")
     assert run.take(make_release(6), make_asked(1, 8), b"")
     assert run.take(make_release(7), make_asked(2, 9), b"c")
     assert read(run) == {0: [(0, 5, (2, 0, 1), b"abc")], 1: [(7, 5, (2, 0, 1), b"abc")]}
 
 
-def test_ranks_that_have_asked_as_many_questions_are_told_the_same() -> None:
+def test_ranks_that_have_asked_as_many_questions_receive_the_same() -> None:
     run = ReleaseRange(make_release(5), make_asked(3, 3), b"ab")
     (_, first), (_, second) = run.encode()
     assert first is second
@@ -63,7 +63,7 @@ def test_another_order_on_a_rank_ends_a_run() -> None:
     ],
     ids=["joined", "another set", "value", "sizes", "a member that has left"],
 )
-def test_what_is_not_plain_stands_alone(release: Release, asked: list[Entry]) -> None:
+def test_a_release_that_is_not_plain_stands_alone(release: Release, asked: list[Entry]) -> None:
     plain = ReleaseRange(make_release(0), make_asked(0, 0), b"")
     assert not plain.take(release, asked, b"")
     odd = ReleaseRange(release, asked, b"")

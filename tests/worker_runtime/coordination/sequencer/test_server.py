@@ -39,7 +39,7 @@ def is_refused(process: Process, rank: int, generation: int = 1, key: bytes = KE
         return client.is_closed()
 
 
-def test_those_who_come_before_the_activation_wait_for_it() -> None:
+def test_workers_that_come_before_the_activation_wait_for_it() -> None:
     with Process() as process:
         early = [Client(process, rank, 2) for rank in range(2)]
         outdated, later = Client(process, 0, 1), Client(process, 0, 3)
@@ -80,7 +80,7 @@ def test_a_repeated_or_outdated_order_changes_nothing() -> None:
     [(0, 1, bytes(32)), (2, 1, KEY), (2**32 - 1, 1, KEY), (1, 0, KEY), (0, 1, KEY)],
     ids=["wrong key", "no such rank", "no rank at all", "older generation", "already here"],
 )
-def test_who_does_not_belong_is_turned_away(rank: int, generation: int, key: bytes) -> None:
+def test_a_worker_that_does_not_belong_is_turned_away(rank: int, generation: int, key: bytes) -> None:
     with serving(2) as (process, clients):
         assert is_refused(process, rank, generation, key)
         exchange(clients)
@@ -91,7 +91,7 @@ def test_a_rank_that_has_left_does_not_come_back() -> None:
         clients[0].leave()
         clients[0].socket.close()
         clients[1].ask("a", BARRIER)
-        assert "shut down on rank 0" in clients[1].told(wire.Frame.REFUSAL)
+        assert "shut down on rank 0" in clients[1].read_text(wire.Frame.REFUSAL)
         assert is_refused(process, 0)
 
 
@@ -125,11 +125,11 @@ def test_generations_leave_nothing_behind() -> None:
         assert memory[-1] - memory[20] < 1_000_000, memory[::20]
 
 
-def test_it_sleeps_while_nobody_asks() -> None:
+def test_the_server_sleeps_while_no_rank_asks() -> None:
     with serving(2) as (process, clients):
         exchange(clients)
         before = process.count_wakeups()
-        with pytest.raises(subprocess.TimeoutExpired):  # no event tells that nothing happens
+        with pytest.raises(subprocess.TimeoutExpired):  # no event shows that nothing happens
             process.popen.wait(IDLE_SECONDS)
         assert process.count_wakeups() - before <= 1  # it may not have gone to sleep yet after the exchange
 
@@ -165,7 +165,7 @@ def limit_files(process: Process, count: int) -> None:
     resource.prlimit(process.popen.pid, resource.RLIMIT_NOFILE, (count, hard))
 
 
-def test_it_goes_on_when_no_more_files_can_be_opened() -> None:
+def test_the_server_continues_when_no_more_files_can_be_opened() -> None:
     with serving(2) as (process, clients), ExitStack() as stack:
         limit_files(process, process.count_files() + 3)
         crowd = [stack.enter_context(process.connect()) for _ in range(10)]

@@ -29,13 +29,13 @@ WARNING, LIMIT, DISABLE = (
     ],
 )
 def test_horovods_variables(environment: dict[str, str], limits: StallLimits, complaints: int) -> None:
-    told: list[str] = []
-    assert read_stall_limits(environment, told.append) == limits
-    assert len(told) == complaints
-    assert all("is ignored" in text for text in told)
+    reported: list[str] = []
+    assert read_stall_limits(environment, reported.append) == limits
+    assert len(reported) == complaints
+    assert all("is ignored" in text for text in reported)
 
 
-def test_nothing_is_due_while_nothing_is_pending_or_nobody_wants_to_know() -> None:
+def test_nothing_is_due_while_nothing_is_pending_or_stalls_are_not_reported() -> None:
     assert StallClock(StallLimits(1.0, 2.0)).find_due(None) is None
     assert StallClock(StallLimits(None, None)).find_due(5.0) is None
 
@@ -68,12 +68,12 @@ def test_a_join_is_warned_of_and_may_last_for_ever() -> None:
     assert not clock.is_over(None, 1e9)
 
 
-def test_a_stall_is_told_to_the_lowest_rank_that_waits_again_and_again() -> None:
+def test_a_stall_is_reported_to_the_lowest_rank_that_waits_again_and_again() -> None:
     with serving(3, **{WARNING: "0.2"}) as (_, clients):
         for client in clients[1:]:
             client.ask("allreduce.a", PLAIN)
         for _ in range(2):
-            assert "Missing ranks:\n0: [allreduce.a]" in clients[1].told(Frame.STALL)
+            assert "Missing ranks:\n0: [allreduce.a]" in clients[1].read_text(Frame.STALL)
         clients[0].ask("allreduce.a", PLAIN)
         assert clients[0].released().index == clients[2].released().index == 0
 
@@ -82,9 +82,9 @@ def test_settings_that_come_late_hold_for_what_is_pending() -> None:
     with serving(2, **{DISABLE: "1"}) as (_, clients):
         clients[1].ask("allreduce.a", PLAIN)
         clients[0].send(Frame.SETTINGS, wire.encode_settings({WARNING: "0.1"}))
-        assert "0: [allreduce.a]" in clients[1].told(Frame.STALL)
+        assert "0: [allreduce.a]" in clients[1].read_text(Frame.STALL)
         clients[1].send(Frame.SETTINGS, wire.encode_settings({}))
-        assert "settings came from another rank than 0" in clients[0].told(Frame.FAILURE)
+        assert "settings came from another rank than 0" in clients[0].read_text(Frame.FAILURE)
 
 
 def test_the_stall_limit_ends_the_generation_and_names_rank_and_operation() -> None:
@@ -93,23 +93,23 @@ def test_the_stall_limit_ends_the_generation_and_names_rank_and_operation() -> N
         while (answer := clients[0].answer())[0] is Frame.STALL:
             pass
         assert answer[0] is Frame.FAILURE
-        assert answer[1] == clients[1].told(Frame.FAILURE)
+        assert answer[1] == clients[1].read_text(Frame.FAILURE)
         assert "allreduce 'a' waited for rank 1" in str(answer[1])
 
 
 def test_a_join_may_last_and_is_mentioned_when_nothing_happens() -> None:
     with serving(2, **{WARNING: "0.2", LIMIT: "0.3"}) as (_, clients):
         clients[0].ask("join", JOIN)
-        assert "1: [join]" in clients[0].told(Frame.STALL)
-        assert "1: [join]" in clients[0].told(Frame.STALL)  # the limit is over
+        assert "1: [join]" in clients[0].read_text(Frame.STALL)
+        assert "1: [join]" in clients[0].read_text(Frame.STALL)  # the limit is over
         clients[1].ask("join", JOIN)
         assert clients[1].released().value == 1
 
 
-def test_a_variable_that_cannot_be_followed_is_told_to_one_worker_once() -> None:
+def test_a_variable_that_cannot_be_followed_is_reported_to_one_worker_once() -> None:
     settings = {WARNING: "abc"}
     with serving(2, **settings) as (process, clients):
-        assert clients[0].told(Frame.STALL) == f"{WARNING}=abc is ignored: a number of seconds was expected"
+        assert clients[0].read_text(Frame.STALL) == f"{WARNING}=abc is ignored: a number of seconds was expected"
         for client in clients:
             client.ask("a", BARRIER)
         assert all(client.released() for client in clients)

@@ -33,7 +33,7 @@ def open_store(process: Process, rank: int = 0, key: bytes = KEY) -> SequencerSt
     return SequencerStore(Endpoint(LOOPBACK, process.port), key, process.generation, rank, LIMIT)
 
 
-def test_a_value_reaches_who_waits_for_it_and_who_asks_later(process: Process) -> None:
+def test_a_value_reaches_waiting_and_later_readers(process: Process) -> None:
     first, second = open_store(process, 0), open_store(process, 1)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(second.wait, ["one", "two"], LIMIT)
@@ -71,7 +71,7 @@ def test_keys_that_are_awaited_together_share_one_limit(process: Process, monkey
     assert LIMIT >= limits[0] > limits[1] > limits[2]
 
 
-def test_who_waits_is_woken_when_nobody_needs_the_store_any_more(process: Process) -> None:
+def test_a_waiting_reader_is_woken_when_the_store_is_no_longer_needed(process: Process) -> None:
     store, begun = open_store(process), threading.Event()
 
     def wait() -> None:
@@ -88,7 +88,7 @@ def test_who_waits_is_woken_when_nobody_needs_the_store_any_more(process: Proces
         store.set("key", b"value")
 
 
-def test_who_does_not_know_the_key_is_not_served(process: Process) -> None:
+def test_a_client_without_the_key_is_not_served(process: Process) -> None:
     with pytest.raises(RuntimeError, match="cannot reach"):
         open_store(process, key=bytes(wire.KEY_BYTES)).set("key", b"value")
 
@@ -103,7 +103,7 @@ def test_who_does_not_know_the_key_is_not_served(process: Process) -> None:
     ],
     ids=["no key", "no member", "no connections", "no question"],
 )
-def test_who_breaks_the_rules_is_cut_off_alone(process: Process, frame: bytes) -> None:
+def test_a_client_that_breaks_the_rules_is_cut_off_alone(process: Process, frame: bytes) -> None:
     client = Client(process, wire.STORE_ROLE, process.generation).await_proof()
     with client.socket:
         client.socket.sendall(frame)
@@ -148,7 +148,7 @@ FROM_A, AT_B = (A, B, None), (B, A, 8)  # a connection of one member's to the li
         ),
     ],
 )
-def test_connections_from_member_to_member_are_told_from_a_strangers(
+def test_connections_between_members_are_distinguished_from_a_stranger_s(
     members: dict[int, Ends | None], stranger: str, matched: dict[int, list[int]]
 ) -> None:
     found, indexes = match_ends(members)

@@ -1,4 +1,4 @@
-"""Groups and works that do what a test says, and tell what they were asked."""
+"""Groups and works that do what a test says, and note what they were asked."""
 
 import threading
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LIMIT = timedelta(seconds=LIMIT_SECONDS)
 
 
 class StubWork:
-    """A work that ends when it is told to."""
+    """A work that ends on order."""
 
     def __init__(self, *, is_ended: bool = True, error: str = "") -> None:
         self.limits: list[timedelta | None] = []
@@ -40,7 +40,7 @@ class StubWork:
         return True
 
     def is_completed(self) -> bool:
-        """Whether it was told to end."""
+        """Whether it was ordered to end."""
         self.looks += 1
         return self._end.is_set()
 
@@ -81,13 +81,13 @@ class StubConnections:
         return lambda: True
 
     def find_silent(self, limit_seconds: float) -> str:
-        """Nobody."""
+        """No host."""
         del limit_seconds
         return ""
 
 
 def find_no_stranger(*_: object) -> tuple[str, list[int]]:
-    """As the sequencer compares connections, where somebody does not know them."""
+    """As the sequencer compares connections, where a rank does not know them."""
     return "", []
 
 

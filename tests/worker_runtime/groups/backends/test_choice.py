@@ -44,7 +44,7 @@ EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, devices=2)
         (UCC, Features("2.13.0", has_ucc=True), Choice(UCC, GLOO)),
     ],
 )
-def test_what_is_chosen(requested: Backend | None, features: Features, choice: Choice) -> None:
+def test_the_choice_follows_request_and_features(requested: Backend | None, features: Features, choice: Choice) -> None:
     assert choose(requested, features) == choice
     assert (choice.of("cpu"), choice.of("cuda")) == (choice.cpu, choice.cuda)
 
@@ -57,7 +57,7 @@ def test_what_is_chosen(requested: Backend | None, features: Features, choice: C
         (NCCL, Features("2.13.0", has_nccl=True, devices=0), ("sees no GPU", "nvidia-smi", "CUDA_VISIBLE_DEVICES")),
     ],
 )
-def test_what_is_missing_is_refused_with_what_provides_it(
+def test_a_missing_backend_is_refused_with_the_package_that_provides_it(
     requested: Backend, features: Features, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(BackendRefusedError) as caught:
@@ -68,12 +68,12 @@ def test_what_is_missing_is_refused_with_what_provides_it(
 
 
 @pytest.mark.parametrize("requested", Backend)
-def test_there_is_no_objection_to_what_is_there(requested: Backend) -> None:
+def test_an_available_backend_meets_no_objection(requested: Backend) -> None:
     assert find_objection(requested, EVERYTHING) == ""
     assert find_objection(GLOO, CPU_BUILD) == ""
 
 
-def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outlive_it() -> None:
+def test_a_backend_that_cannot_be_ended_is_refused_where_the_job_outlives_losses() -> None:
     with pytest.raises(BackendRefusedError, match=r"cannot be aborted when a worker is lost.*or --min-np"):
         choose(UCC, EVERYTHING, is_elastic=True)
 
@@ -94,14 +94,14 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     return made
 
 
-def test_it_is_what_torch_says() -> None:
+def test_the_features_are_those_that_torch_reports() -> None:
     features = Features.look(Backend.NCCL)
     assert features.version == torch.__version__
     assert features.has_nccl == dist.is_nccl_available()
     assert features.devices == torch.cuda.device_count()
 
 
-def test_devices_are_counted_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_are_counted_only_where_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: pytest.fail("they were counted"))
     assert Features.look().devices is None
 
@@ -145,7 +145,7 @@ def ask(*arguments: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", BACKENDS, *arguments], cwd=ROOT, capture_output=True, check=False)
 
 
-def test_it_answers_with_code_0_whatever_the_answer() -> None:
+def test_the_check_ends_with_code_0_whatever_the_answer() -> None:
     run = ask("gloo")
     assert (run.returncode, read_answer(run.stdout), run.stderr) == (0, "", b"")
 

@@ -72,7 +72,7 @@ def test_torchs_handling_of_errors_is_off_while_a_group_is_made() -> None:
 
 
 @pytest.mark.parametrize("name", [HANDLING, FORMER])
-def test_what_the_user_says_of_it_stands(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_user_s_setting_stands(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "1")
     assert make().handling == {HANDLING: None, FORMER: None} | {name: "1"}
     assert os.environ[name] == "1"
@@ -135,7 +135,7 @@ def test_an_abort_ends_a_wait_and_nothing_of_it_counts_as_done() -> None:
 
 
 class NcclWork:
-    """A work as torch's of NCCL: its wait raises an error that somebody has looked for; `is_success` raises always."""
+    """A work as torch's of NCCL: its wait raises an error that a program has looked for; `is_success` raises always."""
 
     def __init__(self, error: str = "") -> None:
         self._error = error
@@ -169,7 +169,7 @@ def test_a_work_that_has_completed_is_done(*, holds_host: bool) -> None:
     await_work(StreamWork(NcclWork(), NcclGroup(StubGroup(), 0, LIMIT), holds_host=holds_host))
 
 
-def test_two_workers_on_one_gpu_are_told_what_to_do() -> None:
+def test_the_error_for_two_workers_on_one_gpu_says_what_to_do() -> None:
     group = NcclGroup(StubGroup(), 3, LIMIT)
     vars(group)["_group"].__dict__["allreduce"] = fail
     with pytest.raises(

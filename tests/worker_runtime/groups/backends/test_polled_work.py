@@ -31,7 +31,7 @@ def test_a_work_that_ends_meanwhile_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("limits", [(LIMIT, SHORT), (SHORT, None)])
-def test_every_wait_has_a_limit_after_which_the_work_goes_on(limits: tuple[timedelta, timedelta | None]) -> None:
+def test_every_wait_has_a_limit_after_which_the_work_continues(limits: tuple[timedelta, timedelta | None]) -> None:
     work = StubWork(is_ended=False)
     polled = PolledWork(work, threading.Event(), limits[0])
     with pytest.raises(RuntimeError, match=r"did not complete within 0\.005 s"):
@@ -42,7 +42,7 @@ def test_every_wait_has_a_limit_after_which_the_work_goes_on(limits: tuple[timed
     assert (polled.is_completed(), polled.is_running) == (True, False)
 
 
-def test_its_failure_is_raised() -> None:
+def test_a_failure_of_the_work_is_raised() -> None:
     polled = PolledWork(StubWork(error="a peer has gone"), threading.Event(), LIMIT)
     with pytest.raises(RuntimeError, match="a peer has gone"):
         await_work(polled)
@@ -66,5 +66,5 @@ def test_an_interruption_ends_the_wait_and_not_the_work() -> None:
     interruption.set()
     waiting.join(LIMIT.total_seconds())
     assert errors == ["it was interrupted, since a peer was lost or the job ends"]
-    assert end_before([polled], time.monotonic())  # nobody waits for it at the end either
+    assert end_before([polled], time.monotonic())  # no rank waits for it at the end either
     assert polled.is_running

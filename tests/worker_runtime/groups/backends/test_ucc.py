@@ -65,7 +65,7 @@ def test_torchs_own_goes_before_a_plugin(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cast("object", Ucc(open_store).connect("prefix", 0, 2, LIMIT)) is own
 
 
-def test_without_either_it_is_an_error() -> None:
+def test_without_a_ucc_of_torch_or_a_plugin_connecting_is_an_error() -> None:
     if dist.is_ucc_available():
         pytest.skip("this torch has a UCC")
     with pytest.raises(RuntimeError, match="no UCC"):

@@ -37,7 +37,7 @@ def test_ucc_is_trusted_with_what_was_found_right(dtype: torch.dtype) -> None:
     ] == [dtype in MEASURED] * 4
 
 
-def test_reductions_that_nobody_tried_stay_out() -> None:
+def test_untried_reductions_stay_out() -> None:
     for reduction in (AVERAGE, BAND):
         assert not ucc.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
 
@@ -48,7 +48,7 @@ def test_uneven_gathers_stay_out() -> None:
     assert not ucc.lets_gather([torch.ones(3), torch.ones(4)], x)
 
 
-def test_what_is_empty_on_all_ranks_stays_out_and_what_may_be_so_on_some_does_not() -> None:
+def test_a_tensor_that_is_empty_on_all_ranks_stays_out_and_one_on_some_does_not() -> None:
     x = torch.ones(0)
     assert not ucc.lets_reduce(x, SUM)
     assert not ucc.lets_move(x)
@@ -56,7 +56,7 @@ def test_what_is_empty_on_all_ranks_stays_out_and_what_may_be_so_on_some_does_no
 
 
 class Passive(Unreduced):
-    """A group that adds the canary's numbers of all members up although nobody answers; the last may be wrong."""
+    """A group that adds the canary's numbers of all members up although no rank answers; the last may be wrong."""
 
     def __init__(self, size: int, error: float = 0.0) -> None:
         self._total = torch.stack([ucc._make_numbers(rank) for rank in range(size)]).sum(0)
@@ -170,7 +170,7 @@ def test_an_interruption_reaches_both() -> None:
         work.wait(LIMIT)
 
 
-def test_both_are_ended() -> None:
+def test_both_groups_are_ended() -> None:
     inside, outside = StubGroup(), StubGroup()
     group = make(inside, outside)
     CALLS["broadcast"](group, TRUSTED)

@@ -106,7 +106,7 @@ def test_gradients_that_accumulate_begin_anew_with_the_function(ranks: RankPool,
     ranks.run(body, size=1)
 
 
-def test_a_module_goes_on_from_a_checkpoint_to_the_last_bit(ranks: RankPool, tmp_path: Path) -> None:
+def test_a_module_continues_from_a_checkpoint_to_the_last_bit(ranks: RankPool, tmp_path: Path) -> None:
     def body() -> object:
         module = make_module(hvd.rank())
         state = hvd.elastic.ModuleState(module=module, step=0)
@@ -188,7 +188,7 @@ def test_fit_begins_where_the_state_is_and_uses_each_sample_once(ranks: RankPool
             )
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # fit tells that the module is bound and initialised
+            warnings.simplefilter("ignore")  # fit warns that the module is bound and initialised
             train(state)
         return steps, state.epoch, describe(module)
 

@@ -65,7 +65,7 @@ def test_a_pass_follows_the_epoch_of_the_state(runtime: SimpleNamespace) -> None
     assert hvd.split_data(loader) is loader
 
 
-def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: SimpleNamespace) -> None:
+def test_samples_of_a_lost_worker_come_at_the_end_of_the_pass(runtime: SimpleNamespace) -> None:
     loader, batches = make_loader(), []
     for batch in loader:
         batches.append(batch.asnumpy().tolist())
@@ -82,7 +82,7 @@ def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: Simpl
         ({"sampler": SequentialSampler(3)}, "shuffle=True or False"),
     ],
 )
-def test_what_cannot_be_split_in_an_elastic_job_is_refused(
+def test_a_loader_that_cannot_be_split_in_an_elastic_job_is_refused(
     runtime: SimpleNamespace, arguments: dict[str, Any], sentence: str
 ) -> None:
     del runtime
@@ -112,7 +112,7 @@ def test_prepare_puts_net_trainer_and_sampler_into_the_state(ranks: RankPool) ->
     assert ranks.run(body) == [([0.2, 0.1], 2)] * 2
 
 
-def test_what_cannot_be_prepared_with_a_state_is_refused(ranks: RankPool) -> None:
+def test_an_object_that_cannot_be_prepared_with_a_state_is_refused(ranks: RankPool) -> None:
     def body() -> None:
         net = make_network(0, INPUT[1])
         with pytest.raises(ValueError, match=r"which it lacks; give state=hvd.elastic.GluonState"):
@@ -132,7 +132,7 @@ SCHEDULES: dict[str, Callable[[], mx.lr_scheduler.LRScheduler]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_all_that_a_scheduler_calculates_scales_with_the_job(ranks: RankPool, name: str) -> None:
+def test_each_rate_of_a_scheduler_scales_with_the_job(ranks: RankPool, name: str) -> None:
     """The present half of the workers train with half of the rates that all would have."""
 
     def body() -> tuple[list[float], list[float]]:

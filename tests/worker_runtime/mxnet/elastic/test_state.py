@@ -72,7 +72,7 @@ def test_commit_and_restore_bring_net_trainer_and_values_back(ranks: RankPool, m
     ranks.run(body, size=1)
 
 
-def test_training_goes_on_after_a_restore_as_it_did_before(ranks: RankPool) -> None:
+def test_training_continues_after_a_restore_as_before(ranks: RankPool) -> None:
     def body() -> None:
         net, trainer = make_training(0)
         state = hvd.elastic.GluonState(net=net, trainer=trainer)
@@ -134,7 +134,7 @@ def test_a_newcomer_whose_parameters_have_no_shape_gets_them_with_the_state(rank
 
 
 @pytest.mark.parametrize("hybridize", [False, True])
-def test_what_parameters_have_learnt_since_a_commit_before_the_first_forward_is_gone(
+def test_changes_since_a_commit_before_the_first_forward_are_gone(
     ranks: RankPool,
     hybridize: bool,
 ) -> None:
@@ -238,7 +238,7 @@ def test_an_operation_that_fails_before_a_restore_does_not_outlive_it(ranks: Ran
     ranks.run(body, size=1)
 
 
-def test_schedulers_go_on_where_the_state_is(ranks: RankPool) -> None:
+def test_schedulers_continue_where_the_state_is(ranks: RankPool) -> None:
     def body() -> object:
         scheduler = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.8)
         net, trainer = make_training(0, lr_scheduler=scheduler)
@@ -371,7 +371,7 @@ def test_the_samples_of_lost_workers_begin_the_function_again(ranks: RankPool) -
 
 @in_both_ways
 @pytest.mark.parametrize("inputs", [0, 6])
-def test_a_training_goes_on_from_a_checkpoint_to_the_last_bit(
+def test_a_training_continues_from_a_checkpoint_to_the_last_bit(
     ranks: RankPool, tmp_path: Path, make: MakeTrainer, inputs: int
 ) -> None:
     def body() -> tuple[object, object]:

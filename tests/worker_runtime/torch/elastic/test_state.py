@@ -53,7 +53,7 @@ def test_commit_and_restore_bring_model_optimizer_and_values_back(ranks: RankPoo
     assert ranks.run(body, size=1) == [(True, True, 2)]
 
 
-def test_what_is_one_object_in_a_state_stays_one(ranks: RankPool) -> None:
+def test_one_object_under_two_names_of_a_state_stays_one(ranks: RankPool) -> None:
     def body() -> None:
         for shared in ([1], {"a": 1}, torch.ones(2)):
             ring: list[object] = [shared]
@@ -117,7 +117,7 @@ def test_another_object_can_be_put_in_the_place_of_one(ranks: RankPool) -> None:
     assert ranks.run(body, size=1) == [(True, True)]
 
 
-def test_what_a_models_state_holds_beside_parameters_is_kept_too_and_is_not_the_copy(ranks: RankPool) -> None:
+def test_buffers_of_a_model_are_kept_too_and_are_not_the_copy(ranks: RankPool) -> None:
     class Keeping(torch.nn.Linear):
         def get_extra_state(self) -> object:
             return {"count": self.count, "kept": self.kept}
@@ -173,7 +173,7 @@ def test_handlers_of_a_programs_own_can_be_registered(ranks: RankPool) -> None:
 
 
 def test_schedulers_and_scalers_are_kept_with_their_own_optimizer(ranks: RankPool) -> None:
-    """As plain values they would be replaced by copies, which change an optimizer that nobody steps with."""
+    """As plain values they would be replaced by copies, which change an optimizer that never steps."""
 
     def body() -> object:
         model, optimizer = make_training(0, 0.8)

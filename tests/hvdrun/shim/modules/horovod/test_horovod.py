@@ -78,7 +78,7 @@ def test_every_name_of_a_module_is_the_very_thing_that_the_runtime_has(name: str
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_all_that_the_runtime_offers_is_offered_under_the_other_name(framework: str) -> None:
+def test_each_name_of_the_runtime_is_offered_under_the_other_name(framework: str) -> None:
     hvd, runtime = import_module(f"horovod.{framework}"), import_module(f"worker_runtime.{framework}")
     names = set(runtime.__all__) - {"elastic"}
     assert names
@@ -87,7 +87,7 @@ def test_all_that_the_runtime_offers_is_offered_under_the_other_name(framework: 
 
 
 @pytest.mark.parametrize(("module", "names"), USES)
-def test_what_libraries_use_of_horovod_is_there(module: str, names: list[str]) -> None:
+def test_names_of_horovod_that_libraries_use_exist(module: str, names: list[str]) -> None:
     found = import_module(module)
     assert [name for name in names if not hasattr(found, name)] == []
 
@@ -106,7 +106,7 @@ def test_the_table_of_a_framework_has_each_of_horovods_names(framework: str, cou
     assert hvd.mpi_ops._basics.rank is hvd.rank
 
 
-def test_what_programs_reach_inside_is_there() -> None:
+def test_inner_names_that_programs_reach_exist() -> None:
     hvd, torch = import_module("horovod.torch"), import_module("torch")
     basics = import_module("horovod.common.basics").HorovodBasics
     assert hvd.elastic is import_module("horovod.torch.elastic")
@@ -171,7 +171,7 @@ def test_the_shim_stands_on_the_runtime_alone() -> None:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A folder with somebody else's Horovod."""
+    """A folder with another Horovod."""
     package = tmp_path / "installed" / "horovod"
     (package / "torch").mkdir(parents=True)
     (package / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
@@ -200,9 +200,9 @@ def test_the_mode_decides_which_horovod_is_imported(mode: str | None, installed:
 
 def test_off_never_stands_in(installed: Path) -> None:
     assert ask(ShimMode.OFF, installed) == THEIRS
-    told = ask(ShimMode.OFF)
-    assert told.startswith("ModuleNotFoundError: No module named 'horovod': Horovod is not installed in ")
-    assert "--horovod-shim off" in told
+    reported = ask(ShimMode.OFF)
+    assert reported.startswith("ModuleNotFoundError: No module named 'horovod': Horovod is not installed in ")
+    assert "--horovod-shim off" in reported
 
 
 def test_a_folder_that_is_only_called_horovod_is_no_horovod(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_the_shim_of_another_hvdrun_is_no_horovod(tmp_path: Path) -> None:
     assert ask(ShimMode.AUTO, copy.parent) == OURS
 
 
-def test_one_that_is_found_in_a_way_of_its_own_is_found(installed: Path) -> None:
+def test_a_horovod_with_a_finder_of_its_own_is_found(installed: Path) -> None:
     code = (
         "import sys; from importlib.machinery import PathFinder\n"
         "class Editable:\n"
@@ -236,12 +236,12 @@ def test_one_that_is_found_in_a_way_of_its_own_is_found(installed: Path) -> None
     assert ask(ShimMode.ON, code=code, flags=("-W", "ignore")) == OURS
 
 
-def test_what_is_wrong_with_the_installed_one_is_said_by_it(installed: Path) -> None:
+def test_the_installed_horovod_reports_its_own_errors(installed: Path) -> None:
     (installed / "horovod" / "__init__.py").write_text("raise ImportError('libmpi.so.40')\n", encoding="utf-8")
     assert ask(ShimMode.AUTO, installed) == "ImportError: libmpi.so.40"
 
 
-def test_the_installed_one_is_as_if_it_had_been_found_at_once(installed: Path) -> None:
+def test_the_installed_horovod_is_as_if_it_had_been_found_first(installed: Path) -> None:
     code = (
         "import sys, horovod, horovod.torch, importlib, pickle\n"
         "assert sys.modules['horovod'] is horovod is importlib.import_module('horovod')\n"
@@ -268,7 +268,7 @@ def offer(table: dict[str, tuple[str, ...]], *submodules: str) -> dict[str, Any]
     return filled
 
 
-def test_what_is_there_is_offered_as_it_is_and_the_rest_is_left_out(source: ModuleType) -> None:
+def test_existing_names_are_offered_unchanged_and_missing_ones_are_left_out(source: ModuleType) -> None:
     table = {"tank": ("water", "_mud", "none", "wine"), "tank.deep": ("pearls",), "cellar": ("beer",)}
     there = {"water": source.water, "_mud": source._mud, "none": None}
     assert offer(table, "air") == {"__name__": "glass", "__all__": ["air", "water", "none"], **there}
@@ -278,18 +278,18 @@ REFUSED = f"^glass cannot be imported: {sys.executable}"
 
 
 @pytest.mark.parametrize(
-    ("missing", "name", "told"),
+    ("missing", "name", "reported"),
     [
         ("worker_runtime", "glass", f"{REFUSED} has no hvdrun, which serves it: install hvdrun there$"),
         ("torch", "glass", f"{REFUSED} has no PyTorch: install torch there$"),
         ("cloudpickle", "cloudpickle", "^$"),  # what a module itself lacks is not hidden
     ],
 )
-def test_what_everything_needs_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, name: str, told: str) -> None:
+def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, name: str, reported: str) -> None:
     def refuse(_: str) -> None:
         raise ModuleNotFoundError(name=missing)
 
     monkeypatch.setattr(import_module("horovod._modules"), "import_module", refuse)
-    with pytest.raises(ImportError, match=told) as caught:
+    with pytest.raises(ImportError, match=reported) as caught:
         offer({"worker_runtime.torch": ("rank",)})
     assert caught.value.name == name

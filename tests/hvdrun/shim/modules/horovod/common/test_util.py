@@ -16,7 +16,7 @@ def util() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["gloo_built", "mpi_built", "nccl_built", "ddl_built", "ccl_built"])
-def test_what_is_built_is_what_the_runtime_says(util: ModuleType, name: str) -> None:
+def test_the_built_features_are_those_of_the_runtime(util: ModuleType, name: str) -> None:
     runtime = import_module("worker_runtime.api.basics")
     built = getattr(util, name)(verbose=True)
     assert built is bool(getattr(runtime, name)())
@@ -80,7 +80,7 @@ def test_a_function_of_values_has_horovods_result(
 
 
 @pytest.mark.parametrize("version", ["", "two", "2", 2, None])
-def test_what_is_no_version_is_refused(util: ModuleType, version: object) -> None:
+def test_text_that_is_no_version_is_refused(util: ModuleType, version: object) -> None:
     with pytest.raises(ValueError, match="is no version such as"):
         util.is_version_greater_equal_than(version, "1.0.0")
 

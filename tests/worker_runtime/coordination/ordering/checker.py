@@ -1,4 +1,4 @@
-"""A witness that holds the sequencer's rules to their laws while a job runs."""
+"""A checker that holds the sequencer's rules to their laws while a job runs."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ def tolerates_joined(signature: Signature) -> bool:
 
 
 @dataclass
-class Witness:
+class Checker:
     """What the laws say, from a model of its own: who has asked what and has no answer."""
 
     size: int
@@ -57,7 +57,7 @@ class Witness:
         self.numbers[rank, name] = self.uses[rank, name]
 
     def note_answer(self, answer: Answer) -> list[int]:
-        """The rules have answered; who is told."""
+        """The rules have answered; the ranks that receive it."""
         match answer:
             case Release():
                 return self._note_release(answer)
@@ -73,7 +73,7 @@ class Witness:
         for rank in range(self.size):
             for name, (question, _) in self.open[rank].items():
                 if question.signature.kind is Kind.FAIL:
-                    continue  # nobody waits for it
+                    continue  # no rank waits for it
                 askers.setdefault(name, set()).add(rank)
         joined = {rank for rank in range(self.size) if self.has_joined(rank)}
         pendings = ordering.find_pending()
@@ -83,7 +83,7 @@ class Witness:
             members = set(self.members[pending.question.process_set])
             name = (pending.question.process_set, pending.question.name)
             assert set(pending.missing) == {rank for rank in members - joined if name not in self.open[rank]}
-            assert pending.missing, f"{pending} waits for nobody"
+            assert pending.missing, f"{pending} waits for no rank"
             assert not members & self.left
 
     def check_verdicts(self) -> None:
@@ -132,7 +132,7 @@ class Witness:
         name = (refusal.process_set, refusal.name)
         assert refusal.ranks
         if refusal.name == JOIN_NAME or "every rank waits" in refusal.reason:
-            self.is_aligned = False  # it counts for nobody
+            self.is_aligned = False  # it counts for no rank
         assert not self.left.intersection(refusal.ranks)
         for rank in refusal.ranks:
             question, _ = self.open[rank].pop(name)

@@ -1,18 +1,20 @@
-"""A world for an elastic job: agents that do as they are told, workers that train and tell the truth.
+"""A simulated elastic job: agents that follow orders, workers that train and report the truth.
 
 All workers of a generation go through the same operations, one by one: something eager, a barrier, a commit round, and
-so on. Each has done so many, and may have asked for the next; nobody has done what another has not asked for.
+so on. Each has done so many, and may have asked for the next; none has done what another has not requested.
 """
 
 import random
 from dataclasses import dataclass, field, replace
 
+from rendezvous.core.lifecycle import Phase
 from rendezvous.core.messages import (
     Declared,
     Dismiss,
     Effect,
     Event,
     Exited,
+    HostsChanged,
     Interrupt,
     Joined,
     Launch,
@@ -24,9 +26,10 @@ from rendezvous.core.messages import (
     Terminate,
     Ticked,
 )
-from rendezvous.core.model import Worker
+from rendezvous.core.model import Host, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, JoinReason, PendingOperation, Report, Verdict
-from tests.rendezvous.core.witness import Witness
+from rendezvous.core.rounds import MOST_PAUSE_SECONDS
+from tests.rendezvous.core.checker import Checker
 
 KINDS = ("allreduce.x", "barrier.e", "commit.1")
 
@@ -37,7 +40,7 @@ class Trainee:
 
     generation: the last one it was a member of; rank and size: of it. joined: it waits for a newer one.
     done: how many operations it has done since the function began, and base: how many before this generation.
-    is_told: to end. is_stuck: it cannot be killed.
+    is_terminated: to end. is_stuck: it cannot be killed.
     """
 
     worker: Worker
@@ -51,20 +54,20 @@ class Trainee:
     done: int = 0
     base: int = 0
     pending: bool = False
-    is_told: bool = False
+    is_terminated: bool = False
     is_stuck: bool = False
 
 
 @dataclass
-class World:
+class Simulation:
     """What there is outside the core.
 
     obstacles: how often an eager operation cannot be repeated. stuck: how often a worker cannot be killed.
     unheard: how often the agent of a new host never reports.
-    cut: the hosts that do not report any more, so that nobody knows how their workers end.
+    cut: the hosts that do not report any more, so that the ends of their workers are unknown.
     """
 
-    witness: Witness
+    checker: Checker
     chance: random.Random
     obstacles: float = 0.0
     has_states: bool = True  # the script is an elastic one
@@ -78,9 +81,9 @@ class World:
     cut: set[str] = field(default_factory=set)
     joins: bool = True  # the program calls `init()`
 
-    def tell(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Let an event happen, and what follows from it."""
-        for effect in self.witness.tell(event) or ():
+        for effect in self.checker.apply(event) or ():
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
@@ -89,7 +92,7 @@ class World:
                 self._launch(worker)
             case Terminate(worker):
                 if worker in self.alive:
-                    self.alive[worker].is_told = True
+                    self.alive[worker].is_terminated = True
             case Refuse(worker):
                 if worker in self.alive:
                     self.alive[worker].joined = False
@@ -109,18 +112,18 @@ class World:
         host = worker.slot.host
         if worker in self.alive:
             return
-        if self.witness.state.last_heard.get(host) is None and self.chance.random() < self.unheard:
+        if self.checker.state.last_heard.get(host) is None and self.chance.random() < self.unheard:
             self.cut.add(host)
         self.alive[worker] = Trainee(worker, is_stuck=self.chance.random() < self.stuck)
 
     def _publish(self, publish: Publish) -> None:
-        """Every member takes part at once, except that it may not be connected yet."""
+        """Every member takes part immediately, except that it may not be connected yet."""
         verdict, self.members = publish.verdict, publish.generation.members
         self.generation, self.offered = publish.generation.number, None
         for rank, worker in enumerate(self.members):
             each = self.alive.get(worker)
             if each is None:
-                continue  # it has ended, and nobody knows yet
+                continue  # it has ended, which is unknown yet
             is_new = each.generation != self.generation - 1
             self._apply(each, verdict, is_new=is_new)
             each.generation, each.rank, each.size = self.generation, rank, len(self.members)
@@ -157,12 +160,12 @@ class World:
         return kind, position // len(KINDS) + 1 if kind.startswith("commit") else 0
 
     def train(self) -> None:
-        """Let the newest generation get on, if it lives; nobody is ahead of what all have asked for."""
+        """Let the newest generation get on, if it lives; none is ahead of what all have requested."""
         trainees = self.list_members()
         if self.interrupted == self.generation or not trainees or any(each.joined for each in trainees):
             return
         if len(trainees) < len(self.members):
-            for each in trainees:  # somebody is dead: nothing more is done, but all come to the next operation
+            for each in trainees:  # a member is dead: nothing more is done, but all come to the next operation
                 each.is_connected = True
                 each.pending = each.pending or self.chance.random() < 0.5
             return
@@ -223,11 +226,11 @@ class World:
         if each.generation != self.generation or not self.generation:
             if not each.joined:
                 each.joined = True
-                self.tell(Joined(each.worker, each.generation))
+                self.apply(Joined(each.worker, each.generation))
         elif self.interrupted == self.generation and not each.joined:
             each.joined = True
             join_reason = JoinReason.RESTORE if each.has_state and self.chance.random() < 0.1 else JoinReason.CONTINUE
-            self.tell(Joined(each.worker, each.generation, self.report_of(each, join_reason)))
+            self.apply(Joined(each.worker, each.generation, self.report_of(each, join_reason)))
 
     def resize(self) -> None:
         """All have come to a commit, and have seen the offer there."""
@@ -242,7 +245,7 @@ class World:
         for each in self.chance.sample(members, self.chance.randint(1, len(members))):
             if self.interrupted != self.generation and self.generation == each.generation and not each.joined:
                 each.joined = True
-                self.tell(Joined(each.worker, each.generation, self.report_of(each, JoinReason.RESIZE)))
+                self.apply(Joined(each.worker, each.generation, self.report_of(each, JoinReason.RESIZE)))
 
     def begin_again(self) -> None:
         """All call `shutdown()` and `init()` again; some are slow."""
@@ -252,7 +255,7 @@ class World:
         for each in self.chance.sample(members, self.chance.randint(0, len(members))):
             if self.generation == each.generation and self.interrupted != self.generation:
                 each.joined = True
-                self.tell(Joined(each.worker, each.generation))
+                self.apply(Joined(each.worker, each.generation))
 
     def declare(self, each: Trainee) -> None:
         """Enter the function that begins again, or have got the others' state in it."""
@@ -260,7 +263,7 @@ class World:
             if each.has_state:
                 each.needs_state = False
             each.has_state = True
-            self.tell(Declared(each.worker, each.needs_state))
+            self.apply(Declared(each.worker, each.needs_state))
 
     def trouble(self) -> None:
         """A member notices by itself that the generation cannot continue."""
@@ -270,7 +273,7 @@ class World:
             each.joined = True
             reason = self.chance.choice(["the sequencer has gone", "a connection broke"])
             join_reason = JoinReason.RESTORE if each.has_state and self.chance.random() < 0.4 else JoinReason.CONTINUE
-            self.tell(Joined(each.worker, each.generation, self.report_of(each, join_reason, reason)))
+            self.apply(Joined(each.worker, each.generation, self.report_of(each, join_reason, reason)))
 
     def stumble(self) -> None:
         """One member's function fails as it has failed before; all the others hear of it and report."""
@@ -279,7 +282,7 @@ class World:
             return
         members[0].is_connected = members[0].has_state = members[0].joined = True
         report = self.report_of(members[0], JoinReason.RESTORE, "the shapes differ")
-        self.tell(Joined(members[0].worker, members[0].generation, report))
+        self.apply(Joined(members[0].worker, members[0].generation, report))
         for each in self.list_members():
             self.join(each)
 
@@ -292,15 +295,15 @@ class World:
         cannot_start: bool = False,
         was_stopped: bool = False,
     ) -> None:
-        """A worker has ended; nobody hears of it from a host that is cut off."""
+        """A worker has ended; a host that is cut off does not report it."""
         if worker.slot.host not in self.cut and self.alive.pop(worker, None) is not None:
             has_left = was_stopped and self.chance.random() < 0.1
-            self.tell(Exited(worker, returncode, error, cannot_start, has_left, was_stopped))
+            self.apply(Exited(worker, returncode, error, cannot_start, has_left, was_stopped))
 
-    def end_the_told(self) -> None:
-        """Whoever was told to end does, if it can be killed; some had ended by themselves before."""
+    def end_terminated(self) -> None:
+        """Terminated workers end, if they can be killed; some had ended by themselves before."""
         for each in list(self.alive.values()):
-            if each.is_told and not each.is_stuck:
+            if each.is_terminated and not each.is_stuck:
                 self.end(each.worker, self.chance.choice([-15, -9, 0, 1]), was_stopped=self.chance.random() < 0.7)
 
     def fail_together(self) -> None:
@@ -310,23 +313,79 @@ class World:
             self.end(worker, self.chance.choice([-9, -6, 1, 1]))
 
     def report(self, host: str) -> None:
-        """An agent tells which workers it has; it starts none of which it was not told."""
+        """An agent reports which workers it has; it starts none without an order."""
         if host not in self.cut:
-            self.tell(Reported(host, tuple(worker for worker in self.alive if worker.slot.host == host)))
+            self.apply(Reported(host, tuple(worker for worker in self.alive if worker.slot.host == host)))
 
     def lose(self, host: str) -> None:
         """A host is gone, and all that ran there."""
         self.alive = {worker: each for worker, each in self.alive.items() if worker.slot.host != host}
-        self.tell(Lost(host, "its order channel closed"))
+        self.apply(Lost(host, "its order channel closed"))
 
     def pass_time(self, seconds: float) -> None:
         """Agents report in time, so that nothing is lost."""
-        self.tell(Ticked(self.witness.state.now + seconds))
-        for host in list(self.witness.state.hosts):
-            if host in self.witness.state.hosts:
+        self.apply(Ticked(self.checker.state.now + seconds))
+        for host in list(self.checker.state.hosts):
+            if host in self.checker.state.hosts:
                 self.report(host)
 
 
 def _answer(position: int) -> bytes:
     """What all that have done the operation at this place have heard."""
     return str(position).encode()
+
+
+def cooperate(simulation: Simulation) -> None:
+    """From now on nothing fails, and every worker does what is expected: the job runs with all, or has ended."""
+    simulation.stuck = simulation.unheard = 0.0
+    simulation.apply(HostsChanged((Host("h0", 4), Host("fresh", simulation.checker.policy.min_size))))
+    least = max(simulation.checker.policy.lease_seconds / 4, 0.5)
+    recovery = simulation.checker.policy.recovery
+    limit = 2 * (recovery.elastic_timeout_seconds + simulation.checker.policy.start_timeout_seconds)
+    restarts = simulation.checker.policy.restarts
+    limit += 2 * (restarts.planned_grace_seconds + MOST_PAUSE_SECONDS + 3 * least) if restarts.limit != 0 else 0.0
+    last = (
+        simulation.checker.state.now + limit + simulation.checker.policy.report_seconds + recovery.cooldown_seconds[1]
+    )
+    while not _is_settled(simulation):
+        assert simulation.checker.state.now <= last, "no worker fails, and yet the job neither runs nor ends"
+        simulation.pass_time(least)
+        simulation.end_terminated()
+        for each in list(simulation.alive.values()):
+            if simulation.checker.state.refusal is not None:
+                simulation.end(each.worker, 0)  # one has ended well: so do the others
+            elif each.worker in simulation.alive and not each.is_terminated:
+                simulation.join(each)
+                simulation.declare(each)
+        simulation.resize()
+        if simulation.checker.state.phase is Phase.FORMING:
+            _join_them(simulation)
+
+
+def _join_them(simulation: Simulation) -> None:
+    """Some have begun again: the others do likewise."""
+    records = simulation.checker.state.workers.values()
+    reasons = {record.report.reason for record in records if record.report is not None}
+    for each in simulation.list_members():
+        if not each.joined and each.generation == simulation.generation and reasons and _is_forming(simulation):
+            each.joined = True
+            report = simulation.report_of(each, reasons.copy().pop())
+            simulation.apply(Joined(each.worker, each.generation, report))
+
+
+def _is_forming(simulation: Simulation) -> bool:
+    return simulation.checker.state.phase is Phase.FORMING and simulation.interrupted != simulation.generation
+
+
+def _is_settled(simulation: Simulation) -> bool:
+    state = simulation.checker.state
+    if state.phase is Phase.FINISHED:
+        return True
+    if not simulation.joins and not state.number:
+        return state.phase is Phase.FORMING and {record.worker for record in state.alive()} == simulation.alive.keys()
+    is_alone = not simulation.has_states  # a script that is none of an elastic job takes no worker in
+    stuck = {each.worker for each in simulation.alive.values() if each.is_stuck and each.is_terminated}
+    return state.phase is Phase.RUNNING and all(
+        record.state == "member" or (is_alone and record.state == "ready") or record.worker in stuck
+        for record in state.alive()
+    )

@@ -1,4 +1,4 @@
-"""A witness that holds the core to its laws while a job happens."""
+"""A checker that holds the core to its laws while a job happens."""
 
 import copy
 from collections import Counter
@@ -33,19 +33,20 @@ from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, JoinReason, Report
 from rendezvous.core.rounds import MOST_PAUSE_SECONDS
 from rendezvous.core.state import State
-from tests.rendezvous.core.judgement import (
+from tests.rendezvous.core.laws import (
+    Rounds,
     check_counts,
+    check_restart,
     check_retry,
     explains,
     explains_notice,
     is_early_success,
     number_members,
 )
-from tests.rendezvous.core.round_laws import Rounds, check_restart
 
 
-class Witness:
-    """Tells a job of events, and asserts what must hold after each.
+class Checker:
+    """Applies events to a job, and asserts what must hold after each.
 
     careful: compares the state before a step with a deep copy, which costs more than the step.
     """
@@ -75,7 +76,7 @@ class Witness:
         self._before = self.state
 
     def fork(self) -> Self:
-        """Another witness of the same history, for a future of its own."""
+        """Another checker of the same history, for a future of its own."""
         other = copy.copy(self)
         other._careful = False
         for name, value in vars(self).items():
@@ -83,7 +84,7 @@ class Witness:
                 setattr(other, name, copy.copy(value))
         return other
 
-    def tell(self, event: Event) -> tuple[Effect, ...] | None:
+    def apply(self, event: Event) -> tuple[Effect, ...] | None:
         """Let an event happen; what followed, or None when it was refused."""
         before = self._before = self.state
         known = copy.deepcopy(before) if self._careful else before
@@ -113,7 +114,7 @@ class Witness:
     def end(self) -> None:
         """Every agent falls silent: the job must come to its end by the clock alone."""
         if not self.state.workers and not self.policy.outlives_losses:
-            self.tell(HostsChanged((Host("z", self.policy.min_size),)))
+            self.apply(HostsChanged((Host("z", self.policy.min_size),)))
         policy = self.policy
         limit = policy.start_timeout_seconds + policy.grace_seconds + 3 * policy.lease_seconds
         if policy.outlives_losses:
@@ -123,9 +124,9 @@ class Witness:
         last = self.state.now + limit
         while self.state.phase is not Phase.FINISHED:
             assert self.state.now <= last, f"the job has not ended {limit:g} s after the last sign of life"
-            self.tell(Ticked(self.state.now + policy.lease_seconds / 2))
+            self.apply(Ticked(self.state.now + policy.lease_seconds / 2))
         finish = self.finish
-        self.tell(Ticked(self.state.now))
+        self.apply(Ticked(self.state.now))
         assert self.finish is finish is not None
 
     def _note_event(self, event: Event) -> None:
@@ -157,7 +158,7 @@ class Witness:
                 self._check_end(effect)
                 self.finish = effect
             case Notify(None):
-                assert self._before.stops_at is None, "the job is told to stop once"
+                assert self._before.stops_at is None, "the job is stopped once"
             case Interrupt() | OfferResize() | Dismiss():
                 assert self.policy.outlives_losses if isinstance(effect, Dismiss) else self.policy.is_elastic
                 self._check_recovery(effect)
@@ -175,8 +176,8 @@ class Witness:
         if not self.policy.outlives_losses:
             assert assignment == number_members(tuple(self.state.workers))[assignment.rank]
         elif worker not in self._launched:
-            assert self.state.stops_at is None, "nobody is launched after a stop notice for the job"
-            assert self.state.offers(worker.slot), "nobody is launched in a slot that is not offered"
+            assert self.state.stops_at is None, "no worker is launched after a stop notice for the job"
+            assert self.state.offers(worker.slot), "no worker is launched in a slot that is not offered"
             former = Worker(worker.slot, worker.incarnation - 1)
             is_gone = former in self._exited or former in self._gone or self._has_ended(former)
             assert worker.incarnation == 1 or is_gone, "a slot holds one worker at a time"
@@ -204,7 +205,7 @@ class Witness:
         assert self.state.generation is not None
         assert self.state.generation.number == depart.generation
         assert self.state.generation.members[depart.rank] == depart.worker
-        assert depart.worker not in self._departed, "nobody departs twice"
+        assert depart.worker not in self._departed, "no worker departs twice"
         self._departed.add(depart.worker)
 
     def _check_recovery(self, effect: Interrupt | OfferResize | Dismiss) -> None:
@@ -230,7 +231,7 @@ class Witness:
         assert number == len(self._published) + 1, "each number once, and in order"
         least_size = self.state.least_size if self._former else self.policy.min_size
         assert least_size <= len(members) <= self.policy.max_size
-        assert not (self._refused | self._exited.keys()) & set(members), "nobody is in it who was refused or has ended"
+        assert not (self._refused | self._exited.keys()) & set(members), "no refused or ended worker is in it"
         slots = [worker.slot for worker in members]
         assert publish.assignments == number_members(slots)
         hosts = [slot.host for slot in slots]
@@ -238,7 +239,7 @@ class Witness:
         former = self._former
         for worker in members:
             after, _ = self._reports[worker]
-            assert after == number - 1 or worker not in former, "nobody is in it without having asked for it"
+            assert after == number - 1 or worker not in former, "no worker is in it without having requested it"
         self._check_verdict(publish, former)
         self._published.append(publish)
         self._former = members
@@ -264,10 +265,10 @@ class Witness:
         if verdict.removed_only:
             assert set(members) <= set(former)
         if verdict.decision in {Decision.RETRY, Decision.RESTORE}:
-            assert publish.generation.number - 1 in self._interrupted, "nobody goes on who was not stopped"
+            assert publish.generation.number - 1 in self._interrupted, "no worker continues that was not stopped"
 
     def _needs_state(self, worker: Worker) -> bool:
-        """It has not got the state of the others, as far as anybody knows."""
+        """It has not got the state of the others, as far as is known."""
         _, report = self._reports[worker]
         return report.needs_state or (self._before.workers[worker.slot].needs_state and not report.has_state)
 
@@ -281,7 +282,7 @@ class Witness:
         was_unknown = self.policy.restarts.needs_world  # then some may have been replaced alone before
         if self.policy.is_elastic and (was_unknown or not self._rounds.is_world(self.state)):
             last = [self._exited.get(record.worker) for record in self.state.workers.values()]
-            assert 0 in last, "nobody has succeeded"
+            assert 0 in last, "no worker has succeeded"
         else:
             assert self._rounds.workers
             assert all(self._exited.get(worker) == 0 for worker in self._rounds.workers), "all have to succeed"

@@ -1,10 +1,39 @@
-"""What the survivors of a generation may truthfully report, as a Hypothesis strategy."""
+"""What may happen next, and what the survivors of a generation may truthfully report; Hypothesis or chance chooses."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
+from rendezvous.core.lifecycle import WorkerState
+from rendezvous.core.messages import Event, Joined, Reported, SequencerOpened, Ticked
+from rendezvous.core.model import Endpoint, Host, Worker
 from rendezvous.core.reports import CompletedOperation, JoinReason, PendingOperation, Report
+from rendezvous.core.state import State
+
+T = TypeVar("T")
+Choose = Callable[[Sequence[T]], T]
+
+
+def choose_join(state: State, choose: "Choose[Worker]") -> Event:
+    """An expected worker asks for the next generation; with none left, any worker does."""
+    expected = [r.worker for r in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER)]
+    return Joined(choose(expected or [r.worker for r in state.workers.values()]), state.number)
+
+
+def choose_report(state: State, choose: "Choose[Host]") -> Event:
+    """An agent reports the workers that should run there."""
+    if not state.hosts:
+        return Ticked(state.now)
+    host = choose([Host(name, len(slots)) for name, slots in state.hosts.items()]).name
+    return Reported(host, tuple(r.worker for r in state.on(host) if r.state is not WorkerState.ENDED))
+
+
+def choose_sequencer(state: State) -> Event:
+    """The host of rank 0, or of the one that will be, opens the sequencer of the newest generation."""
+    first = next(iter(state.workers.values())).worker
+    return SequencerOpened(first.slot.host, state.number, Endpoint("10.0.0.1", 4711))
 
 
 @dataclass(frozen=True)

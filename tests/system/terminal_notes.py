@@ -1,9 +1,9 @@
-"""What a long test has found out beside that it passed, for who looks on."""
+"""Prints what a long test has found out beside that it passed."""
 
 import pytest
 
 
-def tell(request: pytest.FixtureRequest, text: str) -> None:
+def show(request: pytest.FixtureRequest, text: str) -> None:
     """Write it to the terminal, also where pytest keeps what tests print to itself."""
     plugins = request.config.pluginmanager
     with plugins.getplugin("capturemanager").global_and_fixture_disabled():
