@@ -47,6 +47,7 @@ from rendezvous.wire.orders import (
     AgentFailed,
     AgentMessage,
     Alert,
+    Examined,
     Input,
     Output,
     PassOn,
@@ -58,6 +59,7 @@ from rendezvous.wire.orders import (
 )
 
 if TYPE_CHECKING:
+    from hvdrun.doctor.start_check import StartCheck
     from hvdrun.joining.roster import Roster
     from hvdrun.tasks.dispatcher import Dispatcher
     from rendezvous.server.authority import Authority
@@ -119,7 +121,10 @@ class Job:
         self._masters = Masters(self._pool.order)
         self._ranks = RankTable(lambda: self._server.state.generation)
         self._reporter = JobReporter(console)
-        self._hosts = Hosts(spec, self._pool, console, reach=self._transports.make, roster=roster)
+        self._start_check = self._make_start_check()
+        self._hosts = Hosts(
+            spec, self._pool, console, reach=self._transports.make, examine=self._examine, roster=roster
+        )
         self._server: Server
         self._config: AgentConfig
         self._end: asyncio.Future[Finish] = asyncio.get_running_loop().create_future()
@@ -166,6 +171,18 @@ class Job:
             self._dispatcher.open(self._ranks.rank_of, self._stop, lambda: self._server.state.outcome is not None)
         self._start_line.open(self._tasks, started)
         stack.callback(self._start_line.close)
+
+    def _make_start_check(self) -> "StartCheck | None":
+        """What examines the hosts; None if all are this machine."""
+        if not (self._spec.remote.hosts or self._spec.discovers):
+            return None
+        from hvdrun.doctor.start_check import StartCheck  # noqa: PLC0415 - a job on this machine does without it
+
+        return StartCheck(self._spec, self._pool.send, self._console.notice)
+
+    def _examine(self, host: str) -> None:
+        if self._start_check is not None:
+            self._start_check.ask(host)
 
     def _make_start_line(self) -> StartLine | StartNotice:
         """A program that calls hvdrun.run() prints while its workers start, so that no line can be redrawn there."""
@@ -268,12 +285,8 @@ class Job:
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
-            case AgentFailed(text, ""):
-                self._hosts.refuse(host, LaunchError(text))
             case AgentFailed(text, trace):
-                bug = AgentBugError(text)
-                bug.add_note(trace)
-                self._hosts.tolerate(host, bug, f"{text}\n{trace}")
+                self._note_failed_agent(host, text, trace)
             case Written(worker, number) if self._dispatcher is not None:
                 await self._console.output.finish_task(worker)
                 self._dispatcher.note_written(worker, number)
@@ -283,6 +296,17 @@ class Job:
                 self._reporter.note_started(worker)
             case Reserved():
                 self._masters.note_reserved(message)
+            case Examined(facts) if self._start_check is not None:
+                self._start_check.note(host, facts)
+
+    def _note_failed_agent(self, host: str, text: str, trace: str) -> None:
+        """An agent without a traceback lacks a resource; any other has a bug."""
+        if not trace:
+            self._hosts.refuse(host, LaunchError(text))
+            return
+        bug = AgentBugError(text)
+        bug.add_note(trace)
+        self._hosts.tolerate(host, bug, f"{text}\n{trace}")
 
     def _note_writer(self, worker: Worker) -> None:
         """When the next worker of a slot writes, the output of the former one is complete."""
@@ -294,6 +318,8 @@ class Job:
             self._writers[worker.slot] = worker
 
     def _lose(self, host: str, how: str) -> None:
+        if self._start_check is not None:
+            self._start_check.forget(host)
         self._hosts.lose(host, how)
 
     def _stop(self, code: int, reason: str) -> None:

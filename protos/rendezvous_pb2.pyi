@@ -1184,19 +1184,23 @@ class Examine(_message.Message):
 
     DIRECTORY_FIELD_NUMBER: _builtins.int
     CLEANS_FIELD_NUMBER: _builtins.int
+    IS_SHORT_FIELD_NUMBER: _builtins.int
     directory: _builtins.bytes
     """of the workers"""
     cleans: _builtins.bool
     """end what earlier jobs have left"""
+    is_short: _builtins.bool
+    """find out only what takes no time"""
     def __init__(
         self,
         *,
         directory: _builtins.bytes = ...,
         cleans: _builtins.bool = ...,
+        is_short: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleans", b"cleans", "directory", b"directory"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cleans", b"cleans", "directory", b"directory", "is_short", b"is_short"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.error_file import take_message
+from hvdrun.agent.examiner import Examiner
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.launcher_timeout import LauncherTimeout, LauncherTimeoutError
 from hvdrun.agent.probe_responder import ProbeResponder
@@ -60,7 +61,6 @@ from rendezvous.wire.orders import (
     Alert,
     Begin,
     Examine,
-    Examined,
     Hello,
     Hold,
     Input,
@@ -376,12 +376,13 @@ async def serve(
     if not is_joined:
         answer_notice(is_noticed.set)
     output.tell(Hello(__version__))
-    with report_failure(socket.gethostname(), output):
-        begin = await prepare(orders, output)
-    if isinstance(begin, Ending):
-        return begin
+    examiner = Examiner(output.tell)
     try:
-        with report_failure(begin.host, output):
+        with report_failure(socket.gethostname(), output):
+            begin = await prepare(orders, output, examiner)
+        if isinstance(begin, Ending):
+            return begin
+        with contextlib.closing(output), report_failure(begin.host, output):
             note_begin(begin)
             if (missing := find_missing_cpus(os.environ, len(os.sched_getaffinity(0)))) is not None:
                 output.tell(Alert(missing))
@@ -392,7 +393,7 @@ async def serve(
                 agent.note_notice()
             return await agent.run(orders)
     finally:
-        output.close()
+        await examiner.close()
 
 
 @contextlib.contextmanager
@@ -411,7 +412,7 @@ def report_failure(host: str, output: OutputForwarder) -> Iterator[None]:
         raise
 
 
-async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Ending:
+async def prepare(orders: OrderReader, output: OutputForwarder, examiner: Examiner) -> Begin | Ending:
     """Take part in connectivity checks until the job begins, or the launcher has gone, or has released the agent."""
     responder = ProbeResponder(output.tell)
     limit_seconds: float | None = None
@@ -426,11 +427,8 @@ async def prepare(orders: OrderReader, output: OutputForwarder) -> Begin | Endin
                     limit_seconds = seconds
                 case ListAddresses() | ProbePeers() as question:
                     await responder.answer(question)
-                case Examine(directory, cleans):
-                    from hvdrun.agent.examination import examine  # noqa: PLC0415 - jobs do without it
-
-                    facts = await asyncio.to_thread(partial(examine, directory, cleans=cleans))
-                    output.tell(Examined(facts.encode()))
+                case Examine() as question:
+                    examiner.answer(question)
                 case Release():
                     return Ending.RELEASED
                 case _:

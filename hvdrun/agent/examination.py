@@ -33,7 +33,7 @@ from hvdrun.spec.redaction import redact_command
 from hvdrun.startup.paths import is_folder
 
 PACKAGES = ("cloudpickle", "grpcio", "hvdrun", "mxnet", "numpy", "protobuf", "psutil", "torch")
-_NCCL = re.compile(r"nvidia-nccl-cu\d+")
+NCCL_PACKAGES = ("nvidia-nccl-cu11", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel has it
 _DRIVER = Path("/sys/module/nvidia/version")
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -48,26 +48,29 @@ _CUDA = re.compile(r"^cuda\b[^=]*= *'([^']+)'", re.MULTILINE)
 _KILL_SECONDS, _CLEAN_LOOKS, _PAUSE_SECONDS = 5.0, 3, 0.05
 
 
-def examine(directory: str, environment: Mapping[str, str] = os.environ, *, cleans: bool = False) -> Facts:
+def examine(
+    directory: str, environment: Mapping[str, str] = os.environ, *, cleans: bool = False, is_short: bool = False
+) -> Facts:
     """Examine this host.
 
     Args:
         directory: the folder of the workers.
         environment: of the agent.
         cleans: end the processes of earlier jobs, and remove what they left; the facts are those before.
+        is_short: start no program, and look up no name.
     """
     name = socket.gethostname()
     left = list(find_leftovers())
     facts = Facts(
         name=name,
-        knows_name=_has_address(name),
+        knows_name=is_short or _has_address(name),
         python=".".join(map(str, sys.version_info[:3])),
         executable=sys.executable,
         packages=dict(_find_packages()),
         cuda=_find_cuda(),
         driver=_read(_DRIVER),
         accelerators=count_accelerators(environment),
-        busy=dict(_find_busy()),
+        busy={} if is_short else dict(_find_busy()),
         cpus=len(os.sched_getaffinity(0)),
         memory=psutil.virtual_memory().available,
         shared_memory=shutil.disk_usage(_SHARED_MEMORY).total if is_folder(_SHARED_MEMORY) else None,
@@ -141,10 +144,9 @@ def _has_address(name: str) -> bool:
 
 
 def _find_packages() -> Iterator[tuple[str, str]]:
-    for distribution in metadata.distributions():
-        name = str(distribution.metadata["Name"]).lower()
-        if name in PACKAGES or _NCCL.fullmatch(name):
-            yield name, distribution.version
+    for name in (*PACKAGES, *NCCL_PACKAGES):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
 
 
 def _find_cuda() -> str:

@@ -62,6 +62,11 @@ def diagnose(hosts: Hosts) -> list[Finding]:
     return [finding for rule in _RULES for finding in rule(hosts)]
 
 
+def diagnose_at_start(hosts: Hosts) -> list[Finding]:
+    """The findings that a job should not begin without: each is rarely wanted, and costs hours when it is not seen."""
+    return [finding for rule in _AT_START for finding in rule(hosts)]
+
+
 def _find_differences(what: str, values: Mapping[str, str], remedy: str) -> Iterator[Finding]:
     """Hosts whose value is not that of most.
 
@@ -151,17 +156,22 @@ def find_accelerators(hosts: Hosts) -> Iterator[Finding]:
         )
 
 
-def find_shortages(hosts: Hosts) -> Iterator[Finding]:
-    """Limits, memory and disks that are too small for a job."""
+def find_full_disks(hosts: Hosts) -> Iterator[Finding]:
+    """Folders that a job needs, and that are nearly full."""
     for name, host in hosts.items():
-        facts = host.facts
-        for folder, free in facts.free.items():
+        for folder, free in host.facts.free.items():
             if free < LEAST_FREE:
                 yield Finding(
                     f"{folder} on {name} has only {describe_size(free)} left",
                     (name,),
                     _at(host, name, f"df -h {folder}"),
                 )
+
+
+def find_shortages(hosts: Hosts) -> Iterator[Finding]:
+    """Limits and memory that are too small for a job."""
+    for name, host in hosts.items():
+        facts = host.facts
         if facts.shared_memory is not None and facts.shared_memory < LEAST_SHARED:
             size = describe_size(facts.shared_memory)
             yield Finding(
@@ -214,7 +224,17 @@ def find_leftovers(hosts: Hosts) -> Iterator[Finding]:
             yield Finding(what, (name,), "hvdrun doctor --clean")
 
 
-_RULES = (find_python, find_packages, find_accelerators, find_shortages, find_clocks, find_names, find_leftovers)
+_AT_START = (find_python, find_packages, find_full_disks, find_clocks, find_leftovers)
+_RULES = (
+    find_python,
+    find_packages,
+    find_accelerators,
+    find_full_disks,
+    find_shortages,
+    find_clocks,
+    find_names,
+    find_leftovers,
+)
 
 
 def _at(host: Host, name: str, command: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hvdrun.doctor.findings import Finding, Host, diagnose
-from hvdrun.errors import HvdrunError, LaunchError
+from hvdrun.errors import HostLostEarlyError, HvdrunError, LaunchError
 from hvdrun.hosts.agent_pool import AgentPool
 from hvdrun.hosts.hello import check_version
 from hvdrun.hosts.reach import Transports
@@ -50,24 +50,37 @@ async def visit(spec: JobSpec, *, cleans: bool = False, reach: Reach | None = No
     found = Examination()
     transports = Transports()
     failures: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    names = [host.name for host in spec.workers.hosts]
+    answers = {name: asyncio.get_running_loop().create_future() for name in names}
 
     async def show(host: str, message: AgentMessage) -> None:
-        if isinstance(message, AgentFailed):
-            failures[host] = message.error
+        match message:
+            case AgentFailed(error):
+                failures[host] = error
+            case Examined(facts) if not answers[host].done():
+                answers[host].set_result(facts)
+            case _:
+                pass
+
+    def lose(host: str, how: str) -> None:
+        if not answers[host].done():
+            lost[host] = how
+            answers[host].set_result("")
 
     async with BackgroundTasks() as tasks:
         timeout_seconds = spec.limits.effective_launcher_timeout_seconds if spec.remote.hosts else None
-        pool = AgentPool(tasks, show, lambda *_: None, timeout_seconds)
+        pool = AgentPool(tasks, show, lose, timeout_seconds)
         try:
-            names = [host.name for host in spec.workers.hosts]
             for name in names:
                 pool.add(name, (reach or transports.make)(name, spec))
-            answers = await asyncio.gather(*(_examine(pool, name, spec, cleans=cleans) for name in names))
-            for name, answer in zip(names, answers, strict=True):
+            visits = (_examine(pool, name, spec, answers[name], cleans=cleans) for name in names)
+            for name, answer in zip(names, await asyncio.gather(*visits), strict=True):
                 if isinstance(answer, Host):
                     found.hosts[name] = answer
                 else:
-                    sentence = failures.get(name, str(answer)).rstrip(".")
+                    error = HostLostEarlyError(name, lost[name]) if answer is None else answer
+                    sentence = failures.get(name, str(error)).rstrip(".")
                     found.findings.append(Finding(sentence, (name,)))
             found.findings += diagnose(found.hosts)
             if len(found.hosts) > 1:
@@ -79,8 +92,10 @@ async def visit(spec: JobSpec, *, cleans: bool = False, reach: Reach | None = No
     return found
 
 
-async def _examine(pool: AgentPool, name: str, spec: JobSpec, *, cleans: bool) -> Host | HvdrunError:
-    """The facts about one host, or why there are none."""
+async def _examine(
+    pool: AgentPool, name: str, spec: JobSpec, answer: asyncio.Future[str], *, cleans: bool
+) -> Host | HvdrunError | None:
+    """The facts about one host, or why there are none; None if its agent was lost."""
     try:
         await pool.open(name)
         await check_version(pool, name, spec)
@@ -88,8 +103,7 @@ async def _examine(pool: AgentPool, name: str, spec: JobSpec, *, cleans: bool) -
         began = time.monotonic()
         pool.send(name, Examine(os.fspath(spec.workers.directory), cleans))
         async with asyncio.timeout(EXAMINE_SECONDS):
-            while not isinstance(answer := await pool.hear(name), Examined):
-                pass
+            text = await answer
     except TimeoutError:
         return LaunchError(
             f"the agent on the host {name!r} did not answer within {EXAMINE_SECONDS:g} s: look whether the machine is "
@@ -97,8 +111,9 @@ async def _examine(pool: AgentPool, name: str, spec: JobSpec, *, cleans: bool) -
         )
     except HvdrunError as error:
         return error
-    took = time.monotonic() - began
-    facts = Facts.decode(answer.facts)
+    if not text:
+        return None
+    took, facts = time.monotonic() - began, Facts.decode(text)
     slots = next(host.slots for host in spec.workers.hosts if host.name == name)
     # Its clock was read at some time between the question and the answer.
     return Host(facts, slots, not spec.is_remote(name), facts.clock - (asked + took / 2), took / 2)

@@ -13,7 +13,6 @@ from rendezvous.wire.orders import (
     Addresses,
     AgentMessage,
     Begin,
-    Examined,
     Hello,
     Hold,
     Order,
@@ -164,7 +163,7 @@ class AgentConnection:
     async def _listen(self) -> None:
         try:
             async for message in self._transport.messages():
-                if isinstance(message, Hello | Examined | Addresses | ProbeResults):
+                if isinstance(message, Hello | Addresses | ProbeResults):
                     self._answers.put_nowait(message)
                     continue
                 self.pieces += 1

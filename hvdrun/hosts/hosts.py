@@ -46,6 +46,7 @@ class Hosts:
     """Starts and configures the agents of hosts with workers, and reports lost hosts to the rendezvous.
 
     reach: makes the transport to a host.
+    examine: asks the agent of a host that has just come about its host.
     roster: the agents that join by themselves, if this job has such.
     """
 
@@ -56,12 +57,14 @@ class Hosts:
         console: Console,
         *,
         reach: Callable[[str, JobSpec], Transport],
+        examine: Callable[[str], None] = lambda _: None,
         roster: "Roster | None" = None,
     ) -> None:
         self._spec = spec
         self._pool = pool
         self._console = console
         self._reach = reach
+        self._examine = examine
         self._early = tuple(host.name for host in spec.workers.hosts if spec.keeps_first_hosts)
         self._source = choose_source(spec, console.notice, roster)
         self._tasks = BackgroundTasks()
@@ -168,6 +171,7 @@ class Hosts:
             if all(map(self._pool.is_open, self._early)):
                 self._have_started.set()
             await check_version(self._pool, host, self._spec)
+            self._examine(host)
         except TimeoutError:
             self._fail(host, HostsOverdueError((host,), limit_seconds))
         except LaunchError as error:

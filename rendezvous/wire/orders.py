@@ -138,10 +138,12 @@ class Examine:
 
     directory: of the workers.
     cleans: end what earlier jobs have left.
+    is_short: find out only what takes no time.
     """
 
     directory: str
-    cleans: bool
+    cleans: bool = False
+    is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)

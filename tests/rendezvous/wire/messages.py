@@ -135,7 +135,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
     st.builds(PassOn, st.integers(1, 64)),
     st.builds(Input, st.binary()),
     st.builds(Wait, st.none() | seconds),
-    st.builds(Examine, words, st.booleans()),
+    st.builds(Examine, words, st.booleans(), st.booleans()),
     st.builds(ListAddresses, st.binary(min_size=1), names),
     st.builds(ProbePeers, st.lists(st.builds(ProbeTarget, names, endpoints), max_size=3).map(tuple)),
 )

@@ -1,6 +1,7 @@
 """`hvdrun doctor` visits the hosts of a lab: it names what is wrong with them, changes nothing, and leaves nothing."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,3 +49,16 @@ def test_leftovers_of_an_earlier_job_are_found_and_removed(pair: Cluster) -> Non
     assert what.endswith(" s: sleep 1234")
     examine(pair, "--clean", "-H", "host1:1,host2:1", code=3)
     assert list_what(examine(pair, "-H", "host1:1,host2:1", code=0)) == []
+
+
+def test_a_job_that_starts_names_what_differs_between_its_hosts(pair: Cluster) -> None:
+    """Of torch the agent reads the version that is installed, and imports nothing."""
+    installed = pair.directory / "other" / "torch-0.1.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n", encoding="utf-8")
+    prefix = f'[ "$(hostname)" != host2 ] || export PYTHONPATH={installed.parent}'
+    finished = pair("-np", "2", "-H", "host1:1,host2:1", "--remote-prefix", prefix, "sleep", "3")
+    assert finished.returncode == 0, finished.stderr
+    assert re.fullmatch(
+        r"hvdrun: torch 0\.1 on host2, but \S+ on host1: python -m pip install torch==[\d.]+\n", finished.stderr
+    )
