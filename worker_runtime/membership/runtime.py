@@ -214,7 +214,10 @@ class Runtime:
     @property
     def engine(self) -> Engine:
         """The engine, which runs the collectives; raises NotInitializedError."""
-        return self._require().engine
+        world = self.world  # not by _require, since each gradient comes here
+        if world is None:
+            raise NotInitializedError
+        return world.engine
 
     def is_stopping(self) -> bool:
         """Whether the job has received a stop notice: the same on all ranks, which call this at the same places.
