@@ -29,7 +29,7 @@ from worker_runtime.collectives.untraced import untraced
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
 from worker_runtime.engine.engine import Engine
-from worker_runtime.errors import WrongArgumentError
+from worker_runtime.errors import NotInitializedError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 
 P = ParamSpec("P")
@@ -194,8 +194,10 @@ def reports_failure(
         def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
             if trace is not None and torch.compiler.is_compiling():
                 return trace(title, function(*args, **kwargs))  # type: ignore[no-any-return]  # what the function gives
-            engine = RUNTIME.engine
-            calls = engine.calls
+            world = RUNTIME.world
+            if world is None:
+                raise NotInitializedError
+            engine, calls = world.engine, world.engine.calls
             asked, unnamed = calls.asked, calls.unnamed
             try:
                 made = function(*args, **kwargs)
