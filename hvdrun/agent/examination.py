@@ -145,7 +145,7 @@ def _has_address(name: str) -> bool:
 
 def _find_packages() -> Iterator[tuple[str, str]]:
     for name in (*PACKAGES, *NCCL_PACKAGES):
-        with contextlib.suppress(metadata.PackageNotFoundError):
+        with contextlib.suppress(metadata.PackageNotFoundError):  # it is not installed
             yield name, metadata.version(name)
 
 

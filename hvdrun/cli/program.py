@@ -101,7 +101,7 @@ def examine_hosts(words: Sequence[str]) -> int:
         HvdrunError: it is used wrongly, or this machine lacks what it needs.
     """
     from hvdrun.doctor.program import read_request as read_examination  # noqa: PLC0415 - a job does without it
-    from hvdrun.doctor.program import run as run_examination  # noqa: PLC0415 - the same
+    from hvdrun.doctor.program import run as run_examination  # noqa: PLC0415 - a job does without it
 
     asked = read_examination(words)
     page, code = (asked, 0) if isinstance(asked, str) else run_examination(asked)

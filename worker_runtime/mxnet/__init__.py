@@ -7,7 +7,7 @@ from worker_runtime.mxnet import mxnet_errors  # noqa: F401 - first: it reports 
 
 # isort: split
 from worker_runtime.api import basics, names
-from worker_runtime.api.basics import *  # noqa: F403 - the same; `basics` has the list
+from worker_runtime.api.basics import *  # noqa: F403 - Horovod's functions; `basics` has the list
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
 from worker_runtime.mxnet import elastic, ops
 from worker_runtime.mxnet.compression import Compression

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from worker_runtime.api import basics, names
-from worker_runtime.api.basics import *  # noqa: F403 - the same; `basics` has the list
+from worker_runtime.api.basics import *  # noqa: F403 - Horovod's functions; `basics` has the list
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
 from worker_runtime.torch import elastic, ops
 from worker_runtime.torch.compression import Compression

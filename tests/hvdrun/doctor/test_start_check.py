@@ -24,7 +24,7 @@ class Scene:
 
     def answer(self, host: str, torch: str, **changes: object) -> None:
         """The host has this version of torch."""
-        facts = replace(Facts(packages={"torch": torch}, clock=time.time()), **changes)  # type: ignore[arg-type]  # any
+        facts = replace(Facts(packages={"torch": torch}, clock=time.time()), **changes)  # type: ignore[arg-type]  # any field
         self.check.note(host, facts.encode())
 
 
@@ -67,7 +67,7 @@ def test_a_lost_host_is_not_waited_for() -> None:
     assert scene.notices == []
 
 
-def test_what_costs_nothing_is_not_mentioned() -> None:
+def test_faults_that_a_job_may_live_with_are_left_out() -> None:
     scene = Scene()
     scene.check.ask("a")
     scene.answer("a", "2.13.0", memory=1, files=7, accelerators=0, knows_name=False)

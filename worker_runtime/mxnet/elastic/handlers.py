@@ -117,7 +117,7 @@ class NetHandler(ArraysHandler):
         for name, values in kept["arrays"].items():
             array = mx.nd.array(values, dtype=values.dtype)
             parameter = self._parameters[name]
-            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - as above
+            parameter._load_init(array.as_np_ndarray() if mx.util.is_np_array() else array, None)  # noqa: SLF001 - MXNet has no public way
         return self.value
 
     def list_all(self) -> Arrays:
@@ -148,7 +148,7 @@ def _initialize_again(parameter: mx.gluon.Parameter, how: tuple[Any, ...]) -> No
         how: what its deferred initialization was; empty if the program had not initialized it.
     """
     parameter._data = parameter._grad = None  # noqa: SLF001 - there is no other way
-    parameter._deferred_init = how  # noqa: SLF001 - the same
+    parameter._deferred_init = how  # noqa: SLF001 - MXNet has no public way
     parameter._finish_deferred_init()  # noqa: SLF001 - as the first forward does
 
 
