@@ -19,7 +19,7 @@ from tests.system.recording import Recording, read_notes
 from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
 
-pytestmark = needs_mxnet
+pytestmark = [needs_mxnet, pytest.mark.timeout(400)]
 
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train_mxnet.py"
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "10"))
