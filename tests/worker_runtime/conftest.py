@@ -1,5 +1,6 @@
 """Fixtures that give a test its ranks, or a worker's generations whose other members the test plays."""
 
+import gc
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,12 @@ def ranks(request: pytest.FixtureRequest, rank_pools: "dict[str, RankPool]") -> 
     if device != CPU:
         request.getfixturevalue("nccl_objection")  # which the pool reads to choose what to use
     return DeviceRanks(rank_pools[device], device, compiles=marker.kwargs.get("compiles", False))
+
+
+@pytest.fixture(scope="module")
+def forking() -> None:
+    """Collect what earlier tests have left: the finalizers of C++ objects may crash a forked process."""
+    gc.collect()
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import worker_runtime.mxnet as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.loaders import RankSampler, split_data
 
+pytestmark = pytest.mark.usefixtures("forking")
+
 DATA = list(range(10))
 
 # Each argument of DataLoader, with what it needs beside it.

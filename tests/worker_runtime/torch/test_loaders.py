@@ -25,6 +25,8 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch import loaders
 from worker_runtime.torch.loaders import PassSampler, RankSampler, RankStream, split_data
 
+pytestmark = pytest.mark.usefixtures("forking")
+
 DATA = torch.arange(10)
 REPLACED = {"sampler", "batch_sampler", "_iterator"}
 ELASTIC = {"HOROVOD_ELASTIC": "1"}

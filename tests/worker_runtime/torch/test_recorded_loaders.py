@@ -14,6 +14,8 @@ from tests.worker_runtime.sampled_job import Communicator
 from worker_runtime.elastic import sampler as samplers
 from worker_runtime.torch.loaders import RecordedSampler
 
+pytestmark = pytest.mark.usefixtures("forking")
+
 COUNT = 12
 
 

@@ -15,6 +15,8 @@ from tests.worker_runtime.ranks import RankPool
 from tests.worker_runtime.sampled_job import Communicator
 from worker_runtime.elastic import sampler as samplers
 
+pytestmark = pytest.mark.usefixtures("forking")
+
 COUNT = 12
 DATA = list(range(COUNT))
 
