@@ -167,11 +167,16 @@ def find_bounds(program: Program, expected: Outcome, followed: list[torch.Tensor
     has_lbfgs = any(isinstance(each, Wrap) and each.kind == "LBFGS" for each in program.operations)
     tolerance = TOLERANCE * (QUASI_NEWTON if has_lbfgs else 1.0)
     for right, got in zip(expected.parameters, followed, strict=True):
-        greatest = max(greatest, float((right - before).abs().max()))
-        exact = tolerance * float(right.abs().max())
+        greatest = max(greatest, find_largest(right - before))
+        exact = tolerance * find_largest(right)
         bounds.append(exact + UNSTEADY * find_rounding(program) * greatest if program.norm else exact)
         before = got
     return bounds
+
+
+def find_largest(values: torch.Tensor) -> float:
+    """The largest amount of the values that are finite: a training may diverge."""
+    return max(values[values.isfinite()].abs().tolist(), default=0.0)
 
 
 def find_rounding(program: Program) -> float:
