@@ -1,8 +1,8 @@
 """The collectives as programs call them, once for all frameworks.
 
-A framework's package declares the arguments of each function, and returns them as a `Request`. This module runs the
-request in the function's `Form`: `allreduce` waits and returns new arrays, `allreduce_` overwrites the given arrays,
-and `allreduce_async` returns a handle.
+A framework's package declares the arguments of each function, and returns them as `Arguments`. This module runs the
+collective with them in the function's `Form`: `allreduce` waits and returns new arrays, `allreduce_` overwrites the
+given arrays, and `allreduce_async` returns a handle.
 """
 
 import functools
@@ -106,7 +106,7 @@ class Arrays(Protocol):
         """New arrays with the results, like the given arrays; in place, the given arrays."""
 
 
-class Request(NamedTuple, Generic[ResultT]):
+class Arguments(NamedTuple, Generic[ResultT]):
     """The arguments of a collective.
 
     given: the arrays.
@@ -127,8 +127,8 @@ class Request(NamedTuple, Generic[ResultT]):
 
 def collective(
     form: Form, differentiate: Differentiate | None = None, trace: Trace | None = None
-) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
-    """Decorate a function that returns a request: the result runs the request and waits for it.
+) -> Callable[[Callable[P, Arguments[ResultT]]], Callable[P, ResultT]]:
+    """Decorate a function that returns arguments: the result runs the collective and waits for it.
 
     Args:
         form: what the function does.
@@ -136,7 +136,7 @@ def collective(
         trace: adds the collective to the graph of torch.compile; None breaks the graph instead.
     """
 
-    def decorate(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
+    def decorate(build: Callable[P, Arguments[ResultT]]) -> Callable[P, ResultT]:
         result = get_args(inspect.signature(build).return_annotation)[0]
         return _Function(form, None, differentiate).define(build, result, trace=trace)
 
@@ -156,12 +156,12 @@ def overwriting(form: Form) -> Callable[[Callable[P, ResultT]], Callable[P, Resu
 def asynchronous(form: Form, finish: Finish | None = None) -> Callable[[Callable[P, object]], Callable[P, int]]:
     """Make the asynchronous form of a function, which returns a handle.
 
-    The function returns a request, or is one that `collective` or `overwriting` returned; then its docstring is
+    The function returns arguments, or is one that `collective` or `overwriting` returned; then its docstring is
     extended.
 
     Args:
         form: what the new function does.
-        finish: turns the list of resulting arrays into the return value of `synchronize`; None for that of the request.
+        finish: turns the list of resulting arrays into the return value of `synchronize`; None for `Arguments.finish`.
     """
 
     def derive(like: Callable[P, object]) -> Callable[P, int]:
@@ -170,7 +170,7 @@ def asynchronous(form: Form, finish: Finish | None = None) -> Callable[[Callable
             "differentiable. `synchronize` returns the result. Do not change the arrays before that; in place, do not "
             "read them either."
         )
-        has_own_text = inspect.unwrap(like) is like  # it returns a request
+        has_own_text = inspect.unwrap(like) is like  # it returns arguments
         return _Function(form, finish).define(like, int, "" if has_own_text else text)
 
     return derive
@@ -256,7 +256,7 @@ _OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Tensors | None], Operation[
 
 
 class _Function:
-    """A function of the API, which runs requests.
+    """A function of the API, which runs a collective.
 
     Args:
         form: what it does.
@@ -284,13 +284,13 @@ class _Function:
         made.__signature__ = inspect.signature(build).replace(return_annotation=returns)
         return made  # type: ignore[no-any-return]  # a function with attributes
 
-    def _run(self, engine: Engine, request: Request[Any]) -> Any:
-        given, name, process_set, settings, finish, arrays = request
+    def _run(self, engine: Engine, arguments: Arguments[Any]) -> Any:
+        given, name, process_set, settings, finish, arrays = arguments
         form = self._form
         if form.grouped:
             given = _list_group(self._title, given)
             if not given and arrays is not None and arrays.takes_none and form.waits:
-                return request.given
+                return arguments.given
         call = begin_call(self._title, name, process_set, engine)
         tensors = given if arrays is None else arrays.read(given, in_place=form.in_place)
 

@@ -6,7 +6,7 @@ from typing import Any, ParamSpec, TypeVar
 import mxnet as mx
 
 from worker_runtime.api import calls, functions
-from worker_runtime.api.calls import Finish, Form, Request, take_first
+from worker_runtime.api.calls import Arguments, Finish, Form, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.combination import choose, choose_for_scatter
 from worker_runtime.coordination.ordering.questions import Reduction
@@ -25,7 +25,7 @@ ResultT = TypeVar("ResultT")
 Splits = Any  # integers, or an array of MXNet, which has no types
 
 
-def collective(form: Form) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
+def collective(form: Form) -> Callable[[Callable[P, Arguments[ResultT]]], Callable[P, ResultT]]:
     """Like `calls.collective`; the function's errors are MXNetErrors too."""
     return lambda build: raises_mxnet_errors(calls.collective(form)(build))
 
@@ -56,7 +56,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
-) -> Request[mx.nd.NDArray]:
+) -> Arguments[mx.nd.NDArray]:
     """Reduce an array over the ranks of a process set: postscale_factor * op(prescale_factor * tensor).
 
     The function waits until MXNet has computed the array, and returns when the result is there. (Horovod returns
@@ -89,7 +89,7 @@ def allreduce(
         MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    return Request((tensor,), name, process_set, how, take_first, Views())
+    return Arguments((tensor,), name, process_set, how, take_first, Views())
 
 
 allreduce_ = overwriting(Form("allreduce", in_place=True))(allreduce)
@@ -107,7 +107,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     op: int | None = None,
-) -> Request[list[mx.nd.NDArray]]:
+) -> Arguments[list[mx.nd.NDArray]]:
     """`allreduce` of several arrays as one operation: it runs when all arrays are ready on all ranks.
 
     Args:
@@ -131,7 +131,7 @@ def grouped_allreduce(
         MXNetError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list, Views())
+    return Arguments(tensors, name, process_set, how, list, Views())
 
 
 grouped_allreduce_ = overwriting(Form("allreduce", grouped=True, in_place=True))(grouped_allreduce)
@@ -145,7 +145,7 @@ def allgather(
     name: str | None = None,
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
-) -> Request[mx.nd.NDArray]:
+) -> Arguments[mx.nd.NDArray]:
     """Concatenate the arrays of the ranks of a process set along the first dimension, in rank order.
 
     Args:
@@ -166,7 +166,7 @@ def allgather(
             failed; or Horovod has not been initialized.
         MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
-    return Request((tensor,), name, process_set, None, take_first, Views())
+    return Arguments((tensor,), name, process_set, None, take_first, Views())
 
 
 @collective(Form("allgather", grouped=True))
@@ -175,7 +175,7 @@ def grouped_allgather(
     name: str | None = None,
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
-) -> Request[list[mx.nd.NDArray]]:
+) -> Arguments[list[mx.nd.NDArray]]:
     """`allgather` of several arrays as one operation: it runs when all arrays are ready on all ranks.
 
     Args:
@@ -194,7 +194,7 @@ def grouped_allgather(
         HorovodInternalError: see `allgather`.
         MXNetError: see `allgather`.
     """
-    return Request(tensors, name, process_set, None, list, Views())
+    return Arguments(tensors, name, process_set, None, list, Views())
 
 
 allgather_async = asynchronous(Form("allgather", waits=False), take_first)(allgather)
@@ -208,7 +208,7 @@ def broadcast(
     name: str | None = None,
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
-) -> Request[mx.nd.NDArray]:
+) -> Arguments[mx.nd.NDArray]:
     """Send the array of rank `root_rank` to all ranks of a process set.
 
     Args:
@@ -229,7 +229,7 @@ def broadcast(
             operation failed; or Horovod has not been initialized.
         MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
-    return Request((tensor,), name, process_set, root_rank, take_first, Views())
+    return Arguments((tensor,), name, process_set, root_rank, take_first, Views())
 
 
 broadcast_ = overwriting(Form("broadcast", in_place=True))(broadcast)
@@ -244,7 +244,7 @@ def alltoall(
     name: str | None = None,
     priority: int = 0,  # noqa: ARG001 - Horovod's signature
     process_set: ProcessSet = global_process_set,
-) -> Request[mx.nd.NDArray | tuple[mx.nd.NDArray, mx.nd.NDArray]]:
+) -> Arguments[mx.nd.NDArray | tuple[mx.nd.NDArray, mx.nd.NDArray]]:
     """Send some rows of an array to each rank of a process set, and receive rows from each.
 
     Args:
@@ -273,7 +273,7 @@ def alltoall(
     beside, counts = tensor, splits
     if isinstance(splits, mx.nd.NDArray):
         beside, counts = splits, view_for_reading(splits)
-    return Request((tensor,), name, process_set, counts, take_first if splits is None else tuple, Views(beside))
+    return Arguments((tensor,), name, process_set, counts, take_first if splits is None else tuple, Views(beside))
 
 
 alltoall_async = asynchronous(Form("alltoall", waits=False), tuple)(alltoall)
@@ -288,7 +288,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request[mx.nd.NDArray]:
+) -> Arguments[mx.nd.NDArray]:
     """Reduce an array over the ranks of a process set, and give each rank its part of the rows.
 
     Args:
@@ -313,7 +313,7 @@ def reducescatter(
         MXNetError: the MXNet operation that computes the array failed. Nothing was sent.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    return Request((tensor,), name, process_set, how, take_first, Views())
+    return Arguments((tensor,), name, process_set, how, take_first, Views())
 
 
 @collective(Form("reducescatter", grouped=True))
@@ -325,7 +325,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request[list[mx.nd.NDArray]]:
+) -> Arguments[list[mx.nd.NDArray]]:
     """`reducescatter` of several arrays as one operation: it runs when all arrays are ready on all ranks.
 
     Args:
@@ -348,7 +348,7 @@ def grouped_reducescatter(
         MXNetError: see `reducescatter`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list, Views())
+    return Arguments(tensors, name, process_set, how, list, Views())
 
 
 reducescatter_async = asynchronous(Form("reducescatter", waits=False), take_first)(reducescatter)

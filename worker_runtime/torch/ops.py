@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from worker_runtime.api import calls
-from worker_runtime.api.calls import Form, Request, asynchronous, overwriting, reports_failure, take_first
+from worker_runtime.api.calls import Arguments, Form, asynchronous, overwriting, reports_failure, take_first
 from worker_runtime.api.functions import barrier, join, poll, synchronize
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.alltoall import Splits
@@ -31,19 +31,19 @@ ResultT = TypeVar("ResultT")
 
 def collective(
     form: Form, *, is_traced: bool = False
-) -> Callable[[Callable[P, Request[ResultT]]], Callable[P, ResultT]]:
+) -> Callable[[Callable[P, Arguments[ResultT]]], Callable[P, ResultT]]:
     """Like `calls.collective`; also differentiable unless in place, and if `is_traced`, part of compiled graphs."""
     return calls.collective(form, None if form.in_place else run_differentiably, trace if is_traced else None)
 
 
-def trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
-    """Add a request's collective to the graph that torch.compile traces; differentiable.
+def trace(kind: str, arguments: Arguments[torch.Tensor]) -> torch.Tensor:
+    """Add a collective to the graph that torch.compile traces; differentiable.
 
     The graph operations are imported here and not at the top: registering them takes 12 ms, and few programs compile.
     """
     from worker_runtime.torch.graph_ops import TOKEN  # noqa: PLC0415 - few programs compile
 
-    given, name, process_set, settings, _, arrays = request
+    given, name, process_set, settings, _, arrays = arguments
     (sent,) = given if arrays is None else arrays.read(given, in_place=False)
     op, *factors = settings if isinstance(settings, tuple) else (settings or 0, 1.0, 1.0)  # a root, or nothing
     how = int(op), *map(float, factors)
@@ -65,7 +65,7 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Request[torch.Tensor]:
+) -> Arguments[torch.Tensor]:
     """Reduce a tensor over the ranks of a process set: postscale_factor * op(prescale_factor * tensor).
 
     Differentiable: backward is a collective too, and all ranks of the set must run it. Let G be the sum of the result's
@@ -102,7 +102,7 @@ def allreduce(
     """
     how = choose(op, average, prescale_factor, postscale_factor)
     arrays = _choose_arrays("allreduce", compression)
-    return Request((tensor,), name, process_set, how, take_first, arrays)
+    return Arguments((tensor,), name, process_set, how, take_first, arrays)
 
 
 @collective(Form("allreduce", in_place=True))
@@ -114,7 +114,7 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Request[torch.Tensor]:
+) -> Arguments[torch.Tensor]:
     """Like `allreduce`: postscale_factor * op(prescale_factor * tensor); not differentiable.
 
     The functions whose names end in an underscore work in place: they overwrite `tensor` with the result, and return
@@ -134,7 +134,7 @@ def allreduce_(
         HorovodInternalError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    return Request((tensor,), name, process_set, how, take_first)
+    return Arguments((tensor,), name, process_set, how, take_first)
 
 
 allreduce_async = asynchronous(Form("allreduce", waits=False))(allreduce_)
@@ -151,7 +151,7 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Request[list[torch.Tensor]]:
+) -> Arguments[list[torch.Tensor]]:
     """`allreduce` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
     Differentiable like `allreduce`; the results may be used in one backward pass or in several. Backward is one
@@ -175,7 +175,7 @@ def grouped_allreduce(
         HorovodInternalError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_allreduce", compression))
+    return Arguments(tensors, name, process_set, how, list, _choose_arrays("grouped_allreduce", compression))
 
 
 @collective(Form("allreduce", grouped=True, in_place=True))
@@ -187,7 +187,7 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
-) -> Request[list[torch.Tensor]]:
+) -> Arguments[list[torch.Tensor]]:
     """`allreduce_` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
     Not differentiable. The functions whose names end in an underscore overwrite the tensors, and return them in a list.
@@ -207,7 +207,7 @@ def grouped_allreduce_(
         HorovodInternalError: see `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list)
+    return Arguments(tensors, name, process_set, how, list)
 
 
 grouped_allreduce_async = asynchronous(Form("allreduce", grouped=True, waits=False), tuple)(grouped_allreduce_)
@@ -247,7 +247,7 @@ def sparse_allreduce_async(
 @collective(Form("allgather"), is_traced=True)
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Request[torch.Tensor]:
+) -> Arguments[torch.Tensor]:
     """Concatenate the tensors of the ranks of a process set along the first dimension, in rank order.
 
     Differentiable: backward is a collective too, and all ranks of the set must run it. The gradient of `tensor` is the
@@ -270,13 +270,13 @@ def allgather(
         HorovodInternalError: the ranks give different dtypes, shapes or device types; a rank has called `join()`; the
             operation failed; or Horovod has not been initialized.
     """
-    return Request((tensor,), name, process_set, None, take_first)
+    return Arguments((tensor,), name, process_set, None, take_first)
 
 
 @collective(Form("allgather", grouped=True))
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Request[list[torch.Tensor]]:
+) -> Arguments[list[torch.Tensor]]:
     """`allgather` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
     Differentiable like `allgather`, by one collective for all tensors.
@@ -293,7 +293,7 @@ def grouped_allgather(
         ValueError: see `allgather`; also where the list is empty, or the tensors are on several devices.
         HorovodInternalError: see `allgather`.
     """
-    return Request(tensors, name, process_set, None, list)
+    return Arguments(tensors, name, process_set, None, list)
 
 
 allgather_async = asynchronous(Form("allgather", waits=False))(allgather)
@@ -303,7 +303,7 @@ grouped_allgather_async = asynchronous(Form("allgather", grouped=True, waits=Fal
 @collective(Form("broadcast"), is_traced=True)
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Request[torch.Tensor]:
+) -> Arguments[torch.Tensor]:
     """Send the tensor of rank `root_rank` to all ranks of a process set.
 
     Differentiable: backward is a collective too, and all ranks of the set must run it. The gradient of the root's
@@ -326,7 +326,7 @@ def broadcast(
         HorovodInternalError: the ranks give different dtypes, shapes, roots or device types; a rank has called
             `join()`; the operation failed; or Horovod has not been initialized.
     """
-    return Request((tensor,), name, process_set, root_rank, take_first)
+    return Arguments((tensor,), name, process_set, root_rank, take_first)
 
 
 broadcast_ = overwriting(Form("broadcast", in_place=True))(broadcast)
@@ -340,7 +340,7 @@ def alltoall(
     splits: Splits | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> Request[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
+) -> Arguments[torch.Tensor | tuple[torch.Tensor, torch.Tensor]]:
     """Send some rows of a tensor to each rank of a process set, and receive rows from each.
 
     Differentiable: backward is a collective too, and all ranks of the set must run it. It returns the gradient of each
@@ -367,7 +367,7 @@ def alltoall(
             operation failed; or Horovod has not been initialized.
     """
     finish = take_first if splits is None else tuple
-    return Request((tensor,), name, process_set, splits, finish)
+    return Arguments((tensor,), name, process_set, splits, finish)
 
 
 alltoall_async = asynchronous(Form("alltoall", waits=False), tuple)(alltoall)
@@ -382,7 +382,7 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request[torch.Tensor]:
+) -> Arguments[torch.Tensor]:
     """Reduce a tensor over the ranks of a process set, and give each rank its part of the rows.
 
     Differentiable: backward is a collective too, and all ranks of the set must run it. The gradient of `tensor` is the
@@ -411,7 +411,7 @@ def reducescatter(
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
     arrays = _choose_arrays("reducescatter", compression)
-    return Request((tensor,), name, process_set, how, take_first, arrays)
+    return Arguments((tensor,), name, process_set, how, take_first, arrays)
 
 
 @asynchronous(Form("reducescatter", waits=False))
@@ -422,7 +422,7 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request[torch.Tensor]:
+) -> Arguments[torch.Tensor]:
     """Start a `reducescatter`; not differentiable.
 
     Args:
@@ -442,7 +442,7 @@ def reducescatter_async(
             ended this generation.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    return Request((tensor,), name, process_set, how, take_first)
+    return Arguments((tensor,), name, process_set, how, take_first)
 
 
 @collective(Form("reducescatter", grouped=True))
@@ -454,7 +454,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request[list[torch.Tensor]]:
+) -> Arguments[list[torch.Tensor]]:
     """`reducescatter` of several tensors as one operation: it runs when all tensors are ready on all ranks.
 
     Differentiable like `reducescatter`, by one collective for all tensors.
@@ -476,7 +476,7 @@ def grouped_reducescatter(
         HorovodInternalError: see `reducescatter`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_reducescatter", compression))
+    return Arguments(tensors, name, process_set, how, list, _choose_arrays("grouped_reducescatter", compression))
 
 
 @asynchronous(Form("reducescatter", grouped=True, waits=False))
@@ -487,7 +487,7 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-) -> Request[tuple[torch.Tensor, ...]]:
+) -> Arguments[tuple[torch.Tensor, ...]]:
     """Start a `grouped_reducescatter`; not differentiable.
 
     Args:
@@ -506,4 +506,4 @@ def grouped_reducescatter_async(
         HorovodInternalError: see `reducescatter_async`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, tuple)
+    return Arguments(tensors, name, process_set, how, tuple)

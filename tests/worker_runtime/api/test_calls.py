@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from worker_runtime.api import basics, functions
-from worker_runtime.api.calls import Form, Request, asynchronous, collective, overwriting, take_first
+from worker_runtime.api.calls import Arguments, Form, asynchronous, collective, overwriting, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.combination import SUM, Reduction
 from worker_runtime.torch import ops
@@ -32,17 +32,17 @@ class Lists:
 
 
 @collective(Form("allreduce"))
-def allreduce(items: list, name: str | None = None, process_set: ProcessSet = global_process_set) -> Request[list]:
+def allreduce(items: list, name: str | None = None, process_set: ProcessSet = global_process_set) -> Arguments[list]:
     """Add up lists."""
-    return Request((items,), name, process_set, SUM._replace(postscale=2.0), take_first, Lists())
+    return Arguments((items,), name, process_set, SUM._replace(postscale=2.0), take_first, Lists())
 
 
 @collective(Form("allgather", grouped=True))
 def grouped_allgather(
     items: Sequence[list], name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Request[list[list]]:
+) -> Arguments[list[list]]:
     """Gather lists."""
-    return Request(items, name, process_set, None, list, Lists())
+    return Arguments(items, name, process_set, None, list, Lists())
 
 
 allreduce_ = overwriting(Form("allreduce", in_place=True))(allreduce)

@@ -53,7 +53,7 @@ def run_differentiably(
     settings: Any,
     tensors: Sequence[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
-    """Run the collective of a program's request, so that its results have gradients; see `Request`.
+    """Run a collective of the program, so that its results have gradients; see `Arguments`.
 
     The results of a group can be differentiated together or separately. The gradients of Min, Max and Product need
     saved tensors, which autograd frees after their use, so each result of such a group has a separate function.
