@@ -1,6 +1,6 @@
 """The sequencer with many ranks and the buckets of a step: one process holds all sockets, and shares the cores.
 
-A rank's question about a bucket carries no data, as in training, where the process groups send them. The buckets are
+A rank's request about a bucket carries no data, as in training, where the process groups send them. The buckets are
 submitted together, or each after the previous one was released to all, which is the slowest case.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sequencer import CHUNK_BYTES, KEY, LIMIT_SECONDS, LOOPBACK, read_cpu_seconds, receive, sequencer
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Signature
 
 WARM_UP = 3
 
@@ -23,7 +23,7 @@ WARM_UP = 3
 class Step:
     """The costs of the buckets of a step.
 
-    seconds: the median, from the first rank's question to the last rank's release.
+    seconds: the median, from the first rank's request to the last rank's release.
     own_cpu_seconds: the sequencer's, of each step; clients_cpu_seconds: that of the process with the ranks.
     """
 
@@ -37,11 +37,11 @@ class Step:
 
 def measure(ranks: int, buckets: int, steps: int, *, at_once: bool) -> Step:
     """Run steps with a number of ranks."""
-    questions = [wire.encode_question(0, 0, f"bucket.{number}".encode(), (), 0) for number in range(buckets)]
-    bodies = [b"".join(questions)] if at_once else questions
+    requests = [wire.encode_request(0, 0, f"bucket.{number}".encode(), (), 0) for number in range(buckets)]
+    bodies = [b"".join(requests)] if at_once else requests
     with sequencer(ranks) as (port, pid), ExitStack() as stack:
         connections = [stack.enter_context(_connect(port, rank)) for rank in range(ranks)]
-        frames = [wire.encode_frame(wire.Frame.ASK, body) for body in bodies]
+        frames = [wire.encode_frame(wire.Frame.REQUESTS, body) for body in bodies]
         for _ in range(WARM_UP):
             _take_step(connections, frames, buckets // len(frames))
         before, own = time.process_time(), read_cpu_seconds(pid)
@@ -76,7 +76,7 @@ def _take_step(connections: Sequence[socket.socket], frames: Sequence[bytes], re
 
 
 def _count(connection: socket.socket, releases: int) -> None:
-    """Read until a number of questions were released."""
+    """Read until a number of requests were released."""
     data = b""
     while releases:
         chunk = connection.recv(CHUNK_BYTES)

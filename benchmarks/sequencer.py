@@ -1,10 +1,10 @@
-"""The cost of the sequencer: round trips of operations whose data are sent inside the question.
+"""The cost of the sequencer: round trips of operations whose data are sent inside the request.
 
     .venv/bin/python benchmarks/sequencer.py --rounds 500
 
 Each rank is a process with a plain socket that sends prepared bytes and counts the bytes of the answers, so that only
 the sequencer and the network are measured. Times are those of rank 0, from the first byte sent to the last one
-received. The processor time is the sequencer's own, for each question of a rank.
+received. The processor time is the sequencer's own, for each request of a rank.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Signature
 
 LOOPBACK = "127.0.0.1"
 KEY = bytes(wire.KEY_BYTES)
@@ -35,25 +35,25 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A round of every rank: a number of questions with a number of bytes each, in one message."""
+    """A round of every rank: a number of requests with a number of bytes each, in one message."""
 
     name: str
-    questions: int
+    requests: int
     payload_bytes: int
     rounds: int
 
 
 def run_rank(port: int, load: Load, rank: int) -> list[float]:
-    """Connect as a rank and send questions; return the seconds of each round."""
+    """Connect as a rank and send requests; return the seconds of each round."""
     signature = Signature(
         Kind.ALLREDUCE, ("float32",), ((load.payload_bytes // 4,),), Reduction.SUM, payload_dtype="float32"
     )
     payload = bytes(load.payload_bytes)
     body = b"".join(
-        wire.encode_question(0, 0, f"allreduce.{number}".encode(), (), len(payload)) + payload
-        for number in range(load.questions)
+        wire.encode_request(0, 0, f"allreduce.{number}".encode(), (), len(payload)) + payload
+        for number in range(load.requests)
     )
-    ask = wire.encode_frame(wire.Frame.ASK, body)
+    ask = wire.encode_frame(wire.Frame.REQUESTS, body)
     seconds = []
     with socket.create_connection((LOOPBACK, port), LIMIT_SECONDS) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -65,7 +65,7 @@ def run_rank(port: int, load: Load, rank: int) -> list[float]:
         for _ in range(load.rounds + WARM_UP):
             began = time.perf_counter()
             connection.sendall(ask)
-            count(connection, load.questions)
+            count(connection, load.requests)
             seconds.append(time.perf_counter() - began)
         connection.sendall(wire.encode_frame(wire.Frame.LEAVE))
         connection.shutdown(socket.SHUT_WR)
@@ -81,10 +81,10 @@ def receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def count(connection: socket.socket, questions: int) -> None:
+def count(connection: socket.socket, requests: int) -> None:
     """Wait until so many were released."""
     data, offset = bytearray(), 0
-    while questions:
+    while requests:
         chunk = connection.recv(CHUNK_BYTES)
         if not chunk:
             raise EOFError
@@ -95,7 +95,7 @@ def count(connection: socket.socket, questions: int) -> None:
             if end > len(data):
                 break
             releases = wire.decode_releases(memoryview(bytes(data[start:end])), lambda _: 0)
-            questions -= sum(len(released.lengths) for released in releases)
+            requests -= sum(len(released.lengths) for released in releases)
             offset = end
 
 
@@ -125,8 +125,8 @@ def measure(load: Load, size: int) -> str:
     with sequencer(size) as (port, pid), ProcessPoolExecutor(size) as pool:
         before = read_cpu_seconds(pid)
         times = sorted(next(pool.map(partial(run_rank, port, load), range(size))))
-        questions = (load.rounds + WARM_UP) * load.questions * size
-        each = (read_cpu_seconds(pid) - before) / questions
+        requests = (load.rounds + WARM_UP) * load.requests * size
+        each = (read_cpu_seconds(pid) - before) / requests
     median, p90 = statistics.median(times), times[len(times) * 9 // 10]
     return f"| {load.name} | {size} | {median * 1e3:.3f} | {p90 * 1e3:.3f} | {each * 1e6:.1f} |"
 
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=500, help="of single operations; bursts take a tenth of them")
     rounds = parser.parse_args().rounds
     loads = (Load("1 x 1 KB", 1, 1024, rounds), Load("1,000 x 64 B", 1000, 64, max(10, rounds // 10)))
-    print("| load | ranks | median ms | p90 ms | processor us per question |")
+    print("| load | ranks | median ms | p90 ms | processor us per request |")
     print("|---|---|---|---|---|")
     for load in loads:
         for size in (2, 4):

@@ -40,13 +40,13 @@ from rendezvous.wire.tasks import find_unsendable
 from tests.house.sources import ROOT
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.coordination.ordering import refusals
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Request, Signature
 from worker_runtime.errors import NotInitializedError, SequencerError
 from worker_runtime.startup.mpi_notice import explain
 
 _WORKER = Worker(Slot("server1", 1), 1)
 _FLOAT = Signature(Kind.ALLREDUCE, ("float32",), ((3,),), Reduction.SUM)
-_ALLREDUCE = Question(0, "allreduce.loss", _FLOAT)
+_ALLREDUCE = Request(0, "allreduce.loss", _FLOAT)
 
 
 def test_each_message_in_a_docstring_reads_like_one_that_is_printed(
@@ -110,11 +110,11 @@ def show_mismatches() -> Iterator[str]:
     for change in ({"shapes": ((4,),)}, {"dtypes": ("int32",)}, {"reduction": Reduction.AVERAGE}):
         other = _ALLREDUCE._replace(signature=replace(_FLOAT, **change))
         yield str(refusals.find_mismatch({0: _ALLREDUCE, 1: other}, {}))
-    failed = Question(0, "allreduce.loss", Signature(Kind.FAIL, note="TypeError: a list"))
+    failed = Request(0, "allreduce.loss", Signature(Kind.FAIL, note="TypeError: a list"))
     yield str(refusals.find_mismatch({0: _ALLREDUCE, 1: failed}, {}))
     yield refusals.explain_shutdown(_ALLREDUCE, {1: "ended"}, {})
     yield refusals.explain_shutdown(_ALLREDUCE, {1: ""}, {})
-    yield refusals.explain_join(Question(0, "broadcast.loss", Signature(Kind.BROADCAST)), [1])
+    yield refusals.explain_join(Request(0, "broadcast.loss", Signature(Kind.BROADCAST)), [1])
     yield refusals.explain_deadlock({0: _ALLREDUCE, 1: _ALLREDUCE._replace(name="allreduce.other")}, [])
 
 

@@ -92,7 +92,7 @@ def job(request: pytest.FixtureRequest, hvdrun: Launcher) -> Iterator[Job]:
 def shrink(job: Job, story: str) -> list[Step]:
     """Lose a worker without a replacement; the steps."""
     features, launch, train, death = STORIES[story]
-    if job.device == "cpu" and "wide" not in features:  # small sums travel with the questions
+    if job.device == "cpu" and "wide" not in features:  # small sums travel with the requests
         death = death.replace("started", "reduction")
     words = [*job.list_words(features, *launch), "--steps", "8", *train, "--kill", death]
     finished = job.start(*words).wait(LIMIT_SECONDS)

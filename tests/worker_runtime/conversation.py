@@ -12,7 +12,7 @@ from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused
 from worker_runtime.coordination.operation import Handle, Members, Operation
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import ShutDownError
 
@@ -24,7 +24,7 @@ class Echo(Operation[bytes]):
 
     def __init__(self, name: str, data: bytes = b"12345678") -> None:
         self.among = Members(0, (0, 1), 0)
-        self.question = Question(0, name, SUM)
+        self.request = Request(0, name, SUM)
         self._data = data
 
     @property
@@ -57,18 +57,18 @@ class Sequencer:
         return kind, self._read_exactly(length)
 
     def read_names(self, count: int) -> list[str]:
-        """The names of the next questions."""
+        """The names of the next requests."""
         names: list[str] = []
         while len(names) < count:
             kind, body = self.read()
-            if kind == Frame.ASK:
-                names += [wire.decode_head(question[0])[2] for question in wire.decode_questions(body, 0, len(body))]
+            if kind == Frame.REQUESTS:
+                names += [wire.decode_head(request[0])[2] for request in wire.decode_requests(body, 0, len(body))]
         return names
 
     def release(self, *numbers: int, payload: bytes = b"answered") -> None:
-        """Answer questions by their numbers."""
+        """Answer requests by their numbers."""
         releases = [
-            wire.encode_releases(number, Release(number, Question(0, "", SUM), (0, 1)), [payload]) for number in numbers
+            wire.encode_releases(number, Release(number, Request(0, "", SUM), (0, 1)), [payload]) for number in numbers
         ]
         self.send(Frame.RELEASES, b"".join(releases))
 

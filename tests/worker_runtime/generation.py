@@ -13,16 +13,16 @@ from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.conversation import Sequencer
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
-from worker_runtime.coordination.wire import Frame, decode_head, decode_questions, encode_releases
+from worker_runtime.coordination.ordering.requests import Kind, Release, Request, Signature
+from worker_runtime.coordination.wire import Frame, decode_head, decode_requests, encode_releases
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Retry
 from worker_runtime.engine.succession import Succession
 from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
 
-LARGE = 300_000  # elements of float32: more than travel inside a question
-_ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers are sent
+LARGE = 300_000  # elements of float32: more than travel inside a request
+_ANY = Request(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers are sent
 
 
 class Pending:
@@ -125,21 +125,21 @@ class PlayedGeneration:
         return self.played.is_shut and self.link.fileno() == -1
 
     def release(self, *numbers: int, index: int = 0, ranks: tuple[int, ...] = (0, 1), payload: bytes = b"") -> None:
-        """Answer questions by their numbers, with growing indices."""
+        """Answer requests by their numbers, with growing indices."""
         for number in numbers:
             terms = Release(index + number, _ANY, ranks)
             self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [payload]))
 
-    def read_question(self) -> tuple[str, bytes]:
-        """The name and the payload of the next question, which comes alone."""
+    def read_request(self) -> tuple[str, bytes]:
+        """The name and the payload of the next request, which comes alone."""
         while True:
             kind, body = self.sequencer.read()
-            if kind == Frame.ASK:
-                ((head, _, payload),) = decode_questions(body, 0, len(body))
+            if kind == Frame.REQUESTS:
+                ((head, _, payload),) = decode_requests(body, 0, len(body))
                 return decode_head(head)[2], bytes(payload)
 
     def release_set(self, number: int, process_set: int, ranks: tuple[int, ...]) -> None:
-        """Answer a question for a process set."""
+        """Answer a request for a process set."""
         terms = Release(number, _ANY, ranks, sizes=(ranks,) * self.group.size, value=process_set)
         self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [b""]))
 

@@ -17,7 +17,7 @@ from tests.worker_runtime.ranks import RankFailedError, RankPool, Ranks, ask_chi
 from worker_runtime.api import functions
 from worker_runtime.engine.engine import Engine
 
-LARGE = 1_000_000  # elements: far more than travel inside a question
+LARGE = 1_000_000  # elements: far more than travel inside a request
 CHILD_SECONDS = 60  # a forked child ends by itself
 
 

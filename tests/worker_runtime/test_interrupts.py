@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api import functions
 
-LARGE = 1_000_000  # elements: far more than travel inside a question
+LARGE = 1_000_000  # elements: far more than travel inside a request
 EVENTS = 140  # more than an operation has
 
 
@@ -109,7 +109,7 @@ def interrupt_at(event_number: int, call: Callable[[], torch.Tensor]) -> torch.T
         return None
 
 
-@pytest.mark.parametrize("count", [3, 50_000], ids=["inside questions", "through gloo"])
+@pytest.mark.parametrize("count", [3, 50_000], ids=["inside requests", "through gloo"])
 def test_an_interrupt_at_any_call_leaves_a_right_result_or_a_clear_error(ranks: RankPool, count: int) -> None:
     """Where an operation is just begun for gloo it is unknown whether it was: then the group ends, on all ranks."""
 

@@ -15,14 +15,14 @@ from tests.worker_runtime.groups.backends.stubs import LIMIT, run_members
 from worker_runtime.collectives.agreements import Commit, Failed, Join
 from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering import questions
+from worker_runtime.coordination.ordering import requests
 from worker_runtime.coordination.ordering.ordering import Ordering
-from worker_runtime.coordination.ordering.questions import (
+from worker_runtime.coordination.ordering.requests import (
     Kind,
-    Question,
     Reduction,
     Refusal,
     Release,
+    Request,
     Signature,
 )
 from worker_runtime.engine.process_sets import ProcessSets
@@ -58,7 +58,7 @@ class ThreadHandle:
 
     def await_answer(self) -> None:
         """Until it was released or refused; noted."""
-        self._world.engines[self._rank].awaited.append(self.operation.question.name)
+        self._world.engines[self._rank].awaited.append(self.operation.request.name)
         if self.answered.is_set():
             return
         engine, is_blocked = self._world.engines[self._rank], False
@@ -66,7 +66,7 @@ class ThreadHandle:
         while not self.answered.wait(_TURN_SECONDS):
             if not is_blocked and self._world.is_stuck:
                 is_blocked = True
-                self._world.block(self._rank, self.operation.question)
+                self._world.block(self._rank, self.operation.request)
         engine.awaits = None
 
     def wait(self) -> Any:
@@ -118,8 +118,8 @@ class ThreadEngine:
     def submit(self, operation: Operation[Any], *, at_once: bool = False, is_awaited: bool = False) -> ThreadHandle:
         """Ask, and note it."""
         del at_once, is_awaited
-        self.asked.append(operation.question.name)
-        self.notes.append(operation.question.signature.note)
+        self.asked.append(operation.request.name)
+        self.notes.append(operation.request.signature.note)
         return self._world.ask(self.rank, operation)
 
     def run(self, operation: Operation[Any]) -> Any:
@@ -163,32 +163,32 @@ class World:
 
     def ask(self, rank: int, operation: Operation[Any]) -> ThreadHandle:
         """A rank asks; what is then complete runs immediately, in this thread. What has failed is waited for before."""
-        question = operation.question
-        key = rank, question.process_set, question.name
+        request = operation.request
+        key = rank, request.process_set, request.name
         while (earlier := self._pending.get(key)) is not None and isinstance(earlier.operation, Failed):
             earlier.await_answer()
         with self._lock:
-            payload = bytes(operation.payload) if question.signature.payload_dtype else b""
+            payload = bytes(operation.payload) if request.signature.payload_dtype else b""
             handle = ThreadHandle(self, rank, operation, payload)
-            assert key not in self._pending, f"{question.name} is in flight on rank {rank}"
+            assert key not in self._pending, f"{request.name} is in flight on rank {rank}"
             self._pending[key] = handle
-            self._obey(self._ordering.ask(rank, question, tuple(operation.sizes)))
+            self._obey(self._ordering.ask(rank, request, tuple(operation.sizes)))
             return handle
 
     def add_set(self, ranks: tuple[int, ...]) -> int:
         """A process set, which all ranks have asked for; its number."""
-        question = Question(0, f"add_set.{ranks}", Signature(Kind.ADD_SET))
+        request = Request(0, f"add_set.{ranks}", Signature(Kind.ADD_SET))
         with self._lock:
-            answers = [answer for rank in range(self.size) for answer in self._ordering.ask(rank, question, ranks)]
+            answers = [answer for rank in range(self.size) for answer in self._ordering.ask(rank, request, ranks)]
         (release,) = answers
         assert isinstance(release, Release)
         return release.value
 
-    def block(self, rank: int, question: Question) -> None:
+    def block(self, rank: int, request: Request) -> None:
         """A rank waits, with its only thread, and has done so for long."""
         with self._lock:
-            if (rank, question.process_set, question.name) in self._pending:
-                self._obey(self._ordering.block(rank, question.process_set, question.name))
+            if (rank, request.process_set, request.name) in self._pending:
+                self._obey(self._ordering.block(rank, request.process_set, request.name))
 
     def run(self, body: Callable[[ThreadEngine], Any]) -> list[Any]:
         """Call `body` with each rank's engine in a thread of its own; the results by rank."""
@@ -232,14 +232,14 @@ class World:
                     handle.answered.set()
 
     def _release(self, terms: Release) -> None:
-        question = terms.question
+        request = terms.request
         asked = [rank for rank in terms.members if rank not in terms.joined]
-        handles = {rank: self._pending.pop((rank, question.process_set, question.name)) for rank in asked}
-        signature = question.signature
+        handles = {rank: self._pending.pop((rank, request.process_set, request.name)) for rank in asked}
+        signature = request.signature
         silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.sizes)]
         is_apart = silent or not any(handle.payload for handle in handles.values())
         if signature.payload_dtype and not (signature.kind is Kind.ALLGATHER and is_apart):
-            total = combine(question, {rank: handle.payload for rank, handle in handles.items()})
+            total = combine(request, {rank: handle.payload for rank, handle in handles.items()})
             for handle in handles.values():
                 handle.payload = total
         elif signature.kind is Kind.ADD_SET:
@@ -260,7 +260,7 @@ class World:
             run_together(operations, self._groups[terms.members], terms)
             for rank in terms.joined:
                 neutral = operations[terms.members.index(rank)]
-                assert (neutral.question, neutral.finish(terms, memoryview(b""))) == (question, None)
+                assert (neutral.request, neutral.finish(terms, memoryview(b""))) == (request, None)
         for handle in handles.values():
             handle.terms = terms
             handle.answered.set()
@@ -277,9 +277,9 @@ def run_together(operations: Sequence[Operation[Any]], groups: Sequence[TorchGro
         list(threads.map(start, operations, groups))
 
 
-def combine(question: Question, payloads: dict[int, bytes]) -> bytes:
+def combine(request: Request, payloads: dict[int, bytes]) -> bytes:
     """What becomes of the payloads."""
-    signature = question.signature
+    signature = request.signature
     if not signature.payload_dtype:
         return b""
     if signature.kind is Kind.BROADCAST:
@@ -287,6 +287,6 @@ def combine(question: Question, payloads: dict[int, bytes]) -> bytes:
     if signature.kind is Kind.ALLGATHER:
         return b"".join(payloads[rank] for rank in sorted(payloads))
     assert signature.kind is Kind.ALLREDUCE
-    assert len(next(iter(payloads.values()))) <= questions.PAYLOAD_BYTES
+    assert len(next(iter(payloads.values()))) <= requests.PAYLOAD_BYTES
     parts = [np.frombuffer(payload, signature.payload_dtype) for payload in payloads.values()]
     return reduce(ELEMENTWISE[signature.reduction], parts).tobytes()

@@ -27,7 +27,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import NotInitializedError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError
 

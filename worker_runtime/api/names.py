@@ -2,7 +2,7 @@
 
 from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import HorovodInternalError
 
 Average, Sum, Adasum, Min, Max, Product = Reduction

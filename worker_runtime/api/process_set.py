@@ -8,7 +8,7 @@ from typing import Self
 
 from worker_runtime.collectives.agreements import AddSet, RemoveSet
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME

@@ -21,7 +21,7 @@ from worker_runtime.collectives.combination import Combination, check_combinatio
 from worker_runtime.collectives.dtypes import HALVES
 from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request
 from worker_runtime.groups.torch_groups import TorchGroup, Work, await_work
 
 _TINY = math.sqrt(2.2250738585072014e-308)  # a vector with a smaller squared norm counts as zero
@@ -63,7 +63,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
             raise make_error(name, str(error)) from None
         self._fusions = plan_fusions(dtypes, shapes)
         signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, Reduction.ADASUM)
-        self.question = Question(among.number, name, signature, how.factors)
+        self.request = Request(among.number, name, signature, how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._into = into

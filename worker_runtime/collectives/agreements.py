@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from worker_runtime.coordination.operation import Members, Operation, ResultT_co
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Release, Request, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 _MAX_REASON = 500  # characters
@@ -30,7 +30,7 @@ class _Agreement(Operation[ResultT_co]):
         root: int | None = None,
     ) -> None:
         self.among = among
-        self.question = Question(among.number, name, Signature(kind, note=note, root=root))
+        self.request = Request(among.number, name, Signature(kind, note=note, root=root))
         self.sizes = sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
@@ -45,7 +45,7 @@ class _Agreement(Operation[ResultT_co]):
             raise NotImplementedError
         renewed = copy(self)
         renewed.among = among
-        renewed.question = self.question._replace(process_set=among.number)
+        renewed.request = self.request._replace(process_set=among.number)
         return renewed
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:

@@ -19,7 +19,7 @@ from worker_runtime.collectives.buffers import (
 )
 from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -71,7 +71,7 @@ class Allgather(TensorOperation[list[Gathered]]):
             )
         except ValueError as error:
             raise make_error(name, str(error)) from None
-        self.question = Question(among.number, name, signature)
+        self.request = Request(among.number, name, signature)
         self.sizes = tuple([tensor.shape[0] for tensor in tensors])
         self._tensors = tuple(tensors)
         self._outputs: list[torch.Tensor] = []
@@ -81,7 +81,7 @@ class Allgather(TensorOperation[list[Gathered]]):
     def payload(self) -> bytes | memoryview:
         """This rank's rows if they are few. If a rank has too many, no rank's are sent so (see `payloads.combine`)."""
         own_bytes = sum(map(count_bytes, self._tensors))
-        if not (own_bytes and self.question.signature.payload_dtype):
+        if not (own_bytes and self.request.signature.payload_dtype):
             return b""
         size = self.among.size  # every rank gets the rows of all
         return view_memory(pack(self._tensors)) if fits_payload(size, own_bytes * size) else b""

@@ -37,7 +37,7 @@ from worker_runtime.collectives.combination import (
 from worker_runtime.collectives.dtypes import choose_wire_dtype, name_dtype
 from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature
 from worker_runtime.coordination.operation import Batcher, Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 BATCHED_BYTES = 16 * 1024  # the largest tensor: a copy of a larger one would cost more than torch's calls
@@ -93,7 +93,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         except ValueError as error:
             raise make_error(name, str(error)) from None
         self._plan = plan
-        self.question = Question(among.number, name, plan.signature, plan.factors)
+        self.request = Request(among.number, name, plan.signature, plan.factors)
         self.tensors = tuple(tensors)
         self._how = how
         self.into = into
@@ -109,9 +109,9 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
         del ranks
-        renewed = type(self)(self.tensors, self._how, among, self.question.name, self.into)
-        if self.question.signature is not self._plan.signature:
-            renewed.question = renewed.question.add_note(self.question.signature.note)
+        renewed = type(self)(self.tensors, self._how, among, self.request.name, self.into)
+        if self.request.signature is not self._plan.signature:
+            renewed.request = renewed.request.add_note(self.request.signature.note)
         return renewed
 
     @property
@@ -239,12 +239,12 @@ def _plan(
     check_combination(dtypes, how)
     shapes = tuple(map(tuple, shapes))
     payload_dtype = ""
-    wire_dtypes = [choose_wire_dtype(dtype, reduction, in_question=True) for dtype in dtypes]
+    wire_dtypes = [choose_wire_dtype(dtype, reduction, in_request=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * wire_dtypes[0].itemsize
     if len(set(wire_dtypes)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
         payload_dtype = name_dtype(view_reducible(torch.empty(0, dtype=wire_dtypes[0], device="cpu")).dtype)
     else:
-        wire_dtypes = [choose_wire_dtype(dtype, reduction, in_question=False) for dtype in dtypes]
+        wire_dtypes = [choose_wire_dtype(dtype, reduction, in_request=False) for dtype in dtypes]
     signature = make_signature(Kind.ALLREDUCE, dtypes, shapes, device, reduction, payload_dtype=payload_dtype)
     batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:

@@ -8,7 +8,7 @@ import torch
 from worker_runtime.collectives.buffers import copy, count_row_bytes, make_rows, view_bytes
 from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release
+from worker_runtime.coordination.ordering.requests import Kind, Release, Request
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 Splits = Sequence[int] | torch.Tensor
@@ -45,7 +45,7 @@ class Alltoall(TensorOperation[Exchanged]):
             signature = make_signature(Kind.ALLTOALL, (tensor.dtype,), (tensor.shape[1:],), device)
         except ValueError as error:
             raise make_error(name, str(error)) from None
-        self.question = Question(among.number, name, signature)
+        self.request = Request(among.number, name, signature)
         self._tensor = tensor
         self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
         self._source: torch.Tensor | None = None

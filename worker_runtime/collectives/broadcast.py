@@ -19,7 +19,7 @@ from worker_runtime.collectives.buffers import (
 )
 from worker_runtime.collectives.tensor_operation import TensorOperation, make_error, make_signature, read_root
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
+from worker_runtime.coordination.ordering.requests import Kind, Release, Request, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -62,7 +62,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
             )
         except ValueError as error:
             raise make_error(name, str(error)) from None
-        self.question = Question(among.number, name, signature)
+        self.request = Request(among.number, name, signature)
         self._tensors = tuple(tensors)
         self._root = among.ranks.index(root)
         self._is_root = root == among.rank
@@ -82,12 +82,12 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
-        return type(self)(self._tensors, ranks[self.needed_rank], among, self.question.name, self._into)
+        return type(self)(self._tensors, ranks[self.needed_rank], among, self.request.name, self._into)
 
     @property
     def payload(self) -> bytes | memoryview:
         """The root's bytes; empty on the other ranks."""
-        if not (self._is_root and self.question.signature.payload_dtype):
+        if not (self._is_root and self.request.signature.payload_dtype):
             return b""
         return view_memory(pack(self._tensors))
 
@@ -160,6 +160,6 @@ def _make_signature(
     dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], root: int, device: str, size: int
 ) -> Signature:
     total_bytes = sum(count_row_bytes(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
-    in_question = device == "cpu" and size > 1 and total_bytes and fits_payload(size, total_bytes)
-    payload_dtype = "uint8" if in_question else ""
+    in_request = device == "cpu" and size > 1 and total_bytes and fits_payload(size, total_bytes)
+    payload_dtype = "uint8" if in_request else ""
     return make_signature(Kind.BROADCAST, dtypes, shapes, device, root=root, payload_dtype=payload_dtype)

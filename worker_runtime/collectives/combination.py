@@ -15,7 +15,7 @@ from typing import NamedTuple, Self, SupportsFloat, SupportsIndex
 import torch
 
 from worker_runtime.collectives.dtypes import INTEGERS, check_reducible
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import UnsupportedReductionError, WrongArgumentError
 
 _PACKAGE = __name__.partition(".")[0]

@@ -36,7 +36,7 @@ truncated element by element.
 
 import torch
 
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = HALVES | {torch.float32, torch.float64}
@@ -113,7 +113,7 @@ def check_sparse(dtype: torch.dtype, reduction: Reduction) -> None:
         raise ValueError(f"sparse tensors of {dtype} do not support average; use Sum, or make them dense")
 
 
-def choose_wire_dtype(dtype: torch.dtype, reduction: Reduction, *, in_question: bool) -> torch.dtype:
+def choose_wire_dtype(dtype: torch.dtype, reduction: Reduction, *, in_request: bool) -> torch.dtype:
     """The dtype in which values are sent to be reduced.
 
     Integers to average are sent as int64, so that the sum is exact; int16, which gloo lacks, as int32; float16 and
@@ -123,7 +123,7 @@ def choose_wire_dtype(dtype: torch.dtype, reduction: Reduction, *, in_question: 
         if reduction is Reduction.AVERAGE:
             return torch.int64
         return torch.int32 if dtype == torch.int16 else dtype
-    return torch.float32 if in_question and dtype in HALVES else dtype
+    return torch.float32 if in_request and dtype in HALVES else dtype
 
 
 def choose_sum(dtype: torch.dtype) -> torch.dtype:

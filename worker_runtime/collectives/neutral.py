@@ -10,7 +10,7 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import choose_wire_dtype, find_dtype, make_neutral_value
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, make_title
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Signature, make_title
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -18,7 +18,7 @@ class _Neutral(Operation[object]):
     """Runs another operation, or none, and discards its result."""
 
     def __init__(self, release: Release, substitute: Operation[object] | None) -> None:
-        self.question = release.question
+        self.request = release.request
         self._substitute = substitute
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
@@ -43,20 +43,20 @@ def make_neutral(release: Release, rank: int, device: torch.device | None = None
     Raises:
         ValueError: joined ranks cannot take part in this kind of operation.
     """
-    signature = release.question.signature
-    among = Members(release.question.process_set, release.members, rank)
+    signature = release.request.signature
+    among = Members(release.request.process_set, release.members, rank)
     place = device or torch.device(signature.device)
     if signature.payload_dtype or signature.kind is Kind.COMMIT:
         return _Neutral(release, None)
     if signature.kind is Kind.ALLREDUCE and signature.reduction is not None:
-        return _Neutral(release, _make_allreduce(signature, signature.reduction, among, release.question.name, place))
+        return _Neutral(release, _make_allreduce(signature, signature.reduction, among, release.request.name, place))
     if signature.kind is Kind.ALLGATHER and signature.tolerates_joined:
         tensors = [
             torch.empty((0, *shape), dtype=find_dtype(dtype), device=place)
             for dtype, shape in zip(signature.dtypes, signature.shapes, strict=True)
         ]
-        return _Neutral(release, Allgather(tensors, among, release.question.name))
-    raise ValueError(f"{make_title(release.question.name)} is not supported with Join at this time")
+        return _Neutral(release, Allgather(tensors, among, release.request.name))
+    raise ValueError(f"{make_title(release.request.name)} is not supported with Join at this time")
 
 
 def _make_allreduce(
@@ -64,7 +64,7 @@ def _make_allreduce(
 ) -> Allreduce | Adasum:
     tensors = []
     for dtype_name, shape in zip(signature.dtypes, signature.shapes, strict=True):
-        dtype = choose_wire_dtype(find_dtype(dtype_name), reduction, in_question=False)
+        dtype = choose_wire_dtype(find_dtype(dtype_name), reduction, in_request=False)
         tensors.append(torch.full(shape, make_neutral_value(dtype, reduction), dtype=dtype, device=device))
     # Without the factors, so that the values stay neutral. The factors do not change the wire dtype.
     how = Combination(reduction)

@@ -10,7 +10,7 @@ from worker_runtime.collectives.combination import Combination, check_combinatio
 from worker_runtime.collectives.dtypes import choose_sum
 from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, make_error, make_signature
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -44,7 +44,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
             )
         except ValueError as error:
             raise make_error(name, str(error)) from None
-        self.question = Question(among.number, name, signature, how.factors)
+        self.request = Request(among.number, name, signature, how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]

@@ -9,7 +9,7 @@ from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.dtypes import check_sparse
 from worker_runtime.collectives.tensor_operation import check_tensor, make_error
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Reduction, Release
+from worker_runtime.coordination.ordering.requests import Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -50,7 +50,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
             reduction=reduction,
             note=f"sparse {list(tensor.shape)}",
         )
-        self.question = self._elements.question
+        self.request = self._elements.request
         self.sizes = self._elements.sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
@@ -61,7 +61,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
         del ranks
-        return type(self)(self._tensor, self._reduction, among, self.question.name)
+        return type(self)(self._tensor, self._reduction, among, self.request.name)
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         """Gather indices and values."""

@@ -19,7 +19,7 @@ import torch
 from worker_runtime.collectives.buffers import overlaps_itself
 from worker_runtime.collectives.dtypes import name_dtype
 from worker_runtime.coordination.operation import Members, Operation, ResultT_co
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, make_title
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Signature, make_title
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

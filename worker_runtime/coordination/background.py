@@ -20,7 +20,7 @@ class Background:
 
     Args:
         drive: drives until no operation is pending or the bell rings; gets a poller of the bell.
-        count_asked: returns the number of submitted questions.
+        count_asked: returns the number of submitted requests.
 
     is_rung: the bell has rung and the thread has not woken yet.
     """

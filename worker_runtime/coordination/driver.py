@@ -1,4 +1,4 @@
-"""The driver of the conversation with the sequencer: it sends questions, receives answers, and carries them out.
+"""The driver of the conversation with the sequencer: it sends requests, receives answers, and carries them out.
 
 One thread at a time drives. A thread that waits for an operation drives itself, which is the fastest, without a switch
 of threads. A background thread (`background.py`) drives for operations that no thread waits for.
@@ -63,7 +63,7 @@ class Driver:
         self._pending: dict[int, Handle[object]] = {}
         # Reentrant: a signal's handler may call shutdown() while its thread sends or drives.
         # The order of locks: `_driving`, the `lock` of InFlight, `_sending`. No answer is carried out under `_sending`.
-        self._sending = threading.RLock()  # guards the send queue and the numbers of questions
+        self._sending = threading.RLock()  # guards the send queue and the numbers of requests
         self._driving = threading.RLock()
         # The threads that wait while another drives. Not Events, whose lock a raising signal handler could leave held.
         self._waiters: set[SimpleQueue[None]] = set()
@@ -76,7 +76,7 @@ class Driver:
 
         Args:
             handle: the operation's handle.
-            at_once: send the question immediately, and not together with the next ones.
+            at_once: send the request immediately, and not together with the next ones.
             is_awaited: the caller calls `await_answer` next, so that the background thread need not wake.
         """
         queue = self._link.queue
@@ -98,7 +98,7 @@ class Driver:
         try:
             while not handle.is_answered and not self._is_closed:
                 if not self._drive(partial(self._exchange, self._patience_seconds)):
-                    self._flush()  # the driving thread may be receiving, and would send this question only afterwards
+                    self._flush()  # the driving thread may be receiving, and would send this request only afterwards
                     self._await_turn(handle, self._patience_seconds)
                 has_waited = not handle.is_answered and time.monotonic() - began >= self._patience_seconds
                 if has_waited and not is_reported and not _may_another_thread_ask(self._askers):
@@ -325,7 +325,7 @@ class Driver:
                 self._end(f"the sequencer sent a frame of the unknown type {kind}")
 
     def _count_members(self, number: int) -> int:
-        return len(self._list_members(self._pending[number].operation.question.process_set))
+        return len(self._list_members(self._pending[number].operation.request.process_set))
 
     def _end_broken(self, error: OSError) -> None:
         how = error.strerror or error

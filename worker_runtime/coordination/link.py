@@ -1,6 +1,6 @@
-"""The connection of one rank to the sequencer: it sends questions and receives answers.
+"""The connection of one rank to the sequencer: it sends requests and receives answers.
 
-Sending and receiving are independent. Each is for one thread at a time, which the driver ensures. Questions are queued
+Sending and receiving are independent. Each is for one thread at a time, which the driver ensures. Requests are queued
 until `flush`, so that a burst of small operations is one message, and is encoded together: see `messages.py`.
 """
 
@@ -34,7 +34,7 @@ class Link:
         rank: this worker's rank.
 
     rank: this worker's rank.
-    queue: the frames and questions for the next `flush`.
+    queue: the frames and requests for the next `flush`.
     """
 
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:

@@ -1,6 +1,6 @@
-"""The encoding of operations as questions, and of the sequencer's messages as answers.
+"""The encoding of operations as requests, and of the sequencer's messages as answers.
 
-Both sides count questions, so each counted question must be sent. So `SendQueue.ask` first checks that an operation can
+Both sides count requests, so each counted request must be sent. So `SendQueue.ask` first checks that an operation can
 be encoded. Its values are read only when it is sent, together with those of its neighbors. If that fails, a FAIL is
 sent in its place, which reports the error to all ranks.
 
@@ -18,22 +18,22 @@ from typing import Any, NamedTuple, TypeAlias
 
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Batcher, Handle, Operation
-from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
-from worker_runtime.coordination.wire import Frame, Released, encode_question
+from worker_runtime.coordination.ordering.requests import Kind, Release, Signature
+from worker_runtime.coordination.wire import Frame, Released, encode_request
 from worker_runtime.errors import UnsendableError
 
-BURST = 256  # this many questions are sent without waiting for more, so that the sequencer can start
-NUMBERS = 2**32  # the numbers of questions wrap around here
-_MAX_COUNT = 0xFFFF  # the largest number of a question's sizes, and of the bytes of its name
+BURST = 256  # this many requests are sent without waiting for more, so that the sequencer can start
+NUMBERS = 2**32  # the numbers of requests wrap around here
+_MAX_COUNT = 0xFFFF  # the largest number of a request's sizes, and of the bytes of its name
 
 _Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its encoded name
 _Pieces = list[bytes | memoryview]
 
 
 class SendQueue:
-    """The frames and questions to send, in their order.
+    """The frames and requests to send, in their order.
 
-    asked: the number of questions so far, modulo NUMBERS.
+    asked: the number of requests so far, modulo NUMBERS.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class SendQueue:
         Raises:
             UnsendableError: the operation cannot be encoded. It was not added.
         """
-        _, title, asked, _ = operation.question
+        _, title, asked, _ = operation.request
         try:
             name = title.encode()
             if operation.sizes or len(name) > _MAX_COUNT:
@@ -69,19 +69,19 @@ class SendQueue:
         return number
 
     def put(self, kind: Frame, body: bytes = b"") -> None:
-        """Add another frame, after the present questions."""
-        self._encode_questions()
+        """Add another frame, after the present requests."""
+        self._encode_requests()
         self._frames.append(wire.encode_frame(kind, body))
 
     def take(self) -> bytes:
         """Encode and remove the content of the queue."""
-        self._encode_questions()
+        self._encode_requests()
         if not self._frames:
             return b""
         data, self._frames = b"".join(self._frames), []
         return data
 
-    def _encode_questions(self) -> None:
+    def _encode_requests(self) -> None:
         """Make frames of the operations."""
         gathered, self._operations = self._operations, []
         if not gathered:
@@ -91,13 +91,13 @@ class SendQueue:
         length = 0
         try:
             for (operation, signature, name), payload in zip(gathered, _pack(gathered), strict=True):
-                process_set, _, _, factors = operation.question
+                process_set, _, _, factors = operation.request
                 if isinstance(payload, Exception):
                     piece: bytes | memoryview = b""
-                    head = encode_question(self._call_failure(payload), process_set, name)
+                    head = encode_request(self._call_failure(payload), process_set, name)
                 else:
                     piece = payload
-                    head = encode_question(signature, process_set, name, operation.sizes, len(piece), factors=factors)
+                    head = encode_request(signature, process_set, name, operation.sizes, len(piece), factors=factors)
                 count = len(head) + len(piece)
                 if length + count > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)
@@ -105,7 +105,7 @@ class SendQueue:
                 pieces += (head, piece)
                 length += count
             frames += _close(pieces, length)
-        except BaseException:  # from a signal's handler: counted questions must be sent
+        except BaseException:  # from a signal's handler: counted requests must be sent
             self._operations[:0] = gathered
             raise
         self._frames += frames
@@ -179,8 +179,8 @@ def _read_payload(operation: Operation[Any]) -> bytes | memoryview | Exception:
 
 
 def _close(pieces: _Pieces, length: int) -> _Pieces:
-    """The frame of some questions; empty if there are none."""
-    return [wire.HEADER.pack(length, Frame.ASK), *pieces] if pieces else []
+    """The frame of some requests; empty if there are none."""
+    return [wire.HEADER.pack(length, Frame.REQUESTS), *pieces] if pieces else []
 
 
 # Returns the results of operations that are finished together; None if one fails: then each is finished separately.
@@ -256,11 +256,11 @@ def split(
         list_members: returns the ranks of a set.
     """
     shared = released.joined, released.sizes, released.value
-    questions = [handle.operation.question for handle in handles]
-    members = {number: list_members(number) for number in {question.process_set for question in questions}}
+    requests = [handle.operation.request for handle in handles]
+    members = {number: list_members(number) for number in {request.process_set for request in requests}}
     terms = [
-        Release(index, question, members[question.process_set], *shared)
-        for index, question in enumerate(questions, released.index)
+        Release(index, request, members[request.process_set], *shared)
+        for index, request in enumerate(requests, released.index)
     ]
     payload = released.payload
     if len(terms) == 1:

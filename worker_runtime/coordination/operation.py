@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Self, TypeVar
 
-from worker_runtime.coordination.ordering.questions import Kind, Question, Release, make_title
+from worker_runtime.coordination.ordering.requests import Kind, Release, Request, make_title
 from worker_runtime.errors import IllegalTransitionError
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
@@ -61,18 +61,18 @@ class Batcher(ABC):
 class Operation(ABC, Generic[ResultT_co]):
     """One collective with its tensors.
 
-    It is submitted with `question`, `sizes` and `payload`. After its release any thread calls `start`, unless its data
+    It is submitted with `request`, `sizes` and `payload`. After its release any thread calls `start`, unless its data
     are a payload or the set has one member. After its works are done, the thread that waits calls `finish`, once.
 
     among: its set, when the operation was created.
-    question: its set, its full name ("allreduce.loss") and its signature.
+    request: its set, its full name ("allreduce.loss") and its signature.
     sizes: the numbers that may differ between ranks; see `Release`.
     batcher: packs and unpacks it together with others; None if that is not faster.
     is_of_step: it belongs to an optimizer's step, which runs again as a whole.
     """
 
     among: Members
-    question: Question
+    request: Request
     sizes: tuple[int, ...] = ()
     batcher: Batcher | None = None
     is_of_step: bool = False
@@ -80,11 +80,11 @@ class Operation(ABC, Generic[ResultT_co]):
     @property
     def title(self) -> str:
         """Its name in messages, for example "allreduce 'loss'"."""
-        return make_title(self.question.name)
+        return make_title(self.request.name)
 
     @property
     def payload(self) -> bytes | memoryview:
-        """The contiguous bytes that are sent inside the question; empty if the signature has no payload."""
+        """The contiguous bytes that are sent inside the request; empty if the signature has no payload."""
         return b""
 
     def find_obstacle(self, *, is_begun: bool) -> str:
@@ -119,7 +119,7 @@ class Operation(ABC, Generic[ResultT_co]):
         """Compute the result, after all works of `start` are done.
 
         Args:
-            terms: the release; in a set of one member it is created from this rank's question.
+            terms: the release; in a set of one member it is created from this rank's request.
             payload: the payload of the answer; empty if the signature has none.
         """
 
@@ -178,7 +178,7 @@ class Handle(Generic[ResultT_co]):
     @property
     def is_abandoned(self) -> bool:
         """Whether no thread may wait for it, so that its name can be used again: a failed call, or a step's."""
-        return self.operation.is_of_step or self.operation.question.signature.kind is Kind.FAIL
+        return self.operation.is_of_step or self.operation.request.signature.kind is Kind.FAIL
 
     @property
     def is_answered(self) -> bool:

@@ -2,11 +2,11 @@
 
 A connection begins with the proof: the sequencer sends NONCE_BYTES random bytes; the worker answers with a greeting
 (`make_greeting`), the sequencer with its own proof. Nothing else is read before. Then both send frames: a length, a
-type, and that many bytes. Questions are frequent and small, so a signature is sent once, and then referred to by a
+type, and that many bytes. Requests are frequent and small, so a signature is sent once, and then referred to by a
 number.
 
-An ASK frame has any number of questions. Each connection numbers its questions from 0. A RELEASES frame refers to a
-question by its number, and to a burst by the number of the first. Integers are little-endian.
+A REQUESTS frame has any number of requests. Each connection numbers its requests from 0. A RELEASES frame refers to a
+request by its number, and to a burst by the number of the first. Integers are little-endian.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, Self
 
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 
 
 class Farewell(NamedTuple):
@@ -58,12 +58,12 @@ HEADER = struct.Struct("<IB")  # the length of the body, and the frame's type
 _GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
 GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
-_QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
-_pack_question = _QUESTION.pack
-_RELEASES = struct.Struct("<IIQHHq")  # first question, count, first index, joined members, sizes of each, value
-_TERMS = struct.Struct("<IQHHq")  # the same without the question
+_REQUEST = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
+_pack_request = _REQUEST.pack
+_RELEASES = struct.Struct("<IIQHHq")  # first request, count, first index, joined members, sizes of each, value
+_TERMS = struct.Struct("<IQHHq")  # the same without the request
 _NUMBER = struct.Struct("<I")
-encode_number = _NUMBER.pack  # the number of a question
+encode_number = _NUMBER.pack  # the number of a request
 _BLOCKED = struct.Struct("<IB")
 _INDEX = struct.Struct("<Q")
 encode_index = _INDEX.pack  # of a release
@@ -73,8 +73,8 @@ class Frame(IntEnum):
     """The types of frames. The first ones go to the sequencer, the others come from it."""
 
     SIGNATURE = 1  # a number, and the signature that it refers to
-    ASK = 2  # questions
-    BLOCKED = 3  # the number of a question in which the rank's only thread is blocked (1), or no longer blocked (0)
+    REQUESTS = 2
+    BLOCKED = 3  # the number of a request in which the rank's only thread is blocked (1), or no longer blocked (0)
     LEAVE = 4  # the rank leaves: a farewell
     END = 5  # the process ends: a farewell that takes effect at the end of this connection
     EXIT = 10  # the process ends: like END if its exit code is 0 (see DEPARTED), else it is lost
@@ -82,12 +82,12 @@ class Frame(IntEnum):
     HALT = 6  # release nothing more; the reason, which is sent to all ranks after earlier releases
     SETTINGS = 12  # rank 0's first frame: Horovod's variables of its program
 
-    RELEASES = 16  # releases of questions of this rank, in the order of their indices
+    RELEASES = 16  # releases of requests of this rank, in the order of their indices
     NEUTRAL = 17  # a release to a joined rank, which has not asked
-    REFUSAL = 18  # the number of a refused question, and the reason
+    REFUSAL = 18  # the number of a refused request, and the reason
     FAILURE = 19  # the reason why nothing more will be released
     STALL = 20  # a warning for the user
-    DEADLOCK = 21  # like REFUSAL: every rank waits for another, and all pending questions are refused
+    DEADLOCK = 21  # like REFUSAL: every rank waits for another, and all pending requests are refused
     STOPPING = 23  # the job has received a stop notice: it takes effect before the release of this index
 
 
@@ -240,7 +240,7 @@ def decode_signature(body: memoryview) -> tuple[int, Signature]:
         raise ProtocolError(f"a signature was expected: {error}") from None
 
 
-def encode_question(
+def encode_request(
     signature: int,
     process_set: int,
     name: bytes,
@@ -249,19 +249,19 @@ def encode_question(
     *,
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
-    """One question; its payload must follow."""
-    head = _pack_question(signature, process_set, len(name), len(sizes), payload_bytes, *factors) + name
+    """One request; its payload must follow."""
+    head = _pack_request(signature, process_set, len(name), len(sizes), payload_bytes, *factors) + name
     return head + struct.pack(f"<{len(sizes)}q", *sizes) if sizes else head
 
 
-# One received question: its head, sizes and payload. A plain tuple, since a message may have a thousand. The head stays
+# One received request: its head, sizes and payload. A plain tuple, since a message may have a thousand. The head stays
 # in bytes, since most heads are known; `decode_head` decodes the others.
 Asked = tuple[bytes, tuple[int, ...], bytes]
 
 
-def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
-    """The questions of an ASK whose body is `data[offset:end]`; heads and payloads are copies."""
-    unpack, size = _QUESTION.unpack_from, _QUESTION.size
+def decode_requests(data: bytes, offset: int, end: int) -> Iterator[Asked]:
+    """The requests of a REQUESTS whose body is `data[offset:end]`; heads and payloads are copies."""
+    unpack, size = _REQUEST.unpack_from, _REQUEST.size
     try:
         while offset < end:
             _, _, name_bytes, size_count, payload_bytes, _, _ = unpack(data, offset)
@@ -270,29 +270,29 @@ def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
             head = data[offset:sizes_at]
             offset = payload_at + payload_bytes
             if offset > end:
-                raise ProtocolError("a question is cut off")
+                raise ProtocolError("a request is cut off")
             sizes = struct.unpack_from(f"<{size_count}q", data, sizes_at) if size_count else ()
             yield head, sizes, data[payload_at:offset]
     except struct.error as error:
-        raise ProtocolError(f"a question was expected: {error}") from None
+        raise ProtocolError(f"a request was expected: {error}") from None
 
 
 def decode_head(head: bytes) -> tuple[int, int, str, tuple[float, float]]:
-    """The content of a question's head: its signature's number on this connection, its set, name and factors."""
-    signature, process_set, _, _, _, before, after = _QUESTION.unpack_from(head)
+    """The content of a request's head: its signature's number on this connection, its set, name and factors."""
+    signature, process_set, _, _, _, before, after = _REQUEST.unpack_from(head)
     try:
-        return signature, process_set, head[_QUESTION.size :].decode(), (before, after)
+        return signature, process_set, head[_REQUEST.size :].decode(), (before, after)
     except UnicodeDecodeError:
-        raise ProtocolError(f"{head[_QUESTION.size :]!r} is not a name") from None
+        raise ProtocolError(f"{head[_REQUEST.size :]!r} is not a name") from None
 
 
 def encode_releases(number: int, first: Release, payloads: Sequence[bytes]) -> bytes:
-    """Releases of consecutive questions; `number` is that of the first on this connection; see `encode_terms`."""
+    """Releases of consecutive requests; `number` is that of the first on this connection; see `encode_terms`."""
     return encode_number(number) + encode_terms(first, payloads)
 
 
 def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
-    """The part of RELEASES after the number of the first question, which is the same for all members.
+    """The part of RELEASES after the number of the first request, which is the same for all members.
 
     Args:
         first: the first release; the others have the following indices, and are otherwise equal.
@@ -310,9 +310,9 @@ def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
 
 
 class Released(NamedTuple):
-    """Received releases of consecutive questions and indices, otherwise equal.
+    """Received releases of consecutive requests and indices, otherwise equal.
 
-    number: the number of the first question on this connection.
+    number: the number of the first request on this connection.
     index: the index of the first release.
     lengths: the length of each payload in bytes.
     payload: the concatenated payloads.
@@ -328,7 +328,7 @@ class Released(NamedTuple):
 
     @property
     def numbers(self) -> range:
-        """The numbers of the questions."""
+        """The numbers of the requests."""
         return range(self.number, self.number + len(self.lengths))
 
 
@@ -337,7 +337,7 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
 
     Args:
         body: the frame's body.
-        count_members: returns the number of members of the set of a question, by its number.
+        count_members: returns the number of members of the set of a request, by its number.
     """
     offset, end = 0, len(body)
     while offset < end:
@@ -361,22 +361,22 @@ def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> It
 
 def encode_neutral(release: Release) -> bytes:
     """The body of a NEUTRAL."""
-    question = {**release.question._asdict(), "signature": asdict(release.question.signature)}
-    fields = {**release._asdict(), "question": question}
+    request = {**release.request._asdict(), "signature": asdict(release.request.signature)}
+    fields = {**release._asdict(), "request": request}
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def decode_neutral(body: memoryview) -> Release:
     """The release of a NEUTRAL."""
     fields = json.loads(bytes(body))
-    question = fields["question"]
+    request = fields["request"]
     return Release(
         index=fields["index"],
-        question=Question(
-            question["process_set"],
-            question["name"],
-            _make_signature(question["signature"]),
-            tuple(question["factors"]),
+        request=Request(
+            request["process_set"],
+            request["name"],
+            _make_signature(request["signature"]),
+            tuple(request["factors"]),
         ),
         members=tuple(fields["members"]),
         joined=tuple(fields["joined"]),
@@ -391,16 +391,16 @@ def encode_numbered(number: int, text: str = "") -> bytes:
 
 
 def decode_numbered(body: memoryview) -> tuple[int, str]:
-    """The question's number and the text of a REFUSAL or a DEADLOCK."""
+    """The request's number and the text of a REFUSAL or a DEADLOCK."""
     if len(body) < _NUMBER.size:
-        raise ProtocolError("a question's number and a text were expected")
+        raise ProtocolError("a request's number and a text were expected")
     return _NUMBER.unpack_from(body)[0], str(body[_NUMBER.size :], "utf-8", "replace")
 
 
 def decode_number(body: memoryview) -> int:
-    """A question's number."""
+    """A request's number."""
     if len(body) != _NUMBER.size:
-        raise ProtocolError("a question's number was expected")
+        raise ProtocolError("a request's number was expected")
     return int(_NUMBER.unpack(body)[0])
 
 
@@ -410,9 +410,9 @@ def encode_blocked(number: int, *, is_blocked: bool) -> bytes:
 
 
 def decode_blocked(body: memoryview) -> tuple[int, bool]:
-    """The question's number of a BLOCKED, and whether the rank is blocked in it."""
+    """The request's number of a BLOCKED, and whether the rank is blocked in it."""
     if len(body) != _BLOCKED.size:
-        raise ProtocolError("a question's number and a truth value were expected")
+        raise ProtocolError("a request's number and a truth value were expected")
     number, is_blocked = _BLOCKED.unpack(body)
     return number, bool(is_blocked)
 

@@ -25,7 +25,7 @@ from worker_runtime.coordination.group import Group, connect
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused, StopNoticed
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Reduction, Release
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
@@ -234,8 +234,8 @@ class Engine:
             ValueError: an operation of this name is in flight in its set, its set was removed, or it cannot be encoded.
             HorovodInternalError: the engine is closed or has failed.
         """
-        question = operation.question
-        key = question.process_set, question.name  # also of a renewed operation
+        request = operation.request
+        key = request.process_set, request.name  # also of a renewed operation
         in_flight = self.in_flight
         while (earlier := in_flight.handles.get(key)) is not None and earlier.is_abandoned:
             with suppress(HorovodInternalError):  # nobody wants its result
@@ -436,15 +436,15 @@ class Engine:
     def run_alone(self, handle: Handle[Any]) -> None:
         """Run an operation of a set that has only this rank. The caller holds the lock."""
         operation = handle.operation
-        question = operation.question
+        request = operation.request
         sets = self.current.sets
-        ranks = sets.list_ranks(question.process_set)
-        number = sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
-        terms = Release(-1, question, ranks, sizes=(tuple(operation.sizes),), value=number)
+        ranks = sets.list_ranks(request.process_set)
+        number = sets.find_free() if request.signature.kind is Kind.ADD_SET else 0
+        terms = Release(-1, request, ranks, sizes=(tuple(operation.sizes),), value=number)
         self.current.change_sets(terms)
-        if question.signature.kind is Kind.JOIN:
+        if request.signature.kind is Kind.JOIN:
             self._names.count_join()
-        payload = memoryview(operation.payload if question.signature.payload_dtype else b"")
+        payload = memoryview(operation.payload if request.signature.payload_dtype else b"")
         self.in_flight.release(handle, terms, (), payload, self.current)
 
     def close(self, *, end: str = "") -> None:
@@ -522,7 +522,7 @@ class Engine:
 
     def _start(self, generation: Generation, handle: Handle[Any], terms: Release, payload: memoryview) -> None:
         """Run a released operation."""
-        signature = terms.question.signature
+        signature = terms.request.signature
         works: Sequence[Work] = ()
         self._note_release(terms)
         try:
@@ -545,23 +545,23 @@ class Engine:
         joining = [handle.operation for handle in self.in_flight if isinstance(handle.operation, Join)]
         error = generation.take_part(terms, joining[0].device if joining else None)
         if error is not None:
-            name, cause = terms.question.name, describe_cause(error)
+            name, cause = terms.request.name, describe_cause(error)
             self._give_up(generation, f"a joined rank could not take part in {name}: {cause}")
-        elif terms.question.signature.kind is Kind.COMMIT:
-            number = self.steps.rounds[terms.question.process_set]
+        elif terms.request.signature.kind is Kind.COMMIT:
+            number = self.steps.rounds[terms.request.process_set]
             with self.in_flight.lock:
                 self.in_flight.note_joined_commit(terms, number, generation)
 
     def _note_release(self, terms: Release) -> None:
         """Update the counts of names, steps and commit rounds for a released operation."""
-        kind = terms.question.signature.kind
+        kind = terms.request.signature.kind
         if kind is Kind.JOIN:
             self._names.count_join()
-            self.note_step(terms.question.process_set, terms.index)  # joined ranks have missed the last steps
+            self.note_step(terms.request.process_set, terms.index)  # joined ranks have missed the last steps
         elif kind is Kind.REMOVE_SET:
             self._names.forget(terms.sizes[0][0])
         elif kind is Kind.COMMIT:
-            self.steps.rounds[terms.question.process_set] += 1
+            self.steps.rounds[terms.request.process_set] += 1
 
     def _refuse(self, generation: Generation, answer: Refused) -> None:
         """Fail a refused operation, and free its name. The caller holds the lock."""

@@ -16,7 +16,7 @@ from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Kind, Release
+from worker_runtime.coordination.ordering.requests import Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.groups.torch_groups import TorchGroups, Work, await_works, end_before
@@ -88,13 +88,13 @@ class Generation:
     def start(self, operation: Operation[object], terms: Release) -> Sequence[Work] | RuntimeError:
         """Start an operation's communication; return its works, or the error without its traceback's frames."""
         groups = self._groups
-        question = terms.question
+        request = terms.request
         try:
             self.change_sets(terms)
-            if groups is None or question.signature.kind in _OF_THE_JOB:
+            if groups is None or request.signature.kind in _OF_THE_JOB:
                 return ()
-            version = self.sets.version(question.process_set)
-            return operation.start(groups.find(version, terms.members, question.signature.device), terms)
+            version = self.sets.version(request.process_set)
+            return operation.start(groups.find(version, terms.members, request.signature.device), terms)
         except RuntimeError as error:
             self.is_unsure = True
             return error.with_traceback(None)
@@ -109,12 +109,12 @@ class Generation:
             terms: the release.
             device: the device for operations on CUDA: the driving thread may have another current device.
         """
-        if terms.question.signature.payload_dtype:
+        if terms.request.signature.payload_dtype:
             return None  # the sequencer has combined the payloads: no rank communicates
         self._neutral = [
             (operation, works) for operation, works in self._neutral if not all(work.is_completed() for work in works)
         ]
-        neutral = make_neutral(terms, self.rank, device if terms.question.signature.device != "cpu" else None)
+        neutral = make_neutral(terms, self.rank, device if terms.request.signature.device != "cpu" else None)
         try:
             works = self.start(neutral, terms)
             if isinstance(works, RuntimeError):
@@ -127,7 +127,7 @@ class Generation:
 
     def change_sets(self, terms: Release) -> None:
         """Add or remove a process set, at the same place in the order on every rank."""
-        match terms.question.signature.kind:
+        match terms.request.signature.kind:
             case Kind.ADD_SET:
                 self.sets.add(terms.value, terms.sizes[0], terms.index)
             case Kind.REMOVE_SET:

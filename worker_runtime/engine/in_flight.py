@@ -11,7 +11,7 @@ from typing import Any
 from worker_runtime.collectives.agreements import Commit
 from worker_runtime.coordination.messages import Answered
 from worker_runtime.coordination.operation import Handle, Operation, State
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import Retry, runs_with_step
 from worker_runtime.groups.torch_groups import Work, end_before
@@ -89,13 +89,13 @@ class InFlight:
 
     def put(self, handle: Handle[Any]) -> None:
         """Add a submitted handle."""
-        question = handle.operation.question
-        self.handles[question.process_set, question.name] = handle
+        request = handle.operation.request
+        self.handles[request.process_set, request.name] = handle
 
     def forget(self, handle: Handle[Any]) -> bool:
         """Remove a handle and free its name; return whether it was there."""
-        question = handle.operation.question
-        key = question.process_set, question.name
+        request = handle.operation.request
+        key = request.process_set, request.name
         if self.handles.get(key) is not handle:
             return False
         del self.handles[key]
@@ -201,8 +201,8 @@ class InFlight:
             return
         is_stopping = terms.index >= generation.stops_from
         if isinstance(operation, Commit):
-            self._steps.note_commit(terms.question.process_set, terms.members)
-            self._steps.note_step(terms.question.process_set, is_stopping=is_stopping)
+            self._steps.note_commit(terms.request.process_set, terms.members)
+            self._steps.note_step(terms.request.process_set, is_stopping=is_stopping)
         if terms.index >= 0:  # else this rank is alone in the set
             self._retry.remember(operation, terms, handle.payload, is_stopping=is_stopping)
 
@@ -213,7 +213,7 @@ class InFlight:
         know is a contradiction.
         """
         if self._retry is not None and not generation.is_over:
-            commit = Commit(generation.sets.find(terms.question.process_set, "commit"), number)
+            commit = Commit(generation.sets.find(terms.request.process_set, "commit"), number)
             is_stopping = terms.index >= generation.stops_from
             self._retry.remember(commit, terms, memoryview(b""), is_stopping=is_stopping)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from worker_runtime.collectives.agreements import Commit
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Question, Release
+from worker_runtime.coordination.ordering.requests import Release, Request
 from worker_runtime.rendezvous import CompletedOperation
 
 # A report lists this many of the last completed operations. Survivors differ at most by the releases that one has read
@@ -64,7 +64,7 @@ class Retry:
         unanswered = len(self._completed) - _ANSWERED
         for place, (terms, number, payload) in enumerate(self._completed):
             answer = payload if number else encode_answer(terms, payload) if place >= unanswered else b""
-            yield CompletedOperation(terms.members, terms.question.name, terms.index, number, answer)
+            yield CompletedOperation(terms.members, terms.request.name, terms.index, number, answer)
 
     def forget(self) -> None:
         """Forget all operations, at the start of another generation."""
@@ -80,12 +80,12 @@ def encode_answer(terms: Release, payload: bytes) -> bytes:
     return wire.encode_releases(0, terms, (payload,)) if payload else b""
 
 
-def decode_answer(answer: bytes, question: Question, members: tuple[int, ...]) -> tuple[Release, memoryview]:
+def decode_answer(answer: bytes, request: Request, members: tuple[int, ...]) -> tuple[Release, memoryview]:
     """The release and the payload to finish an operation that other ranks have completed; b"" answers a barrier."""
     if not answer:
-        return Release(-1, question, members), memoryview(b"")
+        return Release(-1, request, members), memoryview(b"")
     released = next(wire.decode_releases(memoryview(answer), lambda _: len(members)))
-    return Release(-1, question, members, released.joined, released.sizes, released.value), released.payload
+    return Release(-1, request, members, released.joined, released.sizes, released.value), released.payload
 
 
 def runs_with_step(operation: Operation[Any]) -> bool:

@@ -18,7 +18,7 @@ from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.buffers import view_memory
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, make_title
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, make_title
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import ForgedObjectError, UnpicklableError
 
@@ -125,7 +125,7 @@ class _RootRows(Allgather):
 
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
-        return type(self)(self._data, ranks[self._root], among, self.question.name, self._note)
+        return type(self)(self._data, ranks[self._root], among, self.request.name, self._note)
 
 
 def _pack(engine: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.errors import SetLostError, WrongArgumentError
 
 

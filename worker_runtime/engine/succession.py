@@ -15,7 +15,7 @@ from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, runs_with_step
@@ -109,7 +109,7 @@ class Succession:
             self._retry.forget()
             for handle in engine.in_flight:
                 if not handle.is_answered:
-                    self._carry_over(handle, former.list_ranks(handle.operation.question.process_set), done)
+                    self._carry_over(handle, former.list_ranks(handle.operation.request.process_set), done)
             engine.steps.original_ranks = tuple(engine.steps.original_ranks[rank] for rank in verdict.survivors)
             engine.rank, engine.size, engine.generation = rank, size, number
             engine.in_flight.changed.notify_all()
@@ -138,7 +138,7 @@ class Succession:
             asked = [handle for handle in engine.in_flight if not handle.is_answered]
             engine.in_flight.changed.notify_all()
         for handle in asked:
-            if generation.driver is not None and generation.sets.count(handle.operation.question.process_set) > 1:
+            if generation.driver is not None and generation.sets.count(handle.operation.request.process_set) > 1:
                 generation.driver.ask(handle, at_once=True, is_awaited=False)
             else:
                 with engine.in_flight.lock:
@@ -172,8 +172,8 @@ class Succession:
     def _describe(self, handle: Handle[Any]) -> PendingOperation:
         operation, index = handle.operation, self._indices.get(handle)
         return PendingOperation(
-            ranks=self.engine.current.sets.list_ranks(operation.question.process_set),
-            name=operation.question.name,
+            ranks=self.engine.current.sets.list_ranks(operation.request.process_set),
+            name=operation.request.name,
             title=operation.title,
             number=operation.number if isinstance(operation, Commit) else 0,
             index=index,
@@ -220,16 +220,16 @@ class Succession:
         engine = self.engine
         self._indices.pop(handle, None)
         operation = handle.operation
-        question = operation.question
+        request = operation.request
         number = operation.number if isinstance(operation, Commit) else 0
-        answer = done.get((former, number, "" if number else question.name))
+        answer = done.get((former, number, "" if number else request.name))
         if answer is not None and handle in self._reported:
-            terms, payload = decode_answer(b"" if number else answer, question, former)
+            terms, payload = decode_answer(b"" if number else answer, request, former)
             engine.in_flight.release(handle, terms, (), payload, engine.current)
             if number:
-                engine.steps.rounds[question.process_set] = number
-                engine.steps.note_commit(question.process_set, former)
-                engine.steps.note_step(question.process_set, is_stopping=answer == STOPPING)
+                engine.steps.rounds[request.process_set] = number
+                engine.steps.note_commit(request.process_set, former)
+                engine.steps.note_step(request.process_set, is_stopping=answer == STOPPING)
             engine.in_flight.forget(handle)
             return
         try:

@@ -18,7 +18,7 @@ import torch
 
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import (
     DTYPES,

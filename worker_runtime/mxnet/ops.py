@@ -9,7 +9,7 @@ from worker_runtime.api import calls, functions
 from worker_runtime.api.calls import Arguments, Finish, Form, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.combination import choose, choose_for_scatter
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.mxnet.arrays import Views, view_for_reading
 from worker_runtime.mxnet.mxnet_errors import raises_mxnet_errors
 

@@ -11,7 +11,7 @@ import torch
 from worker_runtime.collectives.adasum import Adasum
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.bucket import Entry

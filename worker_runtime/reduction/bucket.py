@@ -14,7 +14,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from worker_runtime.coordination.operation import Handle, Operation
-from worker_runtime.coordination.ordering.questions import Question
+from worker_runtime.coordination.ordering.requests import Request
 from worker_runtime.errors import ChangedGradientError
 from worker_runtime.reduction.communicator import Communicator
 
@@ -171,8 +171,8 @@ class Bucket(ABC, Generic[ContentsT]):
         self.is_on_cuda = any(entry.parameter.is_cuda for entry in entries)
         self._number = number
         self._note = note
-        self._plain: Question | None = None
-        self._noted: Question | None = None
+        self._plain: Request | None = None
+        self._noted: Request | None = None
 
     @property
     def part(self) -> str:
@@ -197,11 +197,11 @@ class Bucket(ABC, Generic[ContentsT]):
         while contents.streams:  # the operation waits for the current one
             torch.cuda.current_stream().wait_stream(contents.streams.pop())
         operation = self._make_operation(comm, contents, self.part.format(comm.name))
-        question = operation.question
-        if question != self._plain or self._noted is None:
-            note = ", ".join(part for part in (question.signature.note, self._note) if part)
-            self._plain, self._noted = question, question.add_note(note)
-        operation.question = self._noted
+        request = operation.request
+        if request != self._plain or self._noted is None:
+            note = ", ".join(part for part in (request.signature.note, self._note) if part)
+            self._plain, self._noted = request, request.add_note(note)
+        operation.request = self._noted
         operation.is_of_step = True
         contents.handle = comm.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
 

@@ -15,7 +15,7 @@ import torch
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.plans.buckets import Item, plan_buckets
 from worker_runtime.reduction.bucket import Bucket, Entry, find_dtype
 from worker_runtime.reduction.communicator import Communicator
@@ -64,7 +64,7 @@ def ask_negotiation(
     findings = torch.tensor([-steps_since_discard, *places.values(), *sparse], dtype=torch.int64, device="cpu")
     operation = Allreduce([findings], Combination(Reduction.MAX), comm.members, PLAN.format(comm.name))
     operation.is_of_step = True
-    operation.question = operation.question.add_note(note)
+    operation.request = operation.request.add_note(note)
     return comm.engine.submit(operation, is_awaited=True)
 
 

@@ -28,7 +28,7 @@ import torch
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import (
     DeadlockError,
@@ -268,7 +268,7 @@ class GradientReducer:
             how = Combination(Reduction.SUM if reduction is Reduction.SUM else Reduction.AVERAGE)
             try:
                 operation = Allreduce([value.detach()], how, comm.members, part.format(comm.name))
-                operation.question = operation.question.add_note(note)
+                operation.request = operation.request.add_note(note)
             except BaseException as error:
                 comm.fail(part, error)
                 raise

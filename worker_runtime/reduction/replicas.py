@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.parameters import NamedParameters

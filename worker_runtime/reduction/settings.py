@@ -11,7 +11,7 @@ from typing import Any, Protocol, SupportsIndex
 import torch
 
 from worker_runtime.collectives.combination import AVERAGE, Combination, read_factor
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.plans.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
 

@@ -19,7 +19,7 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.reduction.bucket import Bucket, Contents, Entry, find_dtype
 from worker_runtime.reduction.communicator import Communicator
 from worker_runtime.reduction.settings import Compressor, Settings

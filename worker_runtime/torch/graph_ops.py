@@ -21,7 +21,7 @@ from torch.library import custom_op, define, get_ctx, impl
 from worker_runtime.api.calls import Call, begin_call, reports_failure
 from worker_runtime.api.process_set import ProcessSet, find_process_set
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.torch.autograd.adjoints import Collective, Ran, Tensors, find_adjoint
 from worker_runtime.torch.autograd.functions import COLLECTIVES

@@ -13,7 +13,7 @@ from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.alltoall import Splits
 from worker_runtime.collectives.combination import choose, choose_for_scatter, choose_reduction
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.autograd.functions import run_differentiably
 from worker_runtime.torch.compression import Compressed, Compression

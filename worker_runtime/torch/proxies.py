@@ -18,7 +18,7 @@ import torch
 
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives.untraced import untraced
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.reduction.adasum import AdasumReducer

@@ -22,7 +22,7 @@ SCALE = 4.0  # of the scaler, for ever
 
 OPS = {"sum": hvd.Sum, "product": hvd.Product}
 
-_NARROW, _WIDE = 8, 3000  # a narrow network's gradients travel inside questions, a wide one's through gloo
+_NARROW, _WIDE = 8, 3000  # a narrow network's gradients travel inside requests, a wide one's through gloo
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from worker_runtime.collectives.agreements import Commit
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.ordering.requests import Release
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.succession import Succession

@@ -104,7 +104,7 @@ def test_a_process_set_that_one_rank_cannot_remove_stays(ranks: RankPool) -> Non
     assert ranks.run(body) == [(1, True, False)] * 2
 
 
-def test_a_failure_after_the_question_concerns_no_other_rank(ranks: RankPool) -> None:
+def test_a_failure_after_the_request_concerns_no_other_rank(ranks: RankPool) -> None:
     def body() -> object:
         @reports_failure("allreduce")
         def reduce_and_fail(name: str) -> None:

@@ -13,7 +13,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 # By the columns of the table in `worker_runtime.collectives.dtypes`.
 MAKERS: dict[str, list[Callable[[torch.Tensor, Members], Operation[object]]]] = {

@@ -8,7 +8,7 @@ from tests.worker_runtime.random_collectives.results import reduce_adasum
 from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives.adasum import Adasum, list_levels
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 ADASUM = Combination(Reduction.ADASUM)
 SHAPES = [(3,), (), (50, 7), (0, 2), (2, 2), (1,)]

@@ -6,13 +6,13 @@ from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives.agreements import AddSet, Barrier, Commit, Join, RemoveSet
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Kind, Release
+from worker_runtime.coordination.ordering.requests import Kind, Release
 
 PAIR = Members(0, (0, 1), 1)
 
 
 def release(operation: Operation[object], members: tuple[int, ...] = (0, 1), value: int = 0) -> Release:
-    return Release(0, operation.question, members, value=value)
+    return Release(0, operation.request, members, value=value)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def release(operation: Operation[object], members: tuple[int, ...] = (0, 1), val
     ids=lambda part: type(part).__name__,
 )
 def test_agreements_ask_by_name_and_move_nothing(operation: Operation[object], kind: Kind, name: str) -> None:
-    assert (operation.question.signature.kind, operation.question.name, operation.title) == (kind, name, name)
+    assert (operation.request.signature.kind, operation.request.name, operation.title) == (kind, name, name)
     assert (operation.payload, operation.start(None, release(operation))) == (b"", ())
 
 
@@ -48,14 +48,14 @@ def test_a_join_gives_the_rank_that_came_last() -> None:
 def test_a_process_set_is_requested_by_its_ranks_in_order() -> None:
     operation = AddSet([1, 0], PAIR)
     assert operation.sizes == (0, 1)
-    assert operation.question == AddSet([0, 1], PAIR).question
-    assert operation.question != AddSet([0], PAIR).question
+    assert operation.request == AddSet([0, 1], PAIR).request
+    assert operation.request != AddSet([0], PAIR).request
     assert operation.finish(release(operation, value=5), memoryview(b"")) == 5
 
 
 def test_a_process_set_is_removed_by_its_number() -> None:
     operation = RemoveSet(3, PAIR)
     assert operation.sizes == (3,)
-    assert operation.question.process_set == 0
-    assert operation.question != RemoveSet(4, PAIR).question
+    assert operation.request.process_set == 0
+    assert operation.request != RemoveSet(4, PAIR).request
     assert operation.finish(release(operation), memoryview(b"")) is None

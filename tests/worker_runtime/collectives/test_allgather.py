@@ -8,7 +8,7 @@ from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives.allgather import Allgather, Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import PAYLOAD_BYTES
+from worker_runtime.coordination.ordering.requests import PAYLOAD_BYTES
 
 PAIR = Members(0, (0, 1), 1)
 
@@ -49,7 +49,7 @@ def test_views_and_rows_without_elements_are_gathered() -> None:
 
 
 @pytest.mark.parametrize("count", [PAYLOAD_BYTES // 2 - 1, PAYLOAD_BYTES // 2 + 1])
-def test_rows_travel_inside_the_questions_unless_those_of_a_rank_are_many(count: int) -> None:
+def test_rows_travel_inside_the_requests_unless_those_of_a_rank_are_many(count: int) -> None:
     def body(engine: ThreadEngine) -> object:
         rows = torch.full((count if engine.rank else 1,), engine.rank, dtype=torch.uint8)
         operation = Allgather([rows, rows[:1]], engine.all, "allgather.x")
@@ -70,5 +70,5 @@ def test_own_rows_lie_behind_those_of_lower_ranks() -> None:
 def test_the_first_dimension_may_differ_and_the_others_must_agree() -> None:
     operation = Allgather([torch.zeros(4, 2, 3), torch.zeros(5)], PAIR, "allgather.x")
     assert operation.sizes == (4, 5)
-    assert operation.question.signature.shapes == ((2, 3), ())
-    assert not operation.question.signature.tolerates_joined
+    assert operation.request.signature.shapes == ((2, 3), ())
+    assert not operation.request.signature.tolerates_joined

@@ -1,4 +1,4 @@
-"""The allreduce's corner cases, inside the question and through gloo.
+"""The allreduce's corner cases, inside the request and through gloo.
 
 That each dtype, operation, layout and form gives what one process computes is shown by random programs: see
 test_random_collectives.py.
@@ -15,7 +15,7 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 ALONE = Members(0, (0,), 0)
 PAIR = Members(0, (0, 1), 1)
@@ -193,11 +193,11 @@ def test_a_group_of_tensors_is_one_operation(way: str) -> None:
     assert run(body, way=way) == [[expected] * 2] * 2
 
 
-def test_a_group_of_one_dtype_travels_inside_the_question_as_a_whole() -> None:
+def test_a_group_of_one_dtype_travels_inside_the_request_as_a_whole() -> None:
     def body(engine: ThreadEngine) -> object:
         tensors = [torch.full((count,), float(engine.rank + 1)) for count in (3, 0, 5)]
         operation = Allreduce(tensors, Combination(Reduction.PRODUCT, 2.0), engine.all, "grouped_allreduce.x")
-        assert (operation.question.signature.payload_dtype, len(operation.payload)) == ("float32", 8 * 4)
+        assert (operation.request.signature.payload_dtype, len(operation.payload)) == ("float32", 8 * 4)
         return [result.tolist() for result in engine.run(operation)]
 
     assert run(body)[1] == [[8.0] * 3, [], [8.0] * 5]
@@ -207,7 +207,7 @@ def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None
     def body(engine: ThreadEngine) -> object:
         x = torch.ones(100_000)
         operation = Allreduce([x], SUM, engine.all, "allreduce.x", [x])
-        assert not operation.question.signature.payload_dtype
+        assert not operation.request.signature.payload_dtype
         engine.run(operation)
         (buffer,) = operation._buffers
         return buffer.data_ptr() == x.data_ptr(), x.unique().tolist()
@@ -228,10 +228,10 @@ def ask(*tensors: torch.Tensor, how: Combination = SUM, into: list[torch.Tensor]
     return Allreduce(tensors, how, PAIR, "allreduce.x", into)
 
 
-def test_arguments_that_all_ranks_must_agree_on_stand_in_the_question() -> None:
+def test_arguments_that_all_ranks_must_agree_on_stand_in_the_request() -> None:
     x = torch.ones(2, 3, dtype=torch.int16)
-    _, _, signature, factors = ask(x, how=Combination(Reduction.MAX, 2, 3)).question
-    assert signature == ask(x, how=Combination(Reduction.MAX)).question.signature, "factors may change with each step"
+    _, _, signature, factors = ask(x, how=Combination(Reduction.MAX, 2, 3)).request
+    assert signature == ask(x, how=Combination(Reduction.MAX)).request.signature, "factors may change with each step"
     assert (signature.dtypes, signature.shapes) == (("int16",), ((2, 3),))
     assert (signature.reduction, *factors) == (Reduction.MAX, 2.0, 3.0)
     assert signature.device == "cpu"
@@ -244,6 +244,6 @@ def test_on_cuda_the_current_stream_waits_for_the_result() -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         x = x * 2
         operation = Allreduce([x], Combination(Reduction.AVERAGE, 0.5), ALONE, "allreduce.x")
-        assert operation.question.signature.device == "cuda"
+        assert operation.request.signature.device == "cuda"
         (result,) = operation.finish(None, memoryview(b""))
         assert result.unique().tolist() == [3.0]

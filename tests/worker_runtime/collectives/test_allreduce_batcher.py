@@ -8,7 +8,7 @@ from tests.rendezvous.counting import count_steps
 from worker_runtime.collectives.allreduce import BATCHED_BYTES, Allreduce, AllreduceBatcher
 from worker_runtime.collectives.combination import SUM, Combination
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Reduction, Release
+from worker_runtime.coordination.ordering.requests import Reduction, Release
 
 MEMBERS = Members(0, (0, 1, 2), 0)
 LAYOUTS = {
@@ -48,8 +48,8 @@ def find_batcher(operations: list[Allreduce]) -> AllreduceBatcher:
 
 def combine(operation: Allreduce, payload: bytes | memoryview) -> bytes:
     """What the sequencer answers when all three ranks have sent the same."""
-    numbers = np.frombuffer(payload, operation.question.signature.payload_dtype)
-    if operation.question.signature.reduction is Reduction.MAX:
+    numbers = np.frombuffer(payload, operation.request.signature.payload_dtype)
+    if operation.request.signature.reduction is Reduction.MAX:
         return numbers.tobytes()
     return (numbers + numbers + numbers).tobytes()
 
@@ -57,7 +57,7 @@ def combine(operation: Allreduce, payload: bytes | memoryview) -> bytes:
 def finish_each(operations: list[Allreduce]) -> list[torch.Tensor]:
     results = []
     for operation in operations:
-        terms = Release(0, operation.question, MEMBERS.ranks)
+        terms = Release(0, operation.request, MEMBERS.ranks)
         (result,) = operation.finish(terms, memoryview(combine(operation, operation.payload)))
         results.append(result)
     return results

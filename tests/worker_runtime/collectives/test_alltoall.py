@@ -45,4 +45,4 @@ def test_without_splits_all_get_as_many() -> None:
 def test_splits_are_integers_in_any_form(splits: object) -> None:
     operation = Alltoall(torch.zeros(4, 5), splits, PAIR, "alltoall.x")
     assert operation.sizes == (1, 3)
-    assert operation.question.signature.shapes == ((5,),)
+    assert operation.request.signature.shapes == ((5,),)

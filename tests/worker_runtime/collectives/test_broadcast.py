@@ -84,5 +84,5 @@ def test_large_tensors_are_received_right_where_they_belong() -> None:
 def test_only_the_root_has_a_payload() -> None:
     x = torch.ones(3)
     root, other = (Broadcast([x], 0, Members(0, (0, 1), rank), "broadcast.x") for rank in (0, 1))
-    assert root.question == other.question
+    assert root.request == other.request
     assert (bytes(root.payload), other.payload) == (x.numpy().tobytes(), b"")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker_runtime.collectives.combination import Combination, conclude_, read_factor, scale_
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import WrongArgumentError
 
 NUMBERS = [

@@ -7,7 +7,7 @@ from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import dtypes
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 
 def read_table() -> dict[tuple[str, str], bool]:
@@ -28,7 +28,7 @@ def test_the_docstring_has_the_table() -> None:
     assert read_table().keys() == {(name, column) for name in names for column in MAKERS}
 
 
-@pytest.mark.parametrize("way", ["question", "gloo"])
+@pytest.mark.parametrize("way", ["request", "gloo"])
 @pytest.mark.parametrize("column", MAKERS)
 def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     entries = {name: allowed for (name, of), allowed in read_table().items() if of == column}
@@ -62,7 +62,7 @@ def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "reduction", "in_question", "expected"),
+    ("dtype", "reduction", "in_request", "expected"),
     [
         (torch.int8, Reduction.AVERAGE, False, torch.int64),
         (torch.int16, Reduction.SUM, False, torch.int32),
@@ -73,9 +73,9 @@ def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
     ids=str,
 )
 def test_each_dtype_travels_as_the_expected_one(
-    dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_question: bool
+    dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_request: bool
 ) -> None:
-    assert dtypes.choose_wire_dtype(dtype, reduction, in_question=in_question) == expected
+    assert dtypes.choose_wire_dtype(dtype, reduction, in_request=in_request) == expected
 
 
 def test_sums_on_one_rank_are_wide() -> None:

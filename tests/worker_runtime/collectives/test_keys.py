@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from worker_runtime.collectives.combination import make_keys, may_have_nan, read_keys
 from worker_runtime.collectives.dtypes import FLOATS
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 EXTREMES = [Reduction.MIN, Reduction.MAX]
 numbers = st.lists(st.floats(width=32), min_size=2, max_size=20)

@@ -14,7 +14,7 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import FLOATS, REDUCIBLE
 from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Reduction, Release
+from worker_runtime.coordination.ordering.requests import Reduction, Release
 
 PAIR = Members(0, (0, 1), 0)
 
@@ -93,17 +93,17 @@ def test_a_joined_rank_gives_no_rows_where_that_is_tolerated() -> None:
     assert run(body, size=3, joined=1) == [expected, None, expected]
 
 
-def test_data_inside_the_question_and_commits_need_nothing() -> None:
+def test_data_inside_the_request_and_commits_need_nothing() -> None:
     for operation in (Allreduce([torch.ones(2)], Combination(), PAIR, "allreduce.x"), Commit(PAIR)):
-        release = Release(3, operation.question, (0, 1), joined=(1,))
+        release = Release(3, operation.request, (0, 1), joined=(1,))
         neutral = make_neutral(release, 1)
-        assert (neutral.title, neutral.question) == (operation.title, operation.question)
+        assert (neutral.title, neutral.request) == (operation.title, operation.request)
         assert neutral.start(None, release) == ()
         assert neutral.finish(release, memoryview(b"")) is None
 
 
 def test_a_joined_rank_has_no_part_in_what_needs_it() -> None:
     operation = Broadcast([torch.ones(50_000)], 0, PAIR, "broadcast.x")
-    release = Release(3, operation.question, (0, 1), joined=(1,))
+    release = Release(3, operation.request, (0, 1), joined=(1,))
     with pytest.raises(ValueError, match="'x' is not supported with Join at this time"):
         make_neutral(release, 1)

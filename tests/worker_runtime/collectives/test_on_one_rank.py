@@ -19,7 +19,7 @@ from worker_runtime.collectives.combination import SUM, Combination
 from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Members, Operation
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 ALONE, PAIR = Members(0, (0,), 0), Members(0, (0, 1), 1)
 REDUCTIONS = [*itertools.product((Allreduce, Reducescatter), ELEMENTWISE), (Adasum, Reduction.ADASUM)]

@@ -8,7 +8,7 @@ from tests.worker_runtime.threads import ELEMENTWISE, ThreadEngine
 from worker_runtime.collectives.combination import AVERAGE, Combination
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.collectives.reducescatter import Reducescatter, divide_rows
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 DTYPES = sorted(FLOATS | INTEGERS, key=str)
 

@@ -7,7 +7,7 @@ from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 PAIR = Members(0, (0, 1), 1)
 
@@ -44,7 +44,7 @@ def test_a_rank_that_has_joined_gives_no_elements_and_counts_in_the_average() ->
 
 def test_shape_and_reduction_must_agree() -> None:
     def ask(*shape: int, reduction: Reduction = Reduction.SUM) -> object:
-        return SparseAllreduce(torch.zeros(shape).to_sparse(), reduction, PAIR, "sparse_allreduce.x").question
+        return SparseAllreduce(torch.zeros(shape).to_sparse(), reduction, PAIR, "sparse_allreduce.x").request
 
     assert ask(3) == ask(3)
     assert len({ask(3), ask(4), ask(3, reduction=Reduction.AVERAGE)}) == 3

@@ -21,7 +21,7 @@ from worker_runtime.collectives.tensor_operation import (
     check_tensors,
 )
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Release, make_title
+from worker_runtime.coordination.ordering.requests import Release, make_title
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")

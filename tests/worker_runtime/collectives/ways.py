@@ -8,10 +8,10 @@ import torch
 
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import allreduce, broadcast, buffers
-from worker_runtime.coordination.ordering import questions
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering import requests
+from worker_runtime.coordination.ordering.requests import Reduction
 
-WAYS = ("question", "gloo", "large ones apart")
+WAYS = ("request", "gloo", "large ones apart")
 in_two_ways = pytest.mark.parametrize("way", WAYS[:2])
 in_three_ways = pytest.mark.parametrize("way", WAYS)
 
@@ -22,7 +22,7 @@ def run(body: Callable[[ThreadEngine], Any], size: int = 2, way: str = WAYS[0], 
     Args:
         body: what each rank does.
         size: how many ranks there are.
-        way: with the question, or beside it through gloo, small ones too.
+        way: with the request, or beside it through gloo, small ones too.
         joined: a rank that joins instead; the others do when they have ended.
     """
 
@@ -36,7 +36,7 @@ def run(body: Callable[[ThreadEngine], Any], size: int = 2, way: str = WAYS[0], 
         patch.setattr(allreduce, "_plan", allreduce._plan.__wrapped__)  # what is kept is for the usual bounds
         patch.setattr(broadcast, "_make_signature", broadcast._make_signature.__wrapped__)
         if way != WAYS[0]:
-            patch.setattr(questions, "PAYLOAD_BYTES", -1)
+            patch.setattr(requests, "PAYLOAD_BYTES", -1)
         if way == WAYS[2]:
             patch.setattr(buffers, "LARGE_BYTES", 16)
         return World(size).run(play)

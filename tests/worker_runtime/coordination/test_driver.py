@@ -14,7 +14,7 @@ from tests.worker_runtime.conversation import SUM, Errand, Player, Sequencer, co
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer
-from worker_runtime.coordination.ordering.questions import Question, Release
+from worker_runtime.coordination.ordering.requests import Release, Request
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.errors import ShutDownError
 
@@ -57,7 +57,7 @@ def test_a_caller_that_waits_needs_no_thread_and_a_signature_is_sent_once(ends: 
         answering = Errand(lambda number=number: (sequencer.read_names(1), sequencer.release(number)))
         assert player.run(f"{number}") == b"answered"
         assert answering.finish() == ([f"{number}"], None)
-    assert sequencer.frames == [Frame.SIGNATURE, Frame.ASK, Frame.ASK, Frame.ASK]
+    assert sequencer.frames == [Frame.SIGNATURE, Frame.REQUESTS, Frame.REQUESTS, Frame.REQUESTS]
     assert count_driver_threads() == before
 
 
@@ -80,7 +80,7 @@ def test_more_may_be_asked_while_the_background_waits_for_an_answer(ends: Ends) 
     wait_until(lambda: all(handle.is_done() for handle in handles), "an answer that no thread waits for")
 
 
-def test_a_callers_question_is_sent_while_another_thread_listens(patient: Ends) -> None:
+def test_a_callers_request_is_sent_while_another_thread_listens(patient: Ends) -> None:
     player, sequencer = patient
     first = Errand(player.run, "first")
     assert sequencer.read_names(1) == ["first"]
@@ -113,7 +113,7 @@ def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
     player, sequencer = ends
     handles = [player.submit(str(index)) for index in range(3)]
     sequencer.read_names(3)
-    terms = Release(0, Question(0, "", SUM), (0, 1))
+    terms = Release(0, Request(0, "", SUM), (0, 1))
     answers = [wire.encode_releases(number, terms, [b"abc"]) for number in range(3)]
     data = b"".join(wire.encode_frame(Frame.RELEASES, answer) for answer in answers)
     for offset in range(0, len(data), 7):
@@ -174,7 +174,7 @@ def test_a_fault_in_the_background_ends_all_that_waits(ends: Ends, monkeypatch: 
 
 def test_a_joined_rank_takes_part_and_a_stall_is_logged(ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
     player, sequencer = ends
-    release = Release(4, Question(0, "allreduce.x", SUM), (0, 1), (0,))
+    release = Release(4, Request(0, "allreduce.x", SUM), (0, 1), (0,))
     joining = player.submit("join")
     sequencer.read_names(1)
     with caplog.at_level(logging.WARNING):

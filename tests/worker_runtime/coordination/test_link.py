@@ -1,4 +1,4 @@
-"""Connecting to the sequencer, gathering questions, and making frames of them."""
+"""Connecting to the sequencer, gathering requests, and making frames of them."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ from worker_runtime.coordination import messages as messages_module
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Kind, Question, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Request, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError, UnsendableError
 from worker_runtime.membership import runtime
@@ -123,10 +123,10 @@ def test_more_than_a_frame_holds_goes_in_several(ends: Ends, monkeypatch: pytest
         link.queue.ask(Echo(f"name {index}"))
     link.flush()
     assert sequencer.read_names(10) == [f"name {index}" for index in range(10)]
-    assert sequencer.frames.count(Frame.ASK) > 2
+    assert sequencer.frames.count(Frame.REQUESTS) > 2
 
 
-def test_numbers_of_questions_begin_anew(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_requests_begin_anew(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages_module, "NUMBERS", 3)
     assert [ends[0].queue.ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
 
@@ -142,10 +142,10 @@ def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypat
     assert [*fullness, link.queue.is_full] == [False, False, True, False]
 
 
-def read_questions(
+def read_requests(
     sequencer: Sequencer, count: int, known: dict[int, Signature] | None = None
 ) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
-    """The next questions, by name: signature, sizes and payload; `known` are signatures that came before."""
+    """The next requests, by name: signature, sizes and payload; `known` are signatures that came before."""
     known = {} if known is None else known
     read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
     while len(read) < count:
@@ -153,24 +153,24 @@ def read_questions(
         if kind == Frame.SIGNATURE:
             known.update([wire.decode_signature(memoryview(body))])
         else:
-            for head, sizes, payload in wire.decode_questions(body, 0, len(body)):
+            for head, sizes, payload in wire.decode_requests(body, 0, len(body)):
                 signature_number, _, name, _ = wire.decode_head(head)
                 read[name] = known[signature_number], sizes, payload
     return read
 
 
-def test_a_signature_is_sent_once_before_its_first_question(ends: Ends) -> None:
+def test_a_signature_is_sent_once_before_its_first_request(ends: Ends) -> None:
     link, sequencer = ends
     other = Signature(Kind.BARRIER)
     asked = {"a": SUM, "b": other, "c": SUM, "d": replace(other), "e": replace(SUM)}
     for name, signature in asked.items():
         operation = Echo(name)
-        operation.question = Question(0, name, signature)
+        operation.request = Request(0, name, signature)
         link.queue.ask(operation)
     link.flush()
-    read = read_questions(sequencer, 5)
+    read = read_requests(sequencer, 5)
     assert {name: signature for name, (signature, *_) in read.items()} == asked
-    assert sequencer.frames == [Frame.SIGNATURE] * 2 + [Frame.ASK]
+    assert sequencer.frames == [Frame.SIGNATURE] * 2 + [Frame.REQUESTS]
 
 
 def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,10 +179,10 @@ def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkey
     known: dict[int, Signature] = {}
     for note in "abcadabcdd":  # "a" is in use when "b" makes room for "d"
         operation = Echo(note)
-        operation.question = Question(0, note, replace(SUM, note=note))
+        operation.request = Request(0, note, replace(SUM, note=note))
         link.queue.ask(operation)
         link.flush()
-        assert read_questions(sequencer, 1, known) == {note: (operation.question.signature, (), b"12345678")}
+        assert read_requests(sequencer, 1, known) == {note: (operation.request.signature, (), b"12345678")}
         assert max(known) < 3
     assert sequencer.frames.count(Frame.SIGNATURE) == 7
 
@@ -211,18 +211,18 @@ class Lost(Echo):
     ],
     ids=["encoding", "hash", "surrogate", "long name", "large size", "float size", "many sizes"],
 )
-def test_an_operation_that_cannot_become_a_question_is_not_counted(
+def test_an_operation_that_cannot_become_a_request_is_not_counted(
     ends: Ends, change: dict[str, Any], sizes: tuple[int, ...]
 ) -> None:
     link, sequencer = ends
     for _ in range(2):  # it is not half known the second time, either
         wrong = Echo("wrong")
-        wrong.question, wrong.sizes = wrong.question._replace(**change), sizes
+        wrong.request, wrong.sizes = wrong.request._replace(**change), sizes
         with pytest.raises(UnsendableError, match=r" cannot be sent: .+"):
             link.queue.ask(wrong)
     assert [link.queue.ask(Echo("a")), link.queue.ask(Echo("b"))] == [0, 1]
     link.flush()
-    assert read_questions(sequencer, 2) == dict.fromkeys("ab", (SUM, (), b"12345678"))
+    assert read_requests(sequencer, 2) == dict.fromkeys("ab", (SUM, (), b"12345678"))
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no memory"), TypeError("no memory")])
@@ -233,10 +233,10 @@ def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbour
     for operation in (Echo("a"), lost, Echo("b")):
         link.queue.ask(operation)
     link.flush()
-    questions = read_questions(sequencer, 3)
-    assert list(questions) == ["a", "lost", "b"]
-    assert questions["a"] == questions["b"] == (SUM, (), b"12345678")
-    signature, sizes, payload = questions["lost"]
+    requests = read_requests(sequencer, 3)
+    assert list(requests) == ["a", "lost", "b"]
+    assert requests["a"] == requests["b"] == (SUM, (), b"12345678")
+    signature, sizes, payload = requests["lost"]
     assert (signature.kind, signature.note) == (Kind.FAIL, f"{type(error).__name__}: no memory")
     assert (sizes, payload) == ((), b"")
 
@@ -252,7 +252,7 @@ def test_data_that_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
     interrupted.error = MemoryError()
     link.queue.ask(Echo("b"))
     link.flush()
-    assert list(read_questions(sequencer, 3)) == ["a", "interrupted", "b"]
+    assert list(read_requests(sequencer, 3)) == ["a", "interrupted", "b"]
 
 
 def test_an_operation_that_cannot_be_requested_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:

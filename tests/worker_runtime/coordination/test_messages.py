@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tests.worker_runtime.conversation import Echo
 from worker_runtime.coordination.messages import pack, split
 from worker_runtime.coordination.operation import Batcher, Handle
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.ordering.requests import Release
 from worker_runtime.coordination.wire import Released
 from worker_runtime.engine.engine import Engine
 
@@ -53,7 +53,7 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
             for handle, terms, result in zip(each.handles, each.terms, results, strict=True):
                 handle.complete(terms, result)
     assert [handle.terms for handle in handles] == [
-        Release(3 + place, operation.question, (0, 1), (1,), ((2,), (3,)), 4)
+        Release(3 + place, operation.request, (0, 1), (1,), ((2,), (3,)), 4)
         for place, operation in enumerate(operations)
     ]
     return handles, performed

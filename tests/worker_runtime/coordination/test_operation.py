@@ -11,12 +11,12 @@ import pytest
 from tests.worker_runtime.conversation import SUM, Echo
 from tests.worker_runtime.generation import Pending
 from worker_runtime.coordination.operation import Handle, State, are_running
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question, Release
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release, Request
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError, ShutDownError
 from worker_runtime.groups.torch_groups import FailedWork, await_work, await_works, describe_cause, end_before
 
-TERMS = Release(0, Question(GLOBAL_SET, "x", SUM), (0, 1))
+TERMS = Release(0, Request(GLOBAL_SET, "x", SUM), (0, 1))
 RESULT = memoryview(b"result")
 
 

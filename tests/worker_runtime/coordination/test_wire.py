@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.coordination.wire import ProtocolError, Released
 
 Factors = tuple[float, float]
@@ -37,7 +37,7 @@ ASKED = st.tuples(
 
 def encode(asked: Asked) -> bytes:
     signature, process_set, name, sizes, payload, factors = asked
-    return wire.encode_question(signature, process_set, name, sizes, len(payload), factors=factors) + payload
+    return wire.encode_request(signature, process_set, name, sizes, len(payload), factors=factors) + payload
 
 
 @given(number=st.integers(0, 2**32 - 1), signature=SIGNATURES)
@@ -46,36 +46,36 @@ def test_signatures(number: int, signature: Signature) -> None:
 
 
 @given(st.lists(ASKED, max_size=5))
-def test_questions_follow_each_other_in_one_frame(questions: list[Asked]) -> None:
-    body = b"".join(map(encode, questions))
-    decoded = wire.decode_questions(b"before" + body, 6, 6 + len(body))
+def test_requests_follow_each_other_in_one_frame(requests: list[Asked]) -> None:
+    body = b"".join(map(encode, requests))
+    decoded = wire.decode_requests(b"before" + body, 6, 6 + len(body))
     assert [(*wire.decode_head(head), sizes, payload) for head, sizes, payload in decoded] == [
         (signature, process_set, name.decode(), factors, sizes, payload)
-        for signature, process_set, name, sizes, payload, factors in questions
+        for signature, process_set, name, sizes, payload, factors in requests
     ]
 
 
 @given(ASKED, st.integers(1))
-def test_a_question_that_is_cut_off_is_an_error(asked: Asked, cut: int) -> None:
+def test_a_request_that_is_cut_off_is_an_error(asked: Asked, cut: int) -> None:
     body = encode(asked)
-    with pytest.raises(ProtocolError, match=r"question"):
-        list(wire.decode_questions(body, 0, cut % len(body) or 1))
+    with pytest.raises(ProtocolError, match=r"request"):
+        list(wire.decode_requests(body, 0, cut % len(body) or 1))
 
 
 def test_a_name_that_is_no_text_is_an_error() -> None:
     with pytest.raises(ProtocolError, match="is not a name"):
-        wire.decode_head(wire.encode_question(0, 0, b"\xff"))
+        wire.decode_head(wire.encode_request(0, 0, b"\xff"))
 
 
 @given(st.data(), st.integers(1, 4))
 def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: int) -> None:
-    question = Question(0, "allgather.x", Signature(Kind.ALLGATHER))
+    request = Request(0, "allgather.x", Signature(Kind.ALLGATHER))
     count = data.draw(st.integers(0, 3))
     sizes = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
     releases = [
         Release(
             index=data.draw(st.integers(0, 2**64 - 1)),
-            question=question,
+            request=request,
             members=tuple(range(members)),
             joined=tuple(data.draw(st.lists(st.integers(0, 2**32 - 1), max_size=2))),
             sizes=tuple(data.draw(st.lists(sizes, min_size=members, max_size=members))) if count else (),
@@ -106,7 +106,7 @@ def test_releases_follow_each_other_in_one_frame(data: st.DataObject, members: i
 def test_a_release_to_a_rank_that_joined_is_complete(
     signature: Signature, number: int, name: str, joined: tuple[int, ...]
 ) -> None:
-    release = Release(number, Question(3, name, signature), (0, 4), joined, ((1, 2), (0, 0)), 7)
+    release = Release(number, Request(3, name, signature), (0, 4), joined, ((1, 2), (0, 0)), 7)
     assert wire.decode_neutral(memoryview(wire.encode_neutral(release))) == release
 
 

@@ -16,10 +16,10 @@ from worker_runtime.collectives.agreements import Barrier
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import SUM
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 
-LARGE = 100_000  # elements: more than travel inside a question
+LARGE = 100_000  # elements: more than travel inside a request
 
 
 def begin(name: str, value: float = 1.0, count: int = 2) -> int:

@@ -10,7 +10,7 @@ from tests.worker_runtime.generation import PlayedGeneration, make_succession, r
 from worker_runtime.collectives.agreements import AddSet
 from worker_runtime.coordination.messages import Answered, Ended, Refused
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame, decode_number
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
@@ -36,7 +36,7 @@ def engine(generation: PlayedGeneration) -> Iterator[Engine]:
 
 
 def make_terms(handle: Handle[bytes], index: int = 5) -> Release:
-    return Release(index, handle.operation.question, (0, 1))
+    return Release(index, handle.operation.request, (0, 1))
 
 
 def answer(handle: Handle[bytes]) -> Answered:

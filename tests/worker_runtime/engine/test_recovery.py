@@ -24,7 +24,7 @@ from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.combination import AVERAGE, SUM
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
 from worker_runtime.coordination.operation import Handle, Members, Operation
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction, Release
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Reduction, Release
 from worker_runtime.coordination.wire import Frame, encode_neutral
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
@@ -56,7 +56,7 @@ class Scene:
         return Allreduce([torch.tensor(values)], SUM, self.all_ranks, f"allreduce.{name}")
 
     def ask(self, operation: Operation[object]) -> Handle[object]:
-        """Submit an operation, and read its question."""
+        """Submit an operation, and read its request."""
         handle = self.engine.submit(operation)
         self.before.sequencer.read_names(1)
         return handle
@@ -156,7 +156,7 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
 def test_a_joined_rank_reports_the_commits_of_the_others(scene: Scene) -> None:
     scene.ask(Join(scene.all_ranks))
     for index in range(2):
-        terms = Release(index, Commit(scene.all_ranks, 1 + index).question, THREE, joined=(0,))
+        terms = Release(index, Commit(scene.all_ranks, 1 + index).request, THREE, joined=(0,))
         scene.before.sequencer.send(Frame.NEUTRAL, encode_neutral(terms))
     scene.engine.progress()
     assert [(each.number, each.index) for each in scene.interrupt().completed] == [(1, 0), (2, 1)]
@@ -355,9 +355,7 @@ def test_with_the_answer_that_others_have_got_an_operation_is_done(
     """It is that of all who were there, and no rank asks for it again."""
     operation = make(scene.all_ranks)
     other = Retry(lambda *_: None)  # of one that has done it
-    other.remember(
-        operation, Release(4, operation.question, THREE, sizes=sizes), memoryview(payload), is_stopping=False
-    )
+    other.remember(operation, Release(4, operation.request, THREE, sizes=sizes), memoryview(payload), is_stopping=False)
     (done,) = other.list_completed()
     handle = scene.engine.submit(operation)
     scene.interrupt()
@@ -414,11 +412,11 @@ def test_a_step_is_revoked_also_where_no_rank_was_lost(scene: Scene, *, is_resum
 def test_a_renewed_operation_keeps_its_note(scene: Scene) -> None:
     """By which the ranks compare what they mean: those that ask only now have it."""
     operation = scene.sum("x", 1.0)
-    operation.question = operation.question.add_note("3 values")
+    operation.request = operation.request.add_note("3 values")
     handle = scene.ask(operation)
     scene.interrupt()
     scene.resume()
-    assert handle.operation.question.signature.note == "3 values"
+    assert handle.operation.request.signature.note == "3 values"
 
 
 def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> None:
@@ -561,8 +559,8 @@ def test_a_step_of_which_some_were_done_runs_with_step_from_the_gradients_that_w
 def answer_one(
     generation: PlayedGeneration, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
 ) -> tuple[str, bytes]:
-    """Play the sequencer for a question of a step (negotiation, bucket, commit round); its name and payload."""
-    name, asked = generation.read_question()
+    """Play the sequencer for a request of a step (negotiation, bucket, commit round); its name and payload."""
+    name, asked = generation.read_request()
     if "bucket" in name:
         generation.release(number, payload=payload)
     elif name.endswith(".plan"):

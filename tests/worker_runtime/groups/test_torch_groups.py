@@ -14,7 +14,7 @@ from tests.worker_runtime.generation import Pending
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.engine import generation as generation_module
 from worker_runtime.engine.generation import Generation
 from worker_runtime.groups.gloo import Connections
@@ -116,8 +116,8 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
 class _Recorded(Operation[None]):
     """Begins the works it is given, or raises."""
 
-    def __init__(self, question: Question, works: Sequence[Work] | BaseException = ()) -> None:
-        self.question = question
+    def __init__(self, request: Request, works: Sequence[Work] | BaseException = ()) -> None:
+        self.request = request
         self._works = works
 
     def start(self, *_: object) -> Sequence[Work]:
@@ -131,11 +131,11 @@ class _Recorded(Operation[None]):
 
 def make_terms(kind: Kind, *, sizes: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
     signature = Signature(kind, ("float32",), ((2,),), Reduction.SUM)
-    question = Question(index, f"{kind.name.lower()}.x", signature)
-    return Release(index, question, (0, 1), sizes=(sizes, sizes), value=value)
+    request = Request(index, f"{kind.name.lower()}.x", signature)
+    return Release(index, request, (0, 1), sizes=(sizes, sizes), value=value)
 
 
-BARRIER = make_terms(Kind.BARRIER)._replace(question=make_terms(Kind.BARRIER).question._replace(process_set=1))
+BARRIER = make_terms(Kind.BARRIER)._replace(request=make_terms(Kind.BARRIER).request._replace(process_set=1))
 
 
 def make_generation(groups: TorchGroups | None, size: int) -> Generation:
@@ -154,7 +154,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_operation_that_cannot_begin_is_an_error_without_frames() -> None:
     generation = make_generation(Mock(**{"find.side_effect": RuntimeError("no connection")}), 2)
     terms = make_terms(Kind.BARRIER)
-    error = generation.start(_Recorded(terms.question), terms)
+    error = generation.start(_Recorded(terms.request), terms)
     assert isinstance(error, RuntimeError)
     assert error.__traceback__ is None
     assert generation.take_part(make_terms(Kind.ALLREDUCE)) is error
@@ -163,7 +163,7 @@ def test_an_operation_that_cannot_begin_is_an_error_without_frames() -> None:
 def test_in_a_world_of_one_nothing_communicates() -> None:
     generation = make_generation(None, 1)
     terms = make_terms(Kind.BARRIER)
-    assert generation.start(_Recorded(terms.question, (Pending(),)), terms) == ()
+    assert generation.start(_Recorded(terms.request, (Pending(),)), terms) == ()
     generation.interrupt()
     generation.abandon()
     assert generation.close([])
@@ -184,10 +184,10 @@ def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool
 
 
 def test_a_joined_rank_connects_to_no_rank_for_a_payload() -> None:
-    """The others do not come: their data have travelled inside the questions."""
+    """The others do not come: their data have travelled inside the requests."""
     groups = Mock()
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
-    terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
+    terms = Release(0, Request(0, "allreduce.x", signature), (0, 1), joined=(0,))
     assert make_generation(groups, 2).take_part(terms) is None
     assert groups.mock_calls == []
 
@@ -205,7 +205,7 @@ def test_data_of_a_joined_rank_stays_in_memory_until_it_is_sent() -> None:
     groups = Mock(**{"find.return_value.allreduce.return_value": sending})
     generation = make_generation(groups, 2)
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((100_000,),), Reduction.SUM)
-    terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
+    terms = Release(0, Request(0, "allreduce.x", signature), (0, 1), joined=(0,))
     with patch.object(generation_module, "make_neutral", make):
         generation.take_part(terms)
         generation.take_part(terms)
@@ -219,7 +219,7 @@ def test_data_of_a_joined_rank_stays_in_memory_until_it_is_sent() -> None:
 def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseException) -> None:
     groups, terms = Mock(), make_terms(Kind.BARRIER)
     generation = make_generation(groups, 2)
-    operation = _Recorded(terms.question, error)
+    operation = _Recorded(terms.request, error)
     if isinstance(error, RuntimeError):
         assert generation.start(operation, terms) is error
     else:

@@ -19,7 +19,7 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import SUM
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.operation import Handle
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.succession import Succession

@@ -13,7 +13,7 @@ from tests.worker_runtime.mxnet.training import MakeTrainer, make_wrapped
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction, Release
+from worker_runtime.coordination.ordering.requests import Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 

@@ -167,7 +167,7 @@ class Maker:
         where = chance.choice(list(self._sets))
         ranks = self._sets[where]
         is_synchronous = kind in ALWAYS_SYNCHRONOUS or chance.random() < 0.35
-        # Names recur from segment to segment, so that known questions do, and refused ones.
+        # Names recur from segment to segment, so that known requests do, and refused ones.
         name = chance.choice((f"again {index}", f"again {index}", f"once {self._called}"))
         if is_synchronous and chance.random() < 0.4:
             name = None
@@ -210,7 +210,7 @@ class Maker:
         return replace(call, dtypes=names, shapes=shapes, rows=self._make_rows(call, shapes))
 
     def _make_shape(self, call: Call) -> tuple[int, ...]:
-        """Below and above what travels inside a question."""
+        """Below and above what travels inside a request."""
         chance = self.chance
         most = 200_000 if chance.random() < 0.12 else 900
         if call.op == ADASUM or call.kind in (*GROUPED, Kind.SPARSE_ALLREDUCE):

@@ -38,13 +38,13 @@ def revoking(*, is_early: bool) -> Iterator[None]:
         raise StepRevokedError
 
     def submit(operation: Operation[Any], **settings: bool) -> Handle[Any]:
-        if operation.question.name.endswith(".step"):  # of Adasum
+        if operation.request.name.endswith(".step"):  # of Adasum
             revoke()
         return plain["submit"](operation, **settings)
 
     def wait(handle: Handle[Any]) -> object:
         found = plain["wait"](handle)
-        if is_early and handle.operation.question.name.endswith(".replicas"):
+        if is_early and handle.operation.request.name.endswith(".replicas"):
             revoke()
         return found
 

@@ -9,7 +9,7 @@ from tests.worker_runtime.reduction.gradients import make_parameters, make_reduc
 from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.coordination.operation import Members
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import GradientShapeError
 from worker_runtime.reduction import dense
 from worker_runtime.reduction.dense import PACKED_BYTES

@@ -5,7 +5,7 @@ import torch
 from tests.worker_runtime.reduction.gradients import begin, make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 
 def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None:

@@ -18,7 +18,7 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.reduction.programs import make_metric, make_program
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import (
     ChangedGradientError,
     ExcessBackwardError,
@@ -61,7 +61,7 @@ def test_buckets_are_requested_as_they_become_ready_in_whatever_order(world: Wor
 
 
 def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
-    """Its question is sent when a thread waits for it: behind the others' data it would begin when those have ended."""
+    """Its request is sent when a thread waits for it: behind the others' data it would begin when those have ended."""
 
     def body(engine: ThreadEngine) -> object:
         reducer, parameters = begin(engine, 3, is_warm=True)

@@ -58,7 +58,7 @@ def revoke(engine: ThreadEngine, call: str, monkeypatch: pytest.MonkeyPatch) -> 
 
     def raise_once(what: Any, **settings: bool) -> Any:
         is_commit = isinstance(what, Members)
-        name = "" if is_commit else (what.operation if call == "wait" else what).question.name
+        name = "" if is_commit else (what.operation if call == "wait" else what).request.name
         if not is_commit and not name.endswith(".replicas" if call == "wait" else ".step"):
             return plain(what, **settings)
         if call == "wait":

@@ -6,7 +6,7 @@ import torch
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives.combination import Combination
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction import Settings
 

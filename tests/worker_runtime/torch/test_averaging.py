@@ -11,7 +11,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.system.tables import rest_nightly
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.membership import runtime
 
 pytestmark = pytest.mark.devices

@@ -29,7 +29,7 @@ def test_a_form_in_place_overwrites_a_parameter_and_a_view(ranks: RankPool, form
 
 @pytest.mark.parametrize("form", [*IN_PLACE, "broadcast_parameters"])
 def test_autograd_notices_what_a_form_overwrites(ranks: RankPool, form: str) -> None:
-    """Small tensors travel inside the question, large ones through gloo."""
+    """Small tensors travel inside the request, large ones through gloo."""
 
     def body() -> None:
         for size, columns in ((3, 2), (3, 1), (100_000, 2), (100_000, 1)):

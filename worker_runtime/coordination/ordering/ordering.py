@@ -1,41 +1,32 @@
 """The sequencer's rules: which operation runs next, and which is refused, and why.
 
-**Order.** Each rank asks questions in any order. A *use* of a name collects the questions of a set's members. When the
+**Order.** Each rank sends requests in any order. A *use* of a name collects the requests of a set's members. When the
 last member has asked, and all signatures and factors are equal, the use gets the next index, counted over all sets, and
 is released. Every rank runs its releases by index, so overlapping sets cannot cross. If signatures or factors differ,
-all ranks that asked get the difference. A rank has at most one pending question of a name, and a use is answered when
+all ranks that asked get the difference. A rank has at most one pending request of a name, and a use is answered when
 all members have asked; so the members' n-th uses of a name are matched without numbers. A call that fails on its rank
-asks FAIL under its name, with the error as its note. The use is then refused on all ranks with this error, and the
+requests FAIL under its name, with the error as its note. The use is then refused on all ranks with this error, and the
 counts of uses stay equal.
 
-**Join.** A rank that asks JOIN is joined until all ranks have asked it. A joined member that has not asked counts as
-asking if the operation tolerates that; otherwise the use is refused. Questions from before the JOIN count as usual, and
-none follows. So whether a member takes part in the n-th use since the last join does not depend on the order of
-messages. When all have joined, nothing else is pending.
+**Join.** A rank that requests JOIN is joined until all ranks have requested it. A joined member that has not asked
+counts as asking if the operation tolerates that; otherwise the use is refused. Requests from before the JOIN count as
+usual, and none follows. So whether a member takes part in the n-th use since the last join does not depend on the order
+of messages. When all have joined, nothing else is pending.
 
 **Leaving and loss.** When a rank leaves, all pending and later uses of its sets are refused. A rank whose connection
-ended without an explanation has *vanished*: its questions are dropped, and uses that need it wait for the explanation.
+ended without an explanation has *vanished*: its requests are dropped, and uses that need it wait for the explanation.
 The loss of a rank is one Failure; after it, no call has an answer or raises an error.
 
-**Deadlocks.** A rank reports that it is *blocked* when its only thread has waited for a question for a second. When
-each rank has left, has joined, or is blocked in a pending question, no rank can submit more: all pending uses are
+**Deadlocks.** A rank reports that it is *blocked* when its only thread has waited for a request for a second. When
+each rank has left, has joined, or is blocked in a pending request, no rank can submit more: all pending uses are
 refused. A JOIN is not: it ends when the other ranks, which continue, join or leave.
 
-In the steady state, a question with a known signature costs a few look-ups. Each rare case is one test at the beginning
+In the steady state, a request with a known signature costs a few look-ups. Each rare case is one test at the beginning
 that leads to another method.
 """
 
 from dataclasses import dataclass
 
-from worker_runtime.coordination.ordering.questions import (
-    GLOBAL_SET,
-    Answer,
-    Failure,
-    Kind,
-    Question,
-    Refusal,
-    Release,
-)
 from worker_runtime.coordination.ordering.refusals import (
     explain_deadlock,
     explain_join,
@@ -43,26 +34,35 @@ from worker_runtime.coordination.ordering.refusals import (
     explain_shutdown,
     find_mismatch,
 )
+from worker_runtime.coordination.ordering.requests import (
+    GLOBAL_SET,
+    Answer,
+    Failure,
+    Kind,
+    Refusal,
+    Release,
+    Request,
+)
 from worker_runtime.coordination.ordering.uses import OF_THE_JOB, Use, Uses, have_meaning
 
 JOIN_NAME = "join"
 
 
-class IllegalQuestionError(ValueError):
-    """A question that no correct worker asks. The state is unchanged."""
+class IllegalRequestError(ValueError):
+    """A request that no correct worker sends. The state is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A pending use.
 
-    question: the question of the rank that asked first.
+    request: the request of the rank that asked first.
     asked: the ranks that have asked it, in order, without those whose call has failed.
     missing: the ranks that have not asked, joined or failed.
-    number: numbers the uses in the order of their first questions; two uses of one name have two numbers.
+    number: numbers the uses in the order of their first requests; two uses of one name have two numbers.
     """
 
-    question: Question
+    request: Request
     asked: tuple[int, ...]
     missing: tuple[int, ...]
     number: int = 0
@@ -79,36 +79,36 @@ class Ordering:
         self._next_number = 0
         self._joined: set[int] = set()
         self._left: dict[int, str] = {}  # how each rank has left
-        self._failures: dict[int, Question] = {}  # of these, FAILs that not all members have received
+        self._failures: dict[int, Request] = {}  # of these, FAILs that not all members have received
         self._blocked: dict[int, Use] = {}  # the use that each blocked rank waits for
         self._is_lost = False
 
-    def ask(self, rank: int, question: Question, sizes: tuple[int, ...] = ()) -> list[Answer]:
-        """Process a rank's question; return the answers, with releases in the order of their indices.
+    def ask(self, rank: int, request: Request, sizes: tuple[int, ...] = ()) -> list[Answer]:
+        """Process a rank's request; return the answers, with releases in the order of their indices.
 
         Raises:
-            IllegalQuestionError: the set never existed; the rank is not in it or has left; the rank has a pending
-                question of this name; the sizes are invalid; or a JOIN, ADD_SET or REMOVE_SET is not of set 0.
+            IllegalRequestError: the set never existed; the rank is not in it or has left; the rank has a pending
+                request of this name; the sizes are invalid; or a JOIN, ADD_SET or REMOVE_SET is not of set 0.
         """
-        uses = self._sets.get(question.process_set)
+        uses = self._sets.get(request.process_set)
         if uses is None or uses.is_closed or rank not in uses.ranks:
-            return self._turn_away(rank, question, uses)
-        _, name, signature, _ = question
+            return self._turn_away(rank, request, uses)
+        _, name, signature, _ = request
         if sizes or signature.kind in OF_THE_JOB or name == JOIN_NAME:
-            self._check(rank, question, sizes)
+            self._check(rank, request, sizes)
         if self._blocked:
             self._blocked.pop(rank, None)
         use = uses.pending.get(name)
         if use is None:
-            use = uses.pending[name] = Use(self._next_number, question, uses.members, {}, {})
+            use = uses.pending[name] = Use(self._next_number, request, uses.members, {}, {})
             self._next_number += 1
         elif rank in use.asked:
-            raise IllegalQuestionError(f"rank {rank} has asked {name} of process set {question.process_set} already")
-        elif question.factors != use.question.factors or (
-            signature is not use.question.signature and signature != use.question.signature
+            raise IllegalRequestError(f"rank {rank} has requested {name} of process set {request.process_set} already")
+        elif request.factors != use.request.factors or (
+            signature is not use.request.signature and signature != use.request.signature
         ):
             use.is_mixed = True
-        use.asked[rank] = question
+        use.asked[rank] = request
         if sizes:
             use.sizes[rank] = sizes
         if signature.kind is Kind.JOIN:
@@ -118,7 +118,7 @@ class Ordering:
         return self._settle(use) if self._joined else []
 
     def block(self, rank: int, process_set: int, name: str) -> list[Answer]:
-        """Note that a rank is blocked in a question; ignored if it is not pending, since its answer is on the way."""
+        """Note that a rank is blocked in a request; ignored if it is not pending, since its answer is on the way."""
         uses = self._sets.get(process_set)
         use = uses.pending.get(name) if uses is not None else None
         if use is None or rank not in use.asked or rank in self._joined:
@@ -138,7 +138,7 @@ class Ordering:
             how: how its process has ended, as in "ended without an error"; "" if it has only called `shutdown()`.
 
         Raises:
-            IllegalQuestionError: the rank does not exist.
+            IllegalRequestError: the rank does not exist.
         """
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
@@ -148,7 +148,7 @@ class Ordering:
         for use in needing:
             self._withdraw(use, rank)
         answers: list[Answer] = [
-            self._refuse(use, explain_shutdown(use.question, {rank: how}, self._failures))
+            self._refuse(use, explain_shutdown(use.request, {rank: how}, self._failures))
             for use in needing
             if use.asked
         ]
@@ -164,7 +164,7 @@ class Ordering:
         """Process the end of a rank before it is known whether it has left or is lost; until then the others wait.
 
         Raises:
-            IllegalQuestionError: the rank does not exist.
+            IllegalRequestError: the rank does not exist.
         """
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
@@ -183,7 +183,7 @@ class Ordering:
             how: how it was lost: "was cut off: its connection was closed".
 
         Raises:
-            IllegalQuestionError: the rank does not exist.
+            IllegalRequestError: the rank does not exist.
         """
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
@@ -204,7 +204,7 @@ class Ordering:
         """The uses that some rank waits for, oldest first."""
         found = []
         for use in self._list_uses():
-            asked = [rank for rank, question in use.asked.items() if question.signature.kind is not Kind.FAIL]
+            asked = [rank for rank, request in use.asked.items() if request.signature.kind is not Kind.FAIL]
             if asked:
                 missing = tuple(rank for rank in use.find_absent() if rank not in self._joined)
                 found.append(Pending(use.asked[asked[0]], tuple(sorted(asked)), missing, use.number))
@@ -218,42 +218,42 @@ class Ordering:
     def _withdraw(self, use: Use, rank: int) -> bool:
         """Take back what a rank that is gone has asked; whether it had asked."""
         use.sizes.pop(rank, None)
-        question = use.asked.pop(rank, None)
-        if question is not None and question.signature.kind is Kind.FAIL:
-            self._failures.setdefault(rank, question)
-        return question is not None
+        request = use.asked.pop(rank, None)
+        if request is not None and request.signature.kind is Kind.FAIL:
+            self._failures.setdefault(rank, request)
+        return request is not None
 
-    def _turn_away(self, rank: int, question: Question, uses: Uses | None) -> list[Answer]:
-        """Answer a question that can never be released."""
+    def _turn_away(self, rank: int, request: Request, uses: Uses | None) -> list[Answer]:
+        """Answer a request that can never be released."""
         if self._is_lost:
             return []
-        number = question.process_set
+        number = request.process_set
         if rank in self._left:
-            raise IllegalQuestionError(f"rank {rank} has left, and asks for {question.name}")
+            raise IllegalRequestError(f"rank {rank} has left, and requests {request.name}")
         if uses is None and number in self._removed and 0 <= rank < self._size:
-            return [Refusal(number, question.name, (rank,), explain_removal(question, number))]
+            return [Refusal(number, request.name, (rank,), explain_removal(request, number))]
         if uses is None:
-            raise IllegalQuestionError(f"there is no process set {number}, of which rank {rank} asks {question.name}")
+            raise IllegalRequestError(f"there is no process set {number}, of which rank {rank} requests {request.name}")
         if rank not in uses.ranks:
-            raise IllegalQuestionError(f"rank {rank} is no member of process set {number}, and asks {question.name}")
+            raise IllegalRequestError(f"rank {rank} is no member of process set {number}, and requests {request.name}")
         left = {member: self._left[member] for member in uses.left}
-        return [Refusal(number, question.name, (rank,), explain_shutdown(question, left, self._failures))]
+        return [Refusal(number, request.name, (rank,), explain_shutdown(request, left, self._failures))]
 
-    def _check(self, rank: int, question: Question, sizes: tuple[int, ...]) -> None:
-        """Check a question that is not of the common form."""
-        kind = question.signature.kind
-        meant = f"rank {rank} asks {question.name} of process set {question.process_set}"
-        if kind in OF_THE_JOB and question.process_set != GLOBAL_SET:
-            raise IllegalQuestionError(f"{meant}: {kind.name} belongs to set {GLOBAL_SET}")
-        if question.process_set == GLOBAL_SET and (kind is Kind.JOIN) != (question.name == JOIN_NAME):
-            raise IllegalQuestionError(f"{meant}: the name of a JOIN, and of nothing else, is {JOIN_NAME}")
+    def _check(self, rank: int, request: Request, sizes: tuple[int, ...]) -> None:
+        """Check a request that is not of the common form."""
+        kind = request.signature.kind
+        meant = f"rank {rank} requests {request.name} of process set {request.process_set}"
+        if kind in OF_THE_JOB and request.process_set != GLOBAL_SET:
+            raise IllegalRequestError(f"{meant}: {kind.name} belongs to set {GLOBAL_SET}")
+        if request.process_set == GLOBAL_SET and (kind is Kind.JOIN) != (request.name == JOIN_NAME):
+            raise IllegalRequestError(f"{meant}: the name of a JOIN, and of nothing else, is {JOIN_NAME}")
         numbers = self._removed | self._sets.keys() - {GLOBAL_SET}
         if not have_meaning(kind, sizes, self._size, numbers):
-            raise IllegalQuestionError(f"{meant} with the sizes {sizes}, which mean nothing there")
+            raise IllegalRequestError(f"{meant} with the sizes {sizes}, which mean nothing there")
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self._size:
-            raise IllegalQuestionError(f"there is no rank {rank} among {self._size}")
+            raise IllegalRequestError(f"there is no rank {rank} among {self._size}")
 
     def _join(self, rank: int) -> list[Answer]:
         """Note a rank as joined, answer the uses that waited for it, and release the JOIN of the last rank."""
@@ -276,13 +276,13 @@ class Ordering:
 
     def _conclude(self, use: Use, joined: tuple[int, ...]) -> list[Answer]:
         """Answer a use for which all members have asked or joined."""
-        kind = use.question.signature.kind
+        kind = use.request.signature.kind
         if (use.is_mixed or use.sizes or kind is Kind.FAIL) and (
             reason := find_mismatch(use.asked, use.sizes)
         ) is not None:
             return [self._refuse(use, reason)]
-        if joined and (question := use.find_intolerant()) is not None:
-            return [self._refuse(use, explain_join(question, joined))]
+        if joined and (request := use.find_intolerant()) is not None:
+            return [self._refuse(use, explain_join(request, joined))]
         if kind is Kind.ADD_SET:
             return self._add_set(use)
         if kind is Kind.REMOVE_SET:
@@ -290,7 +290,7 @@ class Ordering:
         return self._release(use, joined)
 
     def _add_set(self, use: Use) -> list[Answer]:
-        wanted = use.question.signature.root
+        wanted = use.request.signature.root
         free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
         number = free if wanted is None or wanted in self._sets else wanted
         self._sets[number] = Uses(use.sizes[use.members[0]])
@@ -300,9 +300,9 @@ class Ordering:
         """Remove a set, if it still exists, and refuse its pending uses."""
         (number,) = use.sizes[use.members[0]]
         if number not in self._sets:
-            return [self._refuse(use, explain_removal(use.question, number))]
+            return [self._refuse(use, explain_removal(use.request, number))]
         pending = list(self._sets[number].pending.values())
-        refusals = [self._refuse(other, explain_removal(other.question, number)) for other in pending]
+        refusals = [self._refuse(other, explain_removal(other.request, number)) for other in pending]
         del self._sets[number]
         self._removed.add(number)
         return [*self._release(use, ()), *refusals]
@@ -312,16 +312,16 @@ class Ordering:
         index = self._next_index
         self._next_index += 1
         sizes = use.collect_sizes() if use.sizes else ()
-        return [Release(index, use.question, use.members, joined, sizes, value)]
+        return [Release(index, use.request, use.members, joined, sizes, value)]
 
     def _refuse(self, use: Use, reason: str, *, is_deadlock: bool = False) -> Refusal:
         self._end(use)
-        question = use.question
-        return Refusal(question.process_set, question.name, tuple(sorted(use.asked)), reason, is_deadlock)
+        request = use.request
+        return Refusal(request.process_set, request.name, tuple(sorted(use.asked)), reason, is_deadlock)
 
     def _end(self, use: Use) -> None:
         """Remove a use from the pending ones."""
-        process_set, name, _, _ = use.question
+        process_set, name, _, _ = use.request
         del self._sets[process_set].pending[name]
         if self._blocked:
             self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
@@ -331,8 +331,8 @@ class Ordering:
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []
-        reason = explain_deadlock({rank: use.question for rank, use in blocked.items()}, self._joined)
-        pending = [use for use in self._list_uses() if use.question.signature.kind is not Kind.JOIN]
+        reason = explain_deadlock({rank: use.request for rank, use in blocked.items()}, self._joined)
+        pending = [use for use in self._list_uses() if use.request.signature.kind is not Kind.JOIN]
         return [self._refuse(use, reason, is_deadlock=True) for use in pending]
 
     def _list_uses(self) -> list[Use]:

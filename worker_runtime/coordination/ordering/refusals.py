@@ -1,6 +1,6 @@
 """The messages of refused operations: what happened, on which ranks, and what to do.
 
-`find_mismatch` compares the ranks' questions of one name. Its checks have Horovod's order. Notes, which Horovod lacks,
+`find_mismatch` compares the ranks' requests of one name. Its checks have Horovod's order. Notes, which Horovod lacks,
 are compared before shapes, because a note explains the shapes. The first check that finds a difference between the
 lowest rank and another one gives the message, which so does not depend on which rank asked first.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TypeAlias, TypeVar
 
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Question, Reduction, Signature, make_title
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Kind, Reduction, Request, Signature, make_title
 
 _AVERAGING = re.compile(r"\w+\.optimizer\.")  # operations that a DistributedOptimizer submits
 _OF_OPTIMIZER = (
@@ -20,10 +20,10 @@ _OF_OPTIMIZER = (
 MOST_NAMED = 6  # the largest number of ranks or operations in a message; the others are dots
 
 
-def name_operation(question: Question) -> str:
+def name_operation(request: Request) -> str:
     """An operation's name in messages, with its process set: "allreduce 'loss' in process set 1"."""
-    title = make_title(question.name)
-    return title if question.process_set == GLOBAL_SET else f"{title} in process set {question.process_set}"
+    title = make_title(request.name)
+    return title if request.process_set == GLOBAL_SET else f"{title} in process set {request.process_set}"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -33,21 +33,21 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' * (len(ordered) > 1)} {shown}{' ...' * (len(ordered) > MOST_NAMED)}"
 
 
-def explain_join(question: Question, joined: Iterable[int]) -> str:
+def explain_join(request: Request, joined: Iterable[int]) -> str:
     """The message when a rank has joined and the operation needs all ranks."""
     ranks = sorted(joined)
     return (
-        f"{question.signature.kind.name} is not supported with Join at this time: {name_operation(question)} needs "
+        f"{request.signature.kind.name} is not supported with Join at this time: {name_operation(request)} needs "
         f"all members of its process set, and {name_ranks(ranks)} {_have(ranks)} joined. Until all ranks have joined, "
         "use allreduce alone."
     )
 
 
-def explain_shutdown(question: Question, left: Mapping[int, str], failures: Mapping[int, Question]) -> str:
+def explain_shutdown(request: Request, left: Mapping[int, str], failures: Mapping[int, Request]) -> str:
     """The message when a needed rank has left.
 
     Args:
-        question: the question that needs the ranks.
+        request: the request that needs the ranks.
         left: how each rank has left: "ended without an error"; "" if it has called shutdown().
         failures: the failed calls of ranks that have left.
     """
@@ -59,28 +59,28 @@ def explain_shutdown(question: Question, left: Mapping[int, str], failures: Mapp
         for how, some in ranks.items()
     ]
     return (
-        f"{', '.join(shown[:MOST_NAMED])}{', ...' * (len(shown) > MOST_NAMED)}, and {name_operation(question)} needs "
+        f"{', '.join(shown[:MOST_NAMED])}{', ...' * (len(shown) > MOST_NAMED)}, and {name_operation(request)} needs "
         f"{'it' if len(left) == 1 else 'them'}. All members of a process set must call the same operations before "
         "one of them ends or calls shutdown()."
         + "".join(f" Before that: {explain_failure(failures[rank], rank)}" for rank in sorted(left) if rank in failures)
     )
 
 
-def explain_removal(question: Question, number: int) -> str:
+def explain_removal(request: Request, number: int) -> str:
     """The message when the process set was removed."""
     return (
-        f"{name_operation(question)} cannot run: process set {number} has been removed. "
+        f"{name_operation(request)} cannot run: process set {number} has been removed. "
         "Finish all operations of a set on all its members before remove_process_set()."
     )
 
 
-def explain_failure(question: Question, rank: int) -> str:
+def explain_failure(request: Request, rank: int) -> str:
     """The message when a rank's call has failed before it was submitted; the note of its FAIL is the error."""
-    cause = question.signature.note
-    return f"{name_operation(question)} failed on rank {rank} before anything was sent: {cause}"
+    cause = request.signature.note
+    return f"{name_operation(request)} failed on rank {rank} before anything was sent: {cause}"
 
 
-def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> str:
+def explain_deadlock(waits: Mapping[int, Request], joined: Iterable[int]) -> str:
     """The message when every rank waits for an operation that another waiting rank would have to call.
 
     Args:
@@ -94,7 +94,7 @@ def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> st
         groups["all others to join"] = in_join
     waits_for = [f"{name_ranks(ranks)} wait{'s' * (len(ranks) == 1)} for {what}" for what, ranks in groups.items()]
     shown = "; ".join(waits_for[:MOST_NAMED]) + "; ..." * (len(waits_for) > MOST_NAMED)
-    is_of_optimizer = any(_AVERAGING.match(question.name) for question in waits.values())
+    is_of_optimizer = any(_AVERAGING.match(request.name) for request in waits.values())
     return (
         f"Mismatched operations: every rank waits for another: {shown}. "
         "Each operation must be called, under the same name, by all members of its process set."
@@ -114,7 +114,7 @@ _SAME_VERSION = "Run one version of the program and of hvdrun on all ranks."
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between two ranks' questions."""
+    """A difference between two ranks' requests."""
 
     head: str
     one: str
@@ -123,18 +123,18 @@ class Difference:
     verb: str = "has"
 
 
-_Check: TypeAlias = Callable[[Question, Question], Difference | None]
+_Check: TypeAlias = Callable[[Request, Request], Difference | None]
 _OF_ROWS = (
     Kind.ALLGATHER,
     Kind.ALLTOALL,
 )  # the ranks may have different numbers of rows
 
 
-def find_mismatch(asked: Mapping[int, Question], sizes: Mapping[int, tuple[int, ...]]) -> str | None:
-    """The message about the first failed rank, or the first difference; None if all questions are equal.
+def find_mismatch(asked: Mapping[int, Request], sizes: Mapping[int, tuple[int, ...]]) -> str | None:
+    """The message about the first failed rank, or the first difference; None if all requests are equal.
 
     Args:
-        asked: each rank's question of one set and name.
+        asked: each rank's request of one set and name.
         sizes: the sizes of the ranks that sent some.
     """
     first, *others = sorted(asked)
@@ -153,22 +153,22 @@ def find_mismatch(asked: Mapping[int, Question], sizes: Mapping[int, tuple[int, 
     return None
 
 
-def _tell(question: Question, difference: Difference, one: int, other: int) -> str:
+def _tell(request: Request, difference: Difference, one: int, other: int) -> str:
     text = (
-        f"{difference.head}: {name_operation(question)} {difference.verb} {difference.one} on rank {one} "
+        f"{difference.head}: {name_operation(request)} {difference.verb} {difference.one} on rank {one} "
         f"and {difference.other} on rank {other}. {difference.advice}"
     )
-    if ".noname." in question.name:
+    if ".noname." in request.name:
         text += " Operations without a name are matched by the order of their calls: naming them makes the order free."
     return text
 
 
 def _compare(
-    head: str, read: Callable[[Question], T], show: Callable[[T], str], advice: str, verb: str = "has"
+    head: str, read: Callable[[Request], T], show: Callable[[T], str], advice: str, verb: str = "has"
 ) -> _Check:
     """A check that the values that `read` returns are equal; a "{}" in the head stands for the kind of operation."""
 
-    def check(one: Question, other: Question) -> Difference | None:
+    def check(one: Request, other: Request) -> Difference | None:
         mine, theirs = read(one), read(other)
         if mine == theirs:
             return None
@@ -177,7 +177,7 @@ def _compare(
     return check
 
 
-def _check_dtypes(one: Question, other: Question) -> Difference | None:
+def _check_dtypes(one: Request, other: Request) -> Difference | None:
     for place, mine, theirs in _pair(one.signature.dtypes, other.signature.dtypes):
         if mine != theirs:
             advice = "Convert the tensors to one dtype on all ranks."
@@ -185,13 +185,13 @@ def _check_dtypes(one: Question, other: Question) -> Difference | None:
     return None
 
 
-def _check_shapes(one: Question, other: Question) -> Difference | None:
+def _check_shapes(one: Request, other: Request) -> Difference | None:
     if one.signature.kind in _OF_ROWS:
         return None
     return _compare_shapes(one.signature, other.signature, _show_shape)
 
 
-def _check_rows(one: Question, other: Question) -> Difference | None:
+def _check_rows(one: Request, other: Request) -> Difference | None:
     """Compare shapes that lack the first dimension, which may differ."""
     if one.signature.kind not in _OF_ROWS:
         return None
@@ -213,12 +213,12 @@ def _compare_shapes(one: Signature, other: Signature, show: Callable[[tuple[int,
     return None
 
 
-def _check_rest(one: Question, other: Question) -> Difference | None:
+def _check_rest(one: Request, other: Request) -> Difference | None:
     """Compare all fields, for those without another check."""
     for field in fields(Signature):
         mine, theirs = getattr(one.signature, field.name), getattr(other.signature, field.name)
         if mine != theirs:
-            head = "Mismatched questions"
+            head = "Mismatched requests"
             return Difference(head, f"{field.name} {mine!r}", f"{field.name} {theirs!r}", _SAME_VERSION)
     return None
 
@@ -265,7 +265,7 @@ def _show_device(device: str) -> str:
 
 
 def _show_payload(dtype: str) -> str:
-    return f"with its question, as {dtype}," if dtype else "apart"
+    return f"with its request, as {dtype}," if dtype else "apart"
 
 
 def _count(number: int, noun: str) -> str:

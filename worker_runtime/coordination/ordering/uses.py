@@ -1,6 +1,6 @@
-"""Uses of names: the questions of a process set's members under one name, until their answer.
+"""Uses of names: the requests of a process set's members under one name, until their answer.
 
-The members' n-th uses of a name are matched. A use is pending from its first question to its answer; then the next one
+The members' n-th uses of a name are matched. A use is pending from its first request to its answer; then the next one
 can begin.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from worker_runtime.coordination.ordering.questions import Kind, Question
+from worker_runtime.coordination.ordering.requests import Kind, Request
 
-# The kinds that concern the job itself, and that all its ranks must ask.
+# The kinds that concern the job itself, and that all its ranks must request.
 OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
@@ -18,18 +18,18 @@ OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 class Use:
     """One pending use of a name.
 
-    number: numbers the uses of a generation in the order of their first questions.
-    question: the question of the rank that asked first.
-    members: the ranks whose questions it needs.
-    asked: each rank's question, in the order of arrival.
+    number: numbers the uses of a generation in the order of their first requests.
+    request: the request of the rank that asked first.
+    members: the ranks whose requests it needs.
+    asked: each rank's request, in the order of arrival.
     sizes: the sizes of the ranks that sent some.
     is_mixed: the signatures or factors differ.
     """
 
     number: int
-    question: Question
+    request: Request
     members: tuple[int, ...]
-    asked: dict[int, Question]
+    asked: dict[int, Request]
     sizes: dict[int, tuple[int, ...]]
     is_mixed: bool = False
 
@@ -37,8 +37,8 @@ class Use:
         """The members that have not asked."""
         return [rank for rank in self.members if rank not in self.asked]
 
-    def find_intolerant(self) -> Question | None:
-        """A question that cannot run without the joined members; None if all can."""
+    def find_intolerant(self) -> Request | None:
+        """A request that cannot run without the joined members; None if all can."""
         return next((self.asked[rank] for rank in sorted(self.asked) if not _tolerates_joined(self.asked[rank])), None)
 
     def collect_sizes(self) -> tuple[tuple[int, ...], ...]:
@@ -75,11 +75,11 @@ class Uses:
 
 
 def have_meaning(kind: Kind, sizes: tuple[int, ...], size: int, numbers: Container[int]) -> bool:
-    """Whether sizes are valid for a question of this kind.
+    """Whether sizes are valid for a request of this kind.
 
     Args:
         kind: the operation's kind.
-        sizes: the question's sizes.
+        sizes: the request's sizes.
         size: the number of ranks of the job.
         numbers: the numbers of present and former process sets other than the global one.
     """
@@ -94,8 +94,8 @@ def have_meaning(kind: Kind, sizes: tuple[int, ...], size: int, numbers: Contain
             return min(sizes, default=0) >= 0
 
 
-def _tolerates_joined(question: Question) -> bool:
-    signature = question.signature
+def _tolerates_joined(request: Request) -> bool:
+    signature = request.signature
     if signature.kind in OF_THE_JOB:
         return False
     return signature.tolerates_joined or signature.kind in (Kind.ALLREDUCE, Kind.COMMIT)

@@ -13,8 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
-from worker_runtime.coordination.ordering.questions import (
+from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering, Pending
+from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
     Answer,
     Failure,
@@ -36,7 +36,7 @@ from worker_runtime.coordination.wire import (
     ProtocolError,
     decode_blocked,
     decode_number,
-    decode_questions,
+    decode_requests,
     decode_settings,
     encode_neutral,
 )
@@ -68,7 +68,7 @@ class Generation:
         self._hows: dict[int, str] = {}  # by rank: how those have ended that may have departed, or are lost
         self._departed: set[int] = set()  # ranks whose processes have exited with 0
         self._signatures: dict[Signature, Signature] = {}
-        self._answers: list[tuple[Answer, list[Entry]]] = []  # with the answered questions, for `settle`
+        self._answers: list[tuple[Answer, list[Entry]]] = []  # with the answered requests, for `settle`
         self._failure = ""
         self._stopping: Stopping | None = None  # after a stop notice
         self.store = KeyStore()
@@ -121,8 +121,8 @@ class Generation:
         if self._due is None or now < self._due:
             return
         waiting = [(each, self._find_since(each)) for each in self._ordering.find_pending()]
-        joins = [since for each, since in waiting if each.question.signature.kind is Kind.JOIN]
-        others = [since for each, since in waiting if each.question.signature.kind is not Kind.JOIN]
+        joins = [since for each, since in waiting if each.request.signature.kind is Kind.JOIN]
+        others = [since for each, since in waiting if each.request.signature.kind is not Kind.JOIN]
         oldest, join = min(others, default=None), min(joins, default=None)
         due = self._clock.find_due(oldest, join)
         if due is not None and now >= due:
@@ -145,7 +145,7 @@ class Generation:
             if events & ~WRITE:
                 for kind, data, start, end in member.connection.receive():
                     self._take(member, kind, data, start, end)
-        except (ProtocolError, IllegalQuestionError) as error:
+        except (ProtocolError, IllegalRequestError) as error:
             self._drop(member.rank, f"it violated the protocol of the sequencer: {error}")
         except ConnectionEndedError as error:
             self._end(member, error)
@@ -156,7 +156,7 @@ class Generation:
             raise ProtocolError("a frame came after the farewell")
         if self._failure and kind not in _GOODBYES:
             return
-        if kind == Frame.ASK:
+        if kind == Frame.REQUESTS:
             self._ask(member, data, start, end)
         elif kind == Frame.SIGNATURE:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
@@ -180,7 +180,7 @@ class Generation:
             self._part(member, member.farewell)
 
     def _set(self, member: Member, environment: Mapping[str, str]) -> None:
-        """Use rank 0's settings from now on, also for pending questions; rank 0 prints warnings about wrong values."""
+        """Use rank 0's settings from now on, also for pending requests; rank 0 prints warnings about wrong values."""
         if member.rank != 0:
             raise ProtocolError("settings came from another rank than 0")
         for remark in self._settings.read(environment):
@@ -191,7 +191,7 @@ class Generation:
             self._due = time.monotonic()
 
     def _block(self, member: Member, number: int, is_blocked: bool) -> None:  # noqa: FBT001 - as it came
-        """Note that a member is blocked in a question, or no longer blocked."""
+        """Note that a member is blocked in a request, or no longer blocked."""
         key = member.find_pending(number)
         if not is_blocked:
             self._ordering.unblock(member.rank)
@@ -235,34 +235,34 @@ class Generation:
             self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:
-        """Pass a member's questions to the rules. This runs for each operation of each rank, so it is written flat."""
+        """Pass a member's requests to the rules. This runs for each operation of each rank, so it is written flat."""
         now = time.monotonic()
         rank, pending, number, ask = member.rank, member.pending, member.asked, self._ordering.ask
-        find = member.questions.get
-        for head, sizes, payload in decode_questions(data, start, end):
-            question, key = find(head) or member.learn_question(head)
+        find = member.requests.get
+        for head, sizes, payload in decode_requests(data, start, end):
+            request, key = find(head) or member.learn_request(head)
             if len(payload) > FREE_BYTES:
-                check_size(len(self._ordering.find_members(question.process_set) or ()), len(payload))
-            answers = ask(rank, question, sizes)
+                check_size(len(self._ordering.find_members(request.process_set) or ()), len(payload))
+            answers = ask(rank, request, sizes)
             pending[key] = rank, number, payload, now
             number = (number + 1) % NUMBERS
             if answers:
                 self._note(answers)
         member.asked = number
         if len(pending) > MAX_PENDING:
-            raise ProtocolError(f"more than {MAX_PENDING} questions are pending")
+            raise ProtocolError(f"more than {MAX_PENDING} requests are pending")
         if pending and self._due is None:
             self._due = self._clock.find_due(now)
 
     def _note(self, answers: Sequence[Answer]) -> None:
-        """Queue answers for the next `settle`, with the questions that they answer, which are no longer pending."""
+        """Queue answers for the next `settle`, with the requests that they answer, which are no longer pending."""
         members = self._members
         for answer in answers:
             asked: list[Entry] = []
             ranks: Sequence[int] = ()
             key = GLOBAL_SET, ""
             if isinstance(answer, Release):
-                ranks, key = answer.members, answer.question[:2]
+                ranks, key = answer.members, answer.request[:2]
             elif isinstance(answer, Refusal):
                 ranks, key = answer.ranks, (answer.process_set, answer.name)
             elif isinstance(answer, Failure):
@@ -316,16 +316,16 @@ class Generation:
 
     def _find_since(self, pending: Pending) -> float:
         """The time since when a rank waits for this use; for a join since the last release."""
-        key = pending.question.process_set, pending.question.name
+        key = pending.request.process_set, pending.request.name
         entries = [self._members[rank].pending[key] for rank in pending.asked]
         since = min(when for _, _, _, when in entries)
-        return max(since, self._released_at) if pending.question.signature.kind is Kind.JOIN else since
+        return max(since, self._released_at) if pending.request.signature.kind is Kind.JOIN else since
 
     def _report_stall(self, waiting: Sequence[tuple[Pending, float]], now: float, *, is_over: bool) -> None:
         limits = self._clock.limits
         if is_over:
             measured = [
-                (each, 0.0 if each.question.signature.kind is Kind.JOIN else now - since) for each, since in waiting
+                (each, 0.0 if each.request.signature.kind is Kind.JOIN else now - since) for each, since in waiting
             ]
             text = describe_stall_limit(measured, limits.shutdown_seconds or 0.0)
             if text is not None:

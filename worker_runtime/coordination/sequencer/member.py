@@ -6,7 +6,7 @@ Consecutive releases are sent as one range, with one number; other answers are s
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from worker_runtime.coordination.ordering.questions import Failure, Question, Refusal, Release, Signature, Stopping
+from worker_runtime.coordination.ordering.requests import Failure, Refusal, Release, Request, Signature, Stopping
 from worker_runtime.coordination.sequencer.connection import Connection
 from worker_runtime.coordination.sequencer.payloads import Entry, check_signature
 from worker_runtime.coordination.wire import (
@@ -24,10 +24,10 @@ from worker_runtime.coordination.wire import (
     encode_terms,
 )
 
-MAX_PENDING = 1_000_000  # the largest number of pending questions of one rank
-NUMBERS = 1 << 32  # the 32-bit numbers of questions wrap around here
+MAX_PENDING = 1_000_000  # the largest number of pending requests of one rank
+NUMBERS = 1 << 32  # the 32-bit numbers of requests wrap around here
 _MAX_SHARED = 4 * MAX_SIGNATURES  # the largest number of shared signatures of all members
-_MAX_KNOWN_QUESTIONS = 8192  # a program's own names recur in every step; numbered ones never do
+_MAX_KNOWN_REQUESTS = 8192  # a program's own names recur in every step; numbered ones never do
 _FULL_FRAME_BYTES = 16 * 1024 * 1024  # the size at which a frame of releases is closed
 
 Key = tuple[int, str]  # set and name
@@ -37,12 +37,12 @@ Key = tuple[int, str]  # set and name
 class Member:
     """A member.
 
-    pending: its unanswered questions, oldest first.
-    asked: the number of its next question.
+    pending: its unanswered requests, oldest first.
+    asked: the number of its next request.
     has_left: it has left, so that the end of its connection means nothing.
     farewell: its farewell, which takes effect at the end of its connection; None if that end means a loss.
     is_undecided: the farewell is valid only if its process exits with 0, which is not known yet.
-    questions: its known questions, by their heads.
+    requests: its known requests, by their heads.
     releases: the encoded releases to send.
     """
 
@@ -53,7 +53,7 @@ class Member:
     has_left: bool = False
     farewell: Farewell | None = None
     is_undecided: bool = False
-    questions: dict[bytes, tuple[Question, Key]] = field(default_factory=dict)
+    requests: dict[bytes, tuple[Request, Key]] = field(default_factory=dict)
     releases: list[bytes] = field(default_factory=list)
     _signatures: dict[int, Signature] = field(default_factory=dict)
     _frames: list[bytes] = field(default_factory=list)
@@ -75,11 +75,11 @@ class Member:
         if len(known) >= _MAX_SHARED:
             known.clear()  # sharing is only an optimization
         if number in self._signatures:
-            self.questions.clear()  # some have the signature that the number meant before
+            self.requests.clear()  # some have the signature that the number meant before
         self._signatures[number] = known.setdefault(signature, signature)
 
-    def learn_question(self, head: bytes) -> tuple[Question, Key]:
-        """Decode and store a question by its head.
+    def learn_request(self, head: bytes) -> tuple[Request, Key]:
+        """Decode and store a request by its head.
 
         Raises:
             ProtocolError: the number of its signature is unknown, or the name is not UTF-8.
@@ -88,13 +88,13 @@ class Member:
         signature = self._signatures.get(number)
         if signature is None:
             raise ProtocolError(f"there is no signature with the number {number}")
-        if len(self.questions) >= _MAX_KNOWN_QUESTIONS:
-            self.questions.clear()
-        known = self.questions[head] = Question(process_set, name, signature, factors), (process_set, name)
+        if len(self.requests) >= _MAX_KNOWN_REQUESTS:
+            self.requests.clear()
+        known = self.requests[head] = Request(process_set, name, signature, factors), (process_set, name)
         return known
 
     def find_pending(self, number: int) -> Key | None:
-        """The pending question with a number; None if it is answered."""
+        """The pending request with a number; None if it is answered."""
         return next((key for key in reversed(self.pending) if self.pending[key][1] == number), None)
 
     def put(self, kind: Frame, body: bytes) -> None:
@@ -130,11 +130,11 @@ _FULL_BYTES = 1024 * 1024  # the size of payloads at which a range is closed
 
 
 class ReleaseRange:
-    """Releases of consecutive indices, whose questions have consecutive numbers on every rank.
+    """Releases of consecutive indices, whose requests have consecutive numbers on every rank.
 
     Args:
         release: the first release.
-        asked: the questions that it answers.
+        asked: the requests that it answers.
         payload: the payload of its answer.
     """
 
@@ -164,7 +164,7 @@ class ReleaseRange:
         return True
 
     def encode(self) -> Iterator[tuple[int, bytes]]:
-        """The ranks and the bytes for each; ranks with the same number of the first question share the bytes."""
+        """The ranks and the bytes for each; ranks with the same number of the first request share the bytes."""
         terms = encode_terms(self.first, self._payloads)
         pieces: dict[int, bytes] = {}
         for (rank, _, _, _), number in zip(self.asked, self._numbers, strict=True):
@@ -185,7 +185,7 @@ def make_frames(
 
     Args:
         answer: the answer.
-        asked: the questions that it answers.
+        asked: the requests that it answers.
         members: the members of the generation.
     """
     match answer:

@@ -1,4 +1,4 @@
-"""The combination of payloads: the data that ranks send inside questions become the payload of the answer.
+"""The combination of payloads: the data that ranks send inside requests become the payload of the answer.
 
 A message may have hundreds of small operations, and a call of NumPy takes longer than adding 64 bytes. So payloads that
 are released together, and combined in the same way, are concatenated per rank, and combined by one call.
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import accumulate
 
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature, fits_payload
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Signature, fits_payload
 from worker_runtime.coordination.wire import ProtocolError
 
 _ITEM_BYTES = {
@@ -27,7 +27,7 @@ _WIDENED = 8  # the largest factor by which an element may be widened for the co
 _FUSED_BYTES = 16 * 1024  # above this size concatenation costs more than a call
 _ALLREDUCE, _BROADCAST, _ALLGATHER = Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER
 
-# A question of a rank: the rank, the question's number, the payload, and its time of arrival on the monotonic clock.
+# A request of a rank: the rank, the request's number, the payload, and its time of arrival on the monotonic clock.
 # A plain tuple, since a message may have a thousand.
 Entry = tuple[int, int, bytes, float]
 
@@ -60,7 +60,7 @@ def check_signature(signature: Signature) -> None:
 
 
 def check_size(size: int, count_bytes: int) -> None:
-    """Check that a question in a set of `size` members may have a payload of this size.
+    """Check that a request in a set of `size` members may have a payload of this size.
 
     Raises:
         ProtocolError: the payload is too large, even with widened elements.
@@ -73,7 +73,7 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
     """The payload of each release's answer; b"" for none.
 
     Args:
-        released: the releases, each with the questions that it answers, in the order of their ranks.
+        released: the releases, each with the requests that it answers, in the order of their ranks.
 
     Raises:
         UnequalPayloadError: a rank's payload has another length than the first one's.
@@ -81,7 +81,7 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
     results = [b""] * len(released)
     alike: dict[tuple[str, Reduction, int], list[tuple[int, list[bytes]]]] = {}
     for position, (release, asked) in enumerate(released):
-        signature = release.question.signature
+        signature = release.request.signature
         if not signature.payload_dtype or not asked:
             continue
         payloads = [payload for _, _, payload, _ in asked]
@@ -130,12 +130,12 @@ def _reduce(dtype: str, reduction: Reduction, group: list[tuple[int, list[bytes]
 
 def _make_error(release: Release, asked: Sequence[Entry]) -> UnequalPayloadError:
     """Whose payload it is that does not fit."""
-    question, (first, _, payload, _) = release.question, asked[0]
+    request, (first, _, payload, _) = release.request, asked[0]
     for rank, _, other, _ in asked:
         if len(other) != len(payload):
             return UnequalPayloadError(
-                rank, f"it sent {len(other)} bytes with {question.name!r}, and rank {first} sent {len(payload)}"
+                rank, f"it sent {len(other)} bytes with {request.name!r}, and rank {first} sent {len(payload)}"
             )
     return UnequalPayloadError(
-        first, f"it sent {len(payload)} bytes of {question.signature.payload_dtype} with {question.name!r}"
+        first, f"it sent {len(payload)} bytes of {request.signature.payload_dtype} with {request.name!r}"
     )

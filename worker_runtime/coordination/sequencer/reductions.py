@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 _COMBINE: dict[Reduction, np.ufunc] = {
     Reduction.AVERAGE: np.add,  # the ranks divide

@@ -1,6 +1,6 @@
 """The sequencer's server: one thread that waits for orders, handshakes and members together.
 
-It wakes for events and deadlines. While no question is pending there are no deadlines, so that it costs nothing.
+It wakes for events and deadlines. While no request is pending there are no deadlines, so that it costs nothing.
 
 Any peer that reaches the port can connect. A connection without a proof is a handshake. The number of handshakes is
 limited, and each may send one greeting within a time limit. A greeting for a generation that is not activated yet is

@@ -1,4 +1,4 @@
-"""The stall check: warnings about questions that are pending for too long, with the missing ranks.
+"""The stall check: warnings about requests that are pending for too long, with the missing ranks.
 
 The words and the form are Horovod's, since users search logs for them. In addition, a missing rank that waits itself is
 shown with the name that it waits for, so that two names that differ by a letter appear side by side.
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from worker_runtime.coordination.ordering.ordering import Pending
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question
 from worker_runtime.coordination.ordering.refusals import MOST_NAMED, name_operation, name_ranks
+from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Request
 from worker_runtime.coordination.wire import STALL_VARIABLES
 
 _DISABLED_BY, _WARNING, _SHUTDOWN = STALL_VARIABLES  # "1" turns the check off; the others are seconds
 _WARNING_SECONDS = 60.0
-_SLACK_SECONDS = 0.001  # a question stalls after more than the limit, not at the limit
+_SLACK_SECONDS = 0.001  # a request stalls after more than the limit, not at the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StallClock:
         """The time of the next check on the monotonic clock; None for never.
 
         Args:
-            oldest: the time since when the oldest question is pending.
+            oldest: the time since when the oldest request is pending.
             join: the time since when a join is pending without releases; it is warned of, and has no limit.
         """
         since = [when for when in (oldest, join) if when is not None]
@@ -84,7 +84,7 @@ class StallClock:
         return (due if ends is None else min(due, ends)) + _SLACK_SECONDS
 
     def is_over(self, oldest: float | None, now: float) -> bool:
-        """Whether the oldest question has exceeded the shutdown limit."""
+        """Whether the oldest request has exceeded the shutdown limit."""
         ends = self._find_end(oldest)
         return ends is not None and now > ends
 
@@ -111,7 +111,7 @@ def _read_seconds(environment: Mapping[str, str], name: str, complain: Callable[
 
 
 def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: float) -> str | None:
-    """The warning about stalled questions; None if there are none.
+    """The warning about stalled requests; None if there are none.
 
     Args:
         waiting: all pending uses, oldest first, each with its waiting time in seconds.
@@ -140,7 +140,7 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
     oldest = stalled[0]
     others = f" and {len(stalled) - 1} more" if len(stalled) > 1 else ""
     return (
-        f"{name_operation(oldest.question)}{others} waited for {name_ranks(oldest.missing)} for more than "
+        f"{name_operation(oldest.request)}{others} waited for {name_ranks(oldest.missing)} for more than "
         f"{limit_seconds:g} seconds, the stall limit. Horovod has been shut down. The ranks that were waited for are "
         f'marked by "!".\n{_list_missing(waiting, stalled, "!")}'
     )
@@ -157,21 +157,19 @@ def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pe
     return "\n".join(lines)
 
 
-def _group(pendings: Iterable[Pending], find_ranks: Callable[[Pending], Iterable[int]]) -> dict[int, list[Question]]:
-    """Each rank's questions, in the order of their arrival."""
-    groups: dict[int, list[Question]] = {}
+def _group(pendings: Iterable[Pending], find_ranks: Callable[[Pending], Iterable[int]]) -> dict[int, list[Request]]:
+    """Each rank's requests, in the order of their arrival."""
+    groups: dict[int, list[Request]] = {}
     for pending in pendings:
         for rank in find_ranks(pending):
-            groups.setdefault(rank, []).append(pending.question)
+            groups.setdefault(rank, []).append(pending.request)
     return groups
 
 
-def _show(questions: Sequence[Question]) -> str:
+def _show(requests: Sequence[Request]) -> str:
     """Full names, as logs show them; at most MOST_NAMED."""
     names = (
-        question.name
-        if question.process_set == GLOBAL_SET
-        else f"{question.name} in process set {question.process_set}"
-        for question in questions[:MOST_NAMED]
+        request.name if request.process_set == GLOBAL_SET else f"{request.name} in process set {request.process_set}"
+        for request in requests[:MOST_NAMED]
     )
-    return f"[{', '.join(names)}{' ...' * (len(questions) > MOST_NAMED)}]"
+    return f"[{', '.join(names)}{' ...' * (len(requests) > MOST_NAMED)}]"

@@ -40,7 +40,7 @@ from worker_runtime.collectives.alltoall import Alltoall, Splits
 from worker_runtime.collectives.broadcast import Broadcast
 from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
 from worker_runtime.collectives.reducescatter import Reducescatter
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 
 PRODUCT = Combination(Reduction.PRODUCT)
 NONLINEAR = (Reduction.MIN, Reduction.MAX, Reduction.PRODUCT)  # their gradients depend on the inputs

@@ -4,14 +4,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
-from worker_runtime.coordination.ordering.questions import (
+from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
     Answer,
     Failure,
     Kind,
-    Question,
     Refusal,
     Release,
+    Request,
     Signature,
 )
 
@@ -29,7 +29,7 @@ class Checker:
     """What the laws say, from a model of its own: who has asked what and has no answer."""
 
     size: int
-    open: list[dict[Name, tuple[Question, tuple[int, ...]]]] = field(default_factory=list)
+    open: list[dict[Name, tuple[Request, tuple[int, ...]]]] = field(default_factory=list)
     left: set[int] = field(default_factory=set)
     members: dict[int, tuple[int, ...]] = field(default_factory=dict)
     births: Counter[int] = field(default_factory=Counter)  # of the sets of a number
@@ -49,10 +49,10 @@ class Checker:
         """Whether it waits for the others to join."""
         return (GLOBAL_SET, JOIN_NAME) in self.open[rank]
 
-    def note_question(self, rank: int, question: Question, sizes: tuple[int, ...]) -> None:
+    def note_request(self, rank: int, request: Request, sizes: tuple[int, ...]) -> None:
         """A rank asks."""
-        name = (question.process_set, question.name)
-        self.open[rank][name] = (question, sizes)
+        name = (request.process_set, request.name)
+        self.open[rank][name] = (request, sizes)
         self.uses[rank, name] += 1
         self.numbers[rank, name] = self.uses[rank, name]
 
@@ -71,17 +71,17 @@ class Checker:
         """Nothing waits that could be answered, and what waits is what the model says."""
         askers: dict[Name, set[int]] = {}
         for rank in range(self.size):
-            for name, (question, _) in self.open[rank].items():
-                if question.signature.kind is Kind.FAIL:
+            for name, (request, _) in self.open[rank].items():
+                if request.signature.kind is Kind.FAIL:
                     continue  # no rank waits for it
                 askers.setdefault(name, set()).add(rank)
         joined = {rank for rank in range(self.size) if self.has_joined(rank)}
         pendings = ordering.find_pending()
         assert [pending.number for pending in pendings] == sorted(pending.number for pending in pendings)
-        assert {(p.question.process_set, p.question.name): set(p.asked) for p in pendings} == askers
+        assert {(p.request.process_set, p.request.name): set(p.asked) for p in pendings} == askers
         for pending in pendings:
-            members = set(self.members[pending.question.process_set])
-            name = (pending.question.process_set, pending.question.name)
+            members = set(self.members[pending.request.process_set])
+            name = (pending.request.process_set, pending.request.name)
             assert set(pending.missing) == {rank for rank in members - joined if name not in self.open[rank]}
             assert pending.missing, f"{pending} waits for no rank"
             assert not members & self.left
@@ -91,19 +91,19 @@ class Checker:
         assert [key for key, verdicts in self.verdicts.items() if len(verdicts) > 1] == []
 
     def _note_release(self, release: Release) -> list[int]:
-        question = release.question
-        name = (question.process_set, question.name)
-        kind = question.signature.kind
+        request = release.request
+        name = (request.process_set, request.name)
+        kind = request.signature.kind
         assert release.index == self.next_index
         self.next_index += 1
-        assert release.members == self.members[question.process_set]
+        assert release.members == self.members[request.process_set]
         absent = tuple(rank for rank in release.members if name not in self.open[rank])
         assert release.joined == absent
         assert all(self.has_joined(rank) for rank in absent)
         asked = {rank: self.open[rank].pop(name) for rank in release.members if rank not in absent}
         assert asked
-        assert all(mine.signature == question.signature for mine, _ in asked.values())
-        assert not absent or tolerates_joined(question.signature)
+        assert all(mine.signature == request.signature for mine, _ in asked.values())
+        assert not absent or tolerates_joined(request.signature)
         given = tuple(asked[rank][1] if rank in asked else None for rank in release.members)
         length = len(next(iter(asked.values()))[1])
         assert release.sizes == (tuple(own if own is not None else (0,) * length for own in given) if length else ())
@@ -112,11 +112,11 @@ class Checker:
         self._note_change(release)
         self.counts[f"{kind.name} released"] += 1
         self.counts["released with joined"] += bool(absent)
-        self.counts["released in overlapping sets"] += self._is_overlapping(question.process_set)
+        self.counts["released in overlapping sets"] += self._is_overlapping(request.process_set)
         return list(release.members)
 
     def _note_change(self, release: Release) -> None:
-        match release.question.signature.kind:
+        match release.request.signature.kind:
             case Kind.ADD_SET:
                 assert release.value == min(set(range(1, len(self.members) + 1)) - self.members.keys())
                 self.members[release.value] = release.sizes[0]
@@ -135,8 +135,8 @@ class Checker:
             self.is_aligned = False  # it counts for no rank
         assert not self.left.intersection(refusal.ranks)
         for rank in refusal.ranks:
-            question, _ = self.open[rank].pop(name)
-            self.counts[f"{question.signature.kind.name} refused"] += 1
+            request, _ = self.open[rank].pop(name)
+            self.counts[f"{request.signature.kind.name} refused"] += 1
             self._note_verdict(name, "refused", self.numbers[rank, name])
         for cause in (
             "has been shut down",

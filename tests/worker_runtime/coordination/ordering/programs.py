@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from worker_runtime.coordination.ordering.questions import Kind, Reduction, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Signature
 
 EVERYBODY = "all"  # how programs call the set 0; others are called by the order in which they are added
 USUAL = (*(kind for kind in Kind if kind not in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET, Kind.FAIL)), Kind.ALLREDUCE)

@@ -23,14 +23,14 @@ from tests.worker_runtime.coordination.ordering.programs import (
     Wait,
 )
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
-from worker_runtime.coordination.ordering.questions import (
+from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
     Answer,
     Failure,
     Kind,
-    Question,
     Refusal,
     Release,
+    Request,
     Signature,
 )
 
@@ -45,7 +45,7 @@ class Rank:
         self.open: set[Name] = set()
         self.waits: Name | None = None
         self.then: Callable[[Answer], None] = lambda _: None
-        self.outbox: deque[tuple[str, Question, tuple[int, ...]]] = deque()
+        self.outbox: deque[tuple[str, Request, tuple[int, ...]]] = deque()
         self.inbox: deque[Answer] = deque()
         self.released: list[int] = []
         self.verdicts: list[tuple[Name, str]] = []
@@ -83,9 +83,9 @@ class Rank:
         """Take the next answer."""
         answer = self.inbox.popleft()
         match answer:
-            case Release(index, question):
+            case Release(index, request):
                 self.released.append(index)
-                name = (question.process_set, question.name)
+                name = (request.process_set, request.name)
             case Refusal(number, text):
                 name = (number, text)
             case Failure():
@@ -109,21 +109,21 @@ class Rank:
             self.steps.appendleft(Ask(operation))
             self._wait(name)
             return
-        self._send(Question(*name, operation.signature), operation.sizes)
+        self._send(Request(*name, operation.signature), operation.sizes)
 
     def _ask_and_wait(self, name: str, kind: Kind, sizes: tuple[int, ...], then: Callable[[Answer], None]) -> None:
-        self._send(Question(GLOBAL_SET, name, Signature(kind)), sizes)
+        self._send(Request(GLOBAL_SET, name, Signature(kind)), sizes)
         self._wait((GLOBAL_SET, name))
         self.then = then
 
-    def _send(self, question: Question, sizes: tuple[int, ...]) -> None:
-        self.open.add((question.process_set, question.name))
-        self.outbox.append(("ask", question, sizes))
+    def _send(self, request: Request, sizes: tuple[int, ...]) -> None:
+        self.open.add((request.process_set, request.name))
+        self.outbox.append(("ask", request, sizes))
 
     def _wait(self, name: Name) -> None:
         if name in self.open:
             self.waits = name
-            self.outbox.append(("block", Question(*name, _NOTHING.signature), ()))
+            self.outbox.append(("block", Request(*name, _NOTHING.signature), ()))
 
     def _leave(self, leave: Leave) -> None:
         if self.open:
@@ -143,7 +143,7 @@ class Rank:
             del self.numbers[where]
 
 
-_NOTHING = Question(GLOBAL_SET, "", Signature(Kind.BARRIER))
+_NOTHING = Request(GLOBAL_SET, "", Signature(Kind.BARRIER))
 
 
 class Simulation:
@@ -183,21 +183,21 @@ class Simulation:
 
     def _deliver(self, rank: Rank) -> None:
         """The rules hear the next message of a rank."""
-        what, question, sizes = rank.outbox.popleft()
+        what, request, sizes = rank.outbox.popleft()
         self.messages += 1
         if self.loss == self.messages:
             self._lose(self.job.culprit)
         if self.is_lost:
-            extra = self.ordering.ask(rank.rank, question, sizes) if what == "ask" else []
+            extra = self.ordering.ask(rank.rank, request, sizes) if what == "ask" else []
             assert extra == [], "an answer after the failure"
             return
         match what:
             case "ask":
-                self.checker.note_question(rank.rank, question, sizes)
-                self._post(self.ordering.ask(rank.rank, question, sizes))
+                self.checker.note_request(rank.rank, request, sizes)
+                self._post(self.ordering.ask(rank.rank, request, sizes))
             case "block":
                 self.checker.counts["blocked"] += 1
-                self._post(self.ordering.block(rank.rank, question.process_set, question.name))
+                self._post(self.ordering.block(rank.rank, request.process_set, request.name))
             case "leave":
                 self.checker.counts["left"] += 1
                 self.checker.left.add(rank.rank)
@@ -232,7 +232,7 @@ class Simulation:
             assert all(rank.has_left for rank in self.ranks)
             assert self.ordering.find_pending() == []
             return
-        missing = {(p.question.process_set, p.question.name): p.missing for p in self.ordering.find_pending()}
+        missing = {(p.request.process_set, p.request.name): p.missing for p in self.ordering.find_pending()}
         for rank in waiting:
             seen: set[int] = set()
             reached = [rank]

@@ -14,7 +14,7 @@ from tests.rendezvous.core.histories import list_seeds
 from tests.worker_runtime.coordination.ordering.checker import Name
 from tests.worker_runtime.coordination.ordering.programs import Join, Trouble, write_job
 from tests.worker_runtime.coordination.ordering.simulation import Simulation
-from worker_runtime.coordination.ordering.questions import Kind
+from worker_runtime.coordination.ordering.requests import Kind
 
 LEAST_OF_EACH_KIND = 800  # in 2,000 histories
 EVENTS = (

@@ -1,4 +1,4 @@
-"""Cases of what differs between the ranks' questions of one name."""
+"""Cases of what differs between the ranks' requests of one name."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
 from worker_runtime.coordination.ordering.refusals import find_mismatch
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Request, Signature
 
 ALLREDUCE = Signature(Kind.ALLREDUCE, ("float32",), ((4, 2),), Reduction.SUM)
 GATHER = Signature(Kind.ALLGATHER, ("float32",), ((2,),))
@@ -20,9 +20,9 @@ SHAPES, ROWS = "ALLREDUCE tensor shapes", "ALLGATHER tensor shapes"
 DEVICES, WAYS, TOLERANCE = "ALLREDUCE CPU/GPU device selection", "ways of the data", "tolerates_joined"
 
 
-def ask(*signatures: Signature, name: str = "allreduce.x") -> dict[int, Question]:
+def ask(*signatures: Signature, name: str = "allreduce.x") -> dict[int, Request]:
     """These signatures from ranks 0, 1, 2 ..."""
-    return {rank: Question(0, name, signature) for rank, signature in enumerate(signatures)}
+    return {rank: Request(0, name, signature) for rank, signature in enumerate(signatures)}
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def ask(*signatures: Signature, name: str = "allreduce.x") -> dict[int, Question
         (BROADCAST, {"root": 2}, "BROADCAST root ranks", "has root rank 0 | root rank 2 | Give all ranks the same"),
         (ALLREDUCE, {"device": "cuda"}, DEVICES, "has a CPU tensor | a GPU tensor | Put the tensor on the same kind"),
         (GROUP, {"dtypes": ("int8",), "shapes": ((9,),)}, "numbers of tensors", "has 3 tensors | 1 tensor | Give all"),
-        (ALLREDUCE, {"payload_dtype": "int8"}, WAYS, "sends its data apart | with its question, as int8, | Run one"),
+        (ALLREDUCE, {"payload_dtype": "int8"}, WAYS, "sends its data apart | with its request, as int8, | Run one"),
         (ALLREDUCE, {"note": "fp16"}, "settings", "has '' | 'fp16' | Give all ranks the same arguments"),
-        (ALLREDUCE, {"tolerates_joined": True}, "questions", f"has {TOLERANCE} False | {TOLERANCE} True | Run one"),
+        (ALLREDUCE, {"tolerates_joined": True}, "requests", f"has {TOLERANCE} False | {TOLERANCE} True | Run one"),
     ],
 )
 def test_a_difference_is_reported_with_both_sides(one: Signature, change: dict[str, Any], what: str, text: str) -> None:

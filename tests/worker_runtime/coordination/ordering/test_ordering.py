@@ -1,4 +1,4 @@
-"""What the stories and laws of the rules do not show: values, cases by kind, and what a question costs."""
+"""What the stories and laws of the rules do not show: values, cases by kind, and what a request costs."""
 
 import copy
 
@@ -6,16 +6,16 @@ import pytest
 
 from tests.rendezvous.counting import count_steps
 from tests.worker_runtime.coordination.ordering.transcript import play
-from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering
-from worker_runtime.coordination.ordering.questions import Failure, Kind, Question, Reduction, Signature
+from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering
+from worker_runtime.coordination.ordering.requests import Failure, Kind, Reduction, Request, Signature
 
-LOSS = Question(0, "allreduce.loss", Signature(Kind.ALLREDUCE, ("float32",), ((),), Reduction.SUM))
-JOIN = Question(0, "join", Signature(Kind.JOIN))
+LOSS = Request(0, "allreduce.loss", Signature(Kind.ALLREDUCE, ("float32",), ((),), Reduction.SUM))
+JOIN = Request(0, "join", Signature(Kind.JOIN))
 
 
 def test_all_ranks_wait_for_a_vanished_one_whose_requests_do_not_count() -> None:
     ordering = Ordering(3)
-    other = Question(0, "allreduce.other", LOSS.signature)
+    other = Request(0, "allreduce.other", LOSS.signature)
     ordering.ask(1, LOSS)
     ordering.ask(0, LOSS)
     ordering.ask(1, other)
@@ -28,7 +28,7 @@ def test_all_ranks_wait_for_a_vanished_one_whose_requests_do_not_count() -> None
     (refusal,) = ordering.leave(1)
     assert refusal.ranks == (0, 2)
     ordering.vanish(1)
-    with pytest.raises(IllegalQuestionError):
+    with pytest.raises(IllegalRequestError):
         ordering.vanish(3)
 
 
@@ -60,22 +60,22 @@ def test_of_a_deadlock_of_many_ranks_six_are_named() -> None:
 
 def test_the_steady_state_leaves_nothing_behind() -> None:
     ordering = Ordering(3)
-    questions = [Question(0, f"allreduce.{number}", LOSS.signature) for number in range(50)]
+    requests = [Request(0, f"allreduce.{number}", LOSS.signature) for number in range(50)]
     for rank in range(3):
-        for question in questions:
-            ordering.ask(rank, question)
+        for request in requests:
+            ordering.ask(rank, request)
     state = copy.deepcopy(vars(ordering))
     for rank in range(3):
-        for question in questions:
-            ordering.ask(rank, question)
+        for request in requests:
+            ordering.ask(rank, request)
     changed = {key for key, value in vars(ordering).items() if value != state[key]}
     assert changed == {"_next_index", "_next_number"}
 
 
-def test_a_question_costs_no_more_while_a_thousand_others_wait() -> None:
+def test_a_request_costs_no_more_while_a_thousand_others_wait() -> None:
     idle, busy = Ordering(2), Ordering(2)
     for number in range(1000):
-        busy.ask(0, Question(0, f"allreduce.{number}", LOSS.signature))
+        busy.ask(0, Request(0, f"allreduce.{number}", LOSS.signature))
 
     def count(ordering: Ordering) -> int:
         return count_steps(lambda: (ordering.ask(0, LOSS), ordering.ask(1, LOSS)))

@@ -26,16 +26,16 @@ from collections.abc import Iterator
 from typing import assert_never
 
 from tests import transcripts
-from worker_runtime.coordination.ordering.ordering import JOIN_NAME, IllegalQuestionError, Ordering
-from worker_runtime.coordination.ordering.questions import (
+from worker_runtime.coordination.ordering.ordering import JOIN_NAME, IllegalRequestError, Ordering
+from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
     Answer,
     Failure,
     Kind,
-    Question,
     Reduction,
     Refusal,
     Release,
+    Request,
     Signature,
 )
 from worker_runtime.coordination.sequencer.stalls import describe_stall, describe_stall_limit
@@ -58,7 +58,7 @@ def play(*commands: str) -> list[Answer]:
 
 
 class Player:
-    """Passes questions to an ordering and shows what followed."""
+    """Passes requests to an ordering and shows what followed."""
 
     def __init__(self) -> None:
         self.ordering = Ordering(1)
@@ -77,8 +77,8 @@ class Player:
                 before = copy.deepcopy(vars(self.ordering))
                 try:
                     answers = self.act(words)
-                except IllegalQuestionError as error:
-                    assert vars(self.ordering) == before, "an illegal question has changed the state"
+                except IllegalRequestError as error:
+                    assert vars(self.ordering) == before, "an illegal request has changed the state"
                     return [f"! {type(error).__name__}: {error}"]
                 return [f"> {show_answer(answer)}" for answer in answers]
 
@@ -88,14 +88,14 @@ class Player:
             case ["size", size]:
                 self.ordering = Ordering(int(size))
                 return []
-            case ["ask", ranks, *question]:
-                return self._ask(ranks, *parse_question(question))
+            case ["ask", ranks, *request]:
+                return self._ask(ranks, *parse_request(request))
             case ["join", ranks]:
-                return self._ask(ranks, Question(GLOBAL_SET, JOIN_NAME, Signature(Kind.JOIN)), ())
+                return self._ask(ranks, Request(GLOBAL_SET, JOIN_NAME, Signature(Kind.JOIN)), ())
             case ["add" | "remove" as what, ranks, numbers]:
                 kind = Kind.ADD_SET if what == "add" else Kind.REMOVE_SET
-                question = Question(GLOBAL_SET, f"{what}_set.{numbers}", Signature(kind))
-                return self._ask(ranks, question, parse_numbers(numbers))
+                request = Request(GLOBAL_SET, f"{what}_set.{numbers}", Signature(kind))
+                return self._ask(ranks, request, parse_numbers(numbers))
             case ["block", ranks, name, *options]:
                 number = int(options[0].removeprefix("set=")) if options else GLOBAL_SET
                 blocked = (self.ordering.block(rank, number, name) for rank in parse_numbers(ranks))
@@ -110,13 +110,13 @@ class Player:
             case _:
                 raise ValueError(f"no such command: {shlex.join(words)}")
 
-    def _ask(self, ranks: str, question: Question, sizes: tuple[int, ...]) -> list[Answer]:
-        return [answer for rank in parse_numbers(ranks) for answer in self.ordering.ask(rank, question, sizes)]
+    def _ask(self, ranks: str, request: Request, sizes: tuple[int, ...]) -> list[Answer]:
+        return [answer for rank in parse_numbers(ranks) for answer in self.ordering.ask(rank, request, sizes)]
 
     def _show_pending(self) -> Iterator[str]:
         for pending in self.ordering.find_pending():
             asked, missing = (",".join(map(str, ranks)) or "none" for ranks in (pending.asked, pending.missing))
-            yield f"{show_name(pending.question)} asked by {asked}, missing {missing}"
+            yield f"{show_name(pending.request)} asked by {asked}, missing {missing}"
 
     def _show_stall(self, seconds: float, limit: float) -> Iterator[str]:
         """As if everything had waited for 100 seconds, the newest for one second less than the one before."""
@@ -125,7 +125,7 @@ class Player:
         yield from (describe_stall_limit(waiting, limit) or "").splitlines()
 
 
-def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
+def parse_request(words: list[str]) -> tuple[Request, tuple[int, ...]]:
     """Read `allreduce.loss float32(4) op=SUM`; the kind follows from the name unless it is given."""
     name, *rest = words
     given = dict(word.split("=", 1) for word in rest if "=" in word)
@@ -148,7 +148,7 @@ def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
     factors = float(given.pop("pre", "1")), float(given.pop("post", "1"))
     assert not given, f"unknown: {given}"
     assert None not in tensors, f"no tensor: {rest}"
-    return Question(number, name, signature, factors), sizes
+    return Request(number, name, signature, factors), sizes
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
@@ -156,18 +156,18 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
 
 
-def show_name(question: Question) -> str:
-    """A question's name, and its set where it is not that of all."""
-    return question.name if question.process_set == GLOBAL_SET else f"{question.name} set={question.process_set}"
+def show_name(request: Request) -> str:
+    """A request's name, and its set where it is not that of all."""
+    return request.name if request.process_set == GLOBAL_SET else f"{request.name} set={request.process_set}"
 
 
 def show_answer(answer: Answer) -> str:
     """An answer in one line."""
     match answer:
-        case Release(index, question, members, joined, sizes, value):
+        case Release(index, request, members, joined, sizes, value):
             facts = {"joined": joined, "sizes": sizes, "value": value}
             known = [f" {name}={str(fact).replace(' ', '')}" for name, fact in facts.items() if fact]
-            return f"release {index} {show_name(question)} to {','.join(map(str, members))}{''.join(known)}"
+            return f"release {index} {show_name(request)} to {','.join(map(str, members))}{''.join(known)}"
         case Refusal(number, name, ranks, reason):
             meant = name if number == GLOBAL_SET else f"{name} set={number}"
             return f"refuse {meant} to {','.join(map(str, ranks))}  ({reason})"

@@ -15,7 +15,7 @@ from typing import Self
 
 from tests.waiting import LIMIT_SECONDS
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.coordination.wire import Frame, Released
 
 ROOT = Path(__file__).parents[4]
@@ -113,9 +113,9 @@ class Client:
     def encode(
         self, name: str, signature: Signature, payload: bytes = b"", sizes: tuple[int, ...] = (), process_set: int = 0
     ) -> bytes:
-        """A question as a part of an ASK; its signature must have been declared."""
+        """A request as a part of a REQUESTS; its signature must have been declared."""
         number = self._signatures[signature]
-        return wire.encode_question(number, process_set, name.encode(), sizes, len(payload)) + payload
+        return wire.encode_request(number, process_set, name.encode(), sizes, len(payload)) + payload
 
     def declare(self, signature: Signature) -> None:
         """Send a signature, once."""
@@ -133,15 +133,15 @@ class Client:
         process_set: int = 0,
         set_size: int = 0,
     ) -> int:
-        """Ask one question; its number."""
+        """Ask one request; its number."""
         self.declare(signature)
-        self.send(Frame.ASK, self.encode(name, signature, payload, sizes, process_set))
+        self.send(Frame.REQUESTS, self.encode(name, signature, payload, sizes, process_set))
         return self.count(1, set_size)
 
-    def count(self, questions: int, set_size: int = 0) -> int:
+    def count(self, requests: int, set_size: int = 0) -> int:
         """Count what was asked; the number of the first."""
         first = self._asked
-        self._asked += questions
+        self._asked += requests
         self._size_of.update(dict.fromkeys(range(first, self._asked), set_size))
         return first
 
@@ -248,7 +248,7 @@ def connected(process: Process, rank: int, generation: int = 1) -> Iterator[Clie
 
 
 def summing(dtype: str = "float32", reduction: Reduction = Reduction.SUM, count: int = 16, note: str = "") -> Signature:
-    """An allreduce whose data travel in the question."""
+    """An allreduce whose data travel in the request."""
     return Signature(Kind.ALLREDUCE, (dtype,), ((count,),), reduction, payload_dtype=dtype, note=note)
 
 
@@ -269,6 +269,6 @@ def exchange(clients: list[Client], name: str = "barrier") -> None:
     assert len({client.released().index for client in clients}) == 1
 
 
-def make_question(name: str, signature: Signature) -> Question:
-    """A question of the global set."""
-    return Question(0, name, signature)
+def make_request(name: str, signature: Signature) -> Request:
+    """A request of the global set."""
+    return Request(0, name, signature)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.worker_runtime.coordination.sequencer.ends import Ends
-from worker_runtime.coordination.ordering.questions import Answer, Failure, Refusal, Stopping
+from worker_runtime.coordination.ordering.requests import Answer, Failure, Refusal, Stopping
 from worker_runtime.coordination.sequencer.member import Member, make_frames
 from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
 

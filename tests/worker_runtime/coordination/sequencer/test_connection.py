@@ -9,13 +9,13 @@ import pytest
 from tests.waiting import LIMIT_SECONDS
 from tests.worker_runtime.coordination.sequencer.client import Process, gathering
 from tests.worker_runtime.coordination.sequencer.ends import Ends
-from worker_runtime.coordination.ordering.questions import Kind, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Signature
 from worker_runtime.coordination.sequencer import connection as connection_module
 from worker_runtime.coordination.sequencer.connection import WRITE, ConnectionEndedError
 from worker_runtime.coordination.wire import HEADER, MAX_FRAME_BYTES, Frame, ProtocolError, Released, encode_frame
 
 BODIES = [b"", b"a", b"bc" * 40, b"d" * 300_000]
-FRAMES = b"".join(encode_frame(Frame.ASK, body) for body in BODIES)
+FRAMES = b"".join(encode_frame(Frame.REQUESTS, body) for body in BODIES)
 
 
 def receive(ends: Ends, count: int) -> list[bytes]:
@@ -48,7 +48,7 @@ def test_nothing_has_come_after_all(ends: Ends) -> None:
 
 
 def test_a_frame_that_is_announced_too_long_is_refused_before_it_comes(ends: Ends) -> None:
-    ends.peer.sendall(HEADER.pack(MAX_FRAME_BYTES + 1, Frame.ASK))
+    ends.peer.sendall(HEADER.pack(MAX_FRAME_BYTES + 1, Frame.REQUESTS))
     ends.wait()
     with pytest.raises(ProtocolError, match=f"longer than {MAX_FRAME_BYTES}"):
         ends.connection.receive()
@@ -119,12 +119,12 @@ def test_a_slow_reader_keeps_no_other_waiting_and_is_lost_in_the_end(process: Pr
         slow.declare(broadcast)
         first.declare(broadcast)
         asked = b"".join(slow.encode(str(number), broadcast) for number in range(400))
-        slow.send(Frame.ASK, asked)
+        slow.send(Frame.REQUESTS, asked)
 
         def send() -> None:
             with suppress(OSError):
                 for number in range(400):
-                    first.send(Frame.ASK, first.encode(str(number), broadcast, payload))
+                    first.send(Frame.REQUESTS, first.encode(str(number), broadcast, payload))
 
         first.count(400)
         sender = threading.Thread(target=send)

@@ -24,7 +24,7 @@ from tests.worker_runtime.coordination.sequencer.client import (
     summing,
 )
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Signature
 from worker_runtime.coordination.wire import Frame
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
@@ -51,8 +51,8 @@ class Strangers(Fire):
             "a taken rank": greet,
             "another key": lambda challenge: greet(challenge, key=chance.randbytes(32)),
             "a later generation": lambda challenge: greet(challenge, chance.randrange(2, 2**64)) + bytes(99),
-            "frames without proof": lambda _: wire.encode_frame(Frame.ASK, chance.randbytes(1000)),
-            "an endless frame without proof": lambda _: wire.HEADER.pack(2**32 - 1, Frame.ASK) + bytes(200_000),
+            "frames without proof": lambda _: wire.encode_frame(Frame.REQUESTS, chance.randbytes(1000)),
+            "an endless frame without proof": lambda _: wire.HEADER.pack(2**32 - 1, Frame.REQUESTS) + bytes(200_000),
             "nothing": lambda _: b"",
         }
 
@@ -107,7 +107,7 @@ def make_story(client: Client) -> Iterator[bytes]:
         yield wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(number, signature))
         client._signatures[signature] = number
     yield wire.encode_frame(
-        Frame.ASK,
+        Frame.REQUESTS,
         client.encode("a", summing(), bytes(64))
         + client.encode("b", summing("int8", count=3), b"abc")
         + client.encode("c", PLAIN)
@@ -115,9 +115,11 @@ def make_story(client: Client) -> Iterator[bytes]:
         + client.encode("e", signatures[7], b"\1\0"),
     )
     yield wire.encode_frame(Frame.BLOCKED, wire.encode_blocked(2, is_blocked=True))
-    yield wire.encode_frame(Frame.ASK, client.encode("f", BARRIER) + client.encode("add", signatures[5], b"", (0, 1)))
+    yield wire.encode_frame(
+        Frame.REQUESTS, client.encode("f", BARRIER) + client.encode("add", signatures[5], b"", (0, 1))
+    )
     yield wire.encode_frame(Frame.BLOCKED, wire.encode_blocked(3, is_blocked=False))
-    yield wire.encode_frame(Frame.ASK, client.encode("join", JOIN))
+    yield wire.encode_frame(Frame.REQUESTS, client.encode("join", JOIN))
     yield wire.encode_frame(Frame.LEAVE)
 
 

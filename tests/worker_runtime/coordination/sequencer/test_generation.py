@@ -24,7 +24,7 @@ from tests.worker_runtime.coordination.sequencer.client import (
 )
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Signature
 from worker_runtime.coordination.sequencer.connection import Poller
 from worker_runtime.coordination.sequencer.generation import Generation
 from worker_runtime.coordination.sequencer.orders import Activation
@@ -43,9 +43,9 @@ def test_all_ranks_receive_one_order_however_they_ask(process: Process) -> None:
             client.declare(summing(count=1))
         for start in range(0, len(names), 7):  # in pieces, the ranks taking turns
             for client, own in zip(clients, asked, strict=True):
-                questions = [client.encode(name, summing(count=1), floats(client.rank)) for name in own[start:][:7]]
-                client.send(Frame.ASK, b"".join(questions))
-                client.count(len(questions))
+                requests = [client.encode(name, summing(count=1), floats(client.rank)) for name in own[start:][:7]]
+                client.send(Frame.REQUESTS, b"".join(requests))
+                client.count(len(requests))
         orders = []
         for client, own in zip(clients, asked, strict=True):
             releases = [client.released() for _ in names]
@@ -82,7 +82,7 @@ def test_joined_ranks_are_ordered_to_contribute_nothing_of_value(process: Proces
         for name, signature in (("allreduce.a", summing(count=1)), ("allreduce.b", PLAIN)):
             kind, release = clients[2].answer()
             assert kind is Frame.NEUTRAL
-            assert (release.question.name, release.question.signature) == (name, signature)
+            assert (release.request.name, release.request.signature) == (name, signature)
             assert (release.members, release.joined) == ((0, 1, 2), (2,))
         for client in clients[:2]:
             client.ask("join", JOIN)
@@ -219,10 +219,10 @@ def test_a_rank_that_ends_well_before_it_has_come_is_not_missed(process: Process
         assert "rank 1 ended without an error, and " in first.read_text(Frame.REFUSAL)
 
 
-def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
+def test_goodbye_right_after_the_last_request_loses_nothing(process: Process) -> None:
     with gathering(process, 2) as (first, second):
         first.declare(summing())
-        ask = wire.encode_frame(Frame.ASK, first.encode("a", summing(), bytes(64)))
+        ask = wire.encode_frame(Frame.REQUESTS, first.encode("a", summing(), bytes(64)))
         second.ask("a", summing(), bytes(64))
         exchange([first, second])  # so that the second has asked
         first.count(1)
@@ -253,8 +253,8 @@ def frame(kind: Frame, body: bytes = b"") -> Callable[[Client], bytes]:
     return lambda _: wire.encode_frame(kind, body)
 
 
-def ask(*questions: bytes) -> bytes:
-    return wire.encode_frame(Frame.ASK, b"".join(questions))
+def ask(*requests: bytes) -> bytes:
+    return wire.encode_frame(Frame.REQUESTS, b"".join(requests))
 
 
 def ask_short(client: Client) -> bytes:
@@ -267,12 +267,15 @@ OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
     "unknown frame": (frame(Frame.STALL), "a frame of type 20 came"),
     "no signature": (frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"), "a signature was expected"),
     "unknown rank": (frame(Frame.DEPARTED, wire.encode_number(3)), "DEPARTED names rank 3 of 3"),
-    "cut off": (frame(Frame.ASK, wire.encode_question(0, 0, b"b")[:-1]), "a question is cut off"),
-    "trailing": (lambda client: ask(client.encode("b", BARRIER), b"\0"), "a question was expected"),
+    "cut off": (frame(Frame.REQUESTS, wire.encode_request(0, 0, b"b")[:-1]), "a request is cut off"),
+    "trailing": (lambda client: ask(client.encode("b", BARRIER), b"\0"), "a request was expected"),
     "oversized payload": (lambda client: ask(client.encode("b", summing(), bytes(8_000_000))), "is too large"),
     "unknown set": (lambda client: ask(client.encode("b", BARRIER, process_set=9)), "there is no process set 9"),
-    "same name twice": (lambda client: ask(client.encode("b", BARRIER) * 2), "has asked b of process set 0 already"),
-    "bad block": (frame(Frame.BLOCKED, b"\0"), "a question's number and a truth value were expected"),
+    "same name twice": (
+        lambda client: ask(client.encode("b", BARRIER) * 2),
+        "has requested b of process set 0 already",
+    ),
+    "bad block": (frame(Frame.BLOCKED, b"\0"), "a request's number and a truth value were expected"),
     "other length": (lambda client: ask(ask_short(client)), "it sent 60 bytes with 'a', and rank 0 sent 64"),
     "other length and goodbye": (
         lambda client: ask(ask_short(client)) + wire.encode_frame(Frame.LEAVE),
@@ -280,7 +283,7 @@ OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
     ),
     "other length and more": (
         lambda client: ask(ask_short(client), client.encode("b", BARRIER) * 2),
-        "has asked b of process set 0 already",
+        "has requested b of process set 0 already",
     ),
 }
 
@@ -325,10 +328,10 @@ class Here:
             self.generation.admit(each.connection, rank, b"")
 
     def ask(self, rank: int, signature: Signature, *names: bytes) -> None:
-        """Ask these questions, and let them be answered."""
-        questions = b"".join(wire.encode_question(0, 0, name) for name in names)
+        """Ask these requests, and let them be answered."""
+        requests = b"".join(wire.encode_request(0, 0, name) for name in names)
         signed = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(0, signature))
-        self.peers[rank].sendall(signed + wire.encode_frame(Frame.ASK, questions))
+        self.peers[rank].sendall(signed + wire.encode_frame(Frame.REQUESTS, requests))
         pending = self.generation._members[rank].asked
         while self.generation._members[rank].asked == pending:
             self.poller.wait(LIMIT_SECONDS)
@@ -342,7 +345,7 @@ class Here:
             peer.close()
 
 
-def test_numbers_of_questions_begin_anew_after_the_last() -> None:
+def test_numbers_of_requests_begin_anew_after_the_last() -> None:
     with closing(Here(1, StallLimits())) as here:
         here.generation._members[0].asked = 2**32 - 1
         here.ask(0, BARRIER, b"a", b"b")

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from tests.worker_runtime.coordination.sequencer.client import BARRIER, make_question, summing
+from tests.worker_runtime.coordination.sequencer.client import BARRIER, make_request, summing
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Release, Signature
 from worker_runtime.coordination.sequencer import member as member_module
 from worker_runtime.coordination.sequencer.member import Member
 from worker_runtime.coordination.wire import Frame, ProtocolError
@@ -24,23 +24,23 @@ def learn(member: Member, number: int, signature: Signature, known: dict[Signatu
 
 
 def make_head(number: int, name: bytes = b"a", process_set: int = 0) -> bytes:
-    return wire.encode_question(number, process_set, name)
+    return wire.encode_request(number, process_set, name)
 
 
 def test_a_number_calls_a_signature(member: Member) -> None:
     learn(member, 7, BARRIER)
-    assert member.learn_question(make_head(7, b"b", 3))[1] == (3, "b")
-    question, key = member.learn_question(make_head(7))
-    assert (question, key) == (make_question("a", BARRIER), (0, "a"))
-    assert member.questions[make_head(7)] == (question, key)
+    assert member.learn_request(make_head(7, b"b", 3))[1] == (3, "b")
+    request, key = member.learn_request(make_head(7))
+    assert (request, key) == (make_request("a", BARRIER), (0, "a"))
+    assert member.requests[make_head(7)] == (request, key)
 
 
 def test_a_number_may_come_to_call_another_signature(member: Member) -> None:
     learn(member, 7, BARRIER)
-    member.learn_question(make_head(7))
+    member.learn_request(make_head(7))
     learn(member, 7, summing())
-    assert make_head(7) not in member.questions
-    assert member.learn_question(make_head(7))[0].signature == summing()
+    assert make_head(7) not in member.requests
+    assert member.learn_request(make_head(7))[0].signature == summing()
 
 
 def test_equal_signatures_of_two_ranks_are_one_object(member: Member) -> None:
@@ -48,7 +48,7 @@ def test_equal_signatures_of_two_ranks_are_one_object(member: Member) -> None:
     other = Member(1, member.connection)
     learn(member, 0, summing(), known)
     learn(other, 5, summing(), known)
-    assert member.learn_question(make_head(0))[0].signature is other.learn_question(make_head(5))[0].signature
+    assert member.learn_request(make_head(0))[0].signature is other.learn_request(make_head(5))[0].signature
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_equal_signatures_of_two_ranks_are_one_object(member: Member) -> None:
 def test_a_request_without_meaning_is_refused(member: Member, head: bytes, reported: str) -> None:
     learn(member, 7, BARRIER)
     with pytest.raises(ProtocolError, match=reported):
-        member.learn_question(head)
+        member.learn_request(head)
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ def test_signatures_are_not_collected_without_end(member: Member, monkeypatch: p
 
 
 def test_names_are_not_collected_without_end(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_module, "_MAX_KNOWN_QUESTIONS", 10)
+    monkeypatch.setattr(member_module, "_MAX_KNOWN_REQUESTS", 10)
     learn(member, 0, BARRIER)
     for number in range(100):
-        member.learn_question(make_head(0, str(number).encode()))
-        assert len(member.questions) <= 10
+        member.learn_request(make_head(0, str(number).encode()))
+        assert len(member.requests) <= 10
 
 
-def test_a_pending_question_is_found_by_its_number(member: Member) -> None:
+def test_a_pending_request_is_found_by_its_number(member: Member) -> None:
     member.pending = {(0, name): (0, number, b"", 0.0) for number, name in enumerate("abc")}
     assert member.find_pending(1) == (0, "b")
     assert member.find_pending(3) is None
 
 
 def make_piece(number: int, payload: bytes) -> bytes:
-    release = Release(number, make_question("a", BARRIER), (0,))
+    release = Release(number, make_request("a", BARRIER), (0,))
     return wire.encode_releases(number, release, [payload])
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.worker_runtime.coordination.sequencer.client import floats, make_question, summing
-from worker_runtime.coordination.ordering.questions import (
+from tests.worker_runtime.coordination.sequencer.client import floats, make_request, summing
+from worker_runtime.coordination.ordering.requests import (
     ALL_PAYLOADS_BYTES,
     PAYLOAD_BYTES,
     Kind,
@@ -29,7 +29,7 @@ def released(signature: Signature, *payloads: bytes | None, name: str = "x") -> 
     members = tuple(range(len(payloads)))
     joined = tuple(rank for rank in members if payloads[rank] is None)
     asked = [(rank, 7 + rank, payload, 0.0) for rank, payload in enumerate(payloads) if payload is not None]
-    return Release(0, make_question(name, signature), members, joined), asked
+    return Release(0, make_request(name, signature), members, joined), asked
 
 
 def test_many_different_payloads_are_combined_together() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.coordination.ordering.requests import Reduction
 from worker_runtime.coordination.sequencer.reductions import reduce
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64"]

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import pytest
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.requests import Kind, Reduction, Release, Request, Signature
 from worker_runtime.coordination.sequencer import member as member_module
 from worker_runtime.coordination.sequencer.member import ReleaseRange
 from worker_runtime.coordination.sequencer.payloads import Entry
 
-QUESTION = Question(0, "allreduce.x", Signature(Kind.ALLREDUCE, reduction=Reduction.SUM))
+REQUEST = Request(0, "allreduce.x", Signature(Kind.ALLREDUCE, reduction=Reduction.SUM))
 MEMBERS = (0, 1)
 
 
 def make_release(index: int, joined: tuple[int, ...] = (), members: tuple[int, ...] = MEMBERS) -> Release:
-    return Release(index, QUESTION, members, joined)
+    return Release(index, REQUEST, members, joined)
 
 
 def make_asked(*numbers: int) -> list[Entry]:
@@ -40,7 +40,7 @@ def test_a_burst_is_released_as_one_by_each_ranks_own_numbers() -> None:
     assert read(run) == {0: [(0, 5, (2, 0, 1), b"abc")], 1: [(7, 5, (2, 0, 1), b"abc")]}
 
 
-def test_ranks_that_have_asked_as_many_questions_receive_the_same() -> None:
+def test_ranks_that_have_asked_as_many_requests_receive_the_same() -> None:
     run = ReleaseRange(make_release(5), make_asked(3, 3), b"ab")
     (_, first), (_, second) = run.encode()
     assert first is second

@@ -101,7 +101,7 @@ def test_a_client_without_the_key_is_not_served(process: Process) -> None:
         wire.encode_frame(wire.StoreFrame.COMPARE, b'["group", 0, 2, [1]]'),
         wire.encode_frame(wire.StoreFrame.ANSWER),
     ],
-    ids=["no key", "no member", "no connections", "no question"],
+    ids=["no key", "no member", "no connections", "no request"],
 )
 def test_a_client_that_breaks_the_rules_is_cut_off_alone(process: Process, frame: bytes) -> None:
     client = Client(process, wire.STORE_ROLE, process.generation).await_proof()

@@ -1,12 +1,12 @@
-"""Questions and their notes, and the bound of what travels inside one."""
+"""Requests and their notes, and the bound of what travels inside one."""
 
 import pytest
 
-from worker_runtime.coordination.ordering.questions import (
+from worker_runtime.coordination.ordering.requests import (
     ALL_PAYLOADS_BYTES,
     PAYLOAD_BYTES,
     Kind,
-    Question,
+    Request,
     Signature,
     fits_payload,
 )
@@ -19,7 +19,7 @@ def test_the_bound_is_that_of_one_payload_and_of_all_together(size: int, bound: 
 
 
 def test_a_note_is_added_to_a_copy() -> None:
-    plain = Question(0, "allreduce.x", Signature(Kind.ALLREDUCE, dtypes=("float32",)))
+    plain = Request(0, "allreduce.x", Signature(Kind.ALLREDUCE, dtypes=("float32",)))
     noted = plain.add_note("of two")
-    assert noted == Question(0, "allreduce.x", Signature(Kind.ALLREDUCE, dtypes=("float32",), note="of two"))
+    assert noted == Request(0, "allreduce.x", Signature(Kind.ALLREDUCE, dtypes=("float32",), note="of two"))
     assert not plain.signature.note

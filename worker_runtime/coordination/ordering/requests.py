@@ -1,10 +1,10 @@
-"""The questions (requests) of ranks to the sequencer, and its answers: values for rules, wire and engine."""
+"""The requests of ranks to the sequencer, and its answers: values for rules, wire and engine."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
-# The largest operation whose data are sent inside the question and the answer, in bytes. By measurement this is still
+# The largest operation whose data are sent inside the request and the answer, in bytes. By measurement this is still
 # faster than gloo on loopback. On a network the sequencer's host carries the data of all ranks, whose sum is bounded.
 PAYLOAD_BYTES = 128 * 1024
 ALL_PAYLOADS_BYTES = 1024 * 1024
@@ -33,7 +33,7 @@ class Kind(IntEnum):
     COMMIT = 10
     FAIL = 11  # the rank's call of this name has failed before it could ask; the note is the error
 
-    __hash__ = int.__hash__  # the enumeration's own is Python code, and every question's kind is looked up
+    __hash__ = int.__hash__  # the enumeration's own is Python code, and every request's kind is looked up
 
 
 class Reduction(IntEnum):
@@ -58,7 +58,7 @@ class Signature:
     root: a rank of the job; None if there is none. For an ADD_SET the number of the set in the former generation.
     device: "cpu" or "cuda".
     payload_dtype: NumPy's name of the dtype in which the payload is combined; "" if the data are not sent inside the
-        question. The payload is combined by `reduction` (an average as a sum); that of a BROADCAST is the root's; those
+        request. The payload is combined by `reduction` (an average as a sum); that of a BROADCAST is the root's; those
         of an ALLGATHER are concatenated in rank order, unless a rank has rows and sends none inside.
     tolerates_joined: a joined member counts as asking with no rows. (ALLREDUCE and COMMIT always tolerate it.)
     note: further properties as a text, which is shown where it differs.
@@ -75,12 +75,12 @@ class Signature:
     note: str = ""
 
 
-class Question(NamedTuple):
+class Request(NamedTuple):
     """A rank has this operation ready.
 
     (A tuple, since a message may have a thousand: it is created in a third of a frozen dataclass's time.)
 
-    name: the full name, the operation's kind first: "allreduce.loss". A rank has at most one pending question of a name
+    name: the full name, the operation's kind first: "allreduce.loss". A rank has at most one pending request of a name
         and set.
     factors: the factors before and after the reduction, which must be equal too. They are not in the signature, since a
         program may change them in each step.
@@ -91,8 +91,8 @@ class Question(NamedTuple):
     signature: Signature
     factors: tuple[float, float] = (1.0, 1.0)
 
-    def add_note(self, note: str) -> "Question":
-        """The same question with another note."""
+    def add_note(self, note: str) -> "Request":
+        """The same request with another note."""
         return self._replace(signature=replace(self.signature, note=note))
 
 
@@ -109,7 +109,7 @@ class Release(NamedTuple):
     """
 
     index: int  # type: ignore[assignment]  # it hides the method of tuples, which is not wanted here
-    question: Question
+    request: Request
     members: tuple[int, ...]
     joined: tuple[int, ...] = ()
     sizes: tuple[tuple[int, ...], ...] = ()
@@ -145,5 +145,5 @@ Answer = Release | Refusal | Failure | Stopping
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:
-    """Whether data of this many bytes are sent inside the question, in a set of `size` members."""
+    """Whether data of this many bytes are sent inside the request, in a set of `size` members."""
     return count_bytes <= min(PAYLOAD_BYTES, ALL_PAYLOADS_BYTES // size)
