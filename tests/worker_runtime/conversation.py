@@ -36,9 +36,9 @@ class Echo(Operation[bytes]):
         """Its data travel as payload."""
         raise AssertionError("it is never called")
 
-    def finish(self, terms: Release, payload: memoryview) -> bytes:
+    def finish(self, release: Release, payload: memoryview) -> bytes:
         """Those of the answer."""
-        del terms
+        del release
         return bytes(payload)
 
 
@@ -133,10 +133,10 @@ class Player:
         """Nothing communicates; a refusal fails one operation, the end all that waits."""
         match answer:
             case Answered():
-                for handle, terms, payload in zip(answer.handles, answer.terms, answer.payloads, strict=True):
-                    handle.begin(terms, (), payload)
-            case Neutral(terms):
-                self.neutral.append(terms)
+                for handle, release, payload in zip(answer.handles, answer.releases, answer.payloads, strict=True):
+                    handle.begin(release, (), payload)
+            case Neutral(release):
+                self.neutral.append(release)
             case Refused():
                 answer.handle.fail(RuntimeError(answer.reason))
             case Ended(reason):

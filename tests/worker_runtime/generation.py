@@ -127,8 +127,8 @@ class PlayedGeneration:
     def release(self, *numbers: int, index: int = 0, ranks: tuple[int, ...] = (0, 1), payload: bytes = b"") -> None:
         """Answer requests by their numbers, with growing indices."""
         for number in numbers:
-            terms = Release(index + number, _ANY, ranks)
-            self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [payload]))
+            release = Release(index + number, _ANY, ranks)
+            self.sequencer.send(Frame.RELEASES, encode_releases(number, release, [payload]))
 
     def read_request(self) -> tuple[str, bytes]:
         """The name and the payload of the next request, which comes alone."""
@@ -140,8 +140,8 @@ class PlayedGeneration:
 
     def release_set(self, number: int, process_set: int, ranks: tuple[int, ...]) -> None:
         """Answer a request for a process set."""
-        terms = Release(number, _ANY, ranks, sizes=(ranks,) * self.group.size, value=process_set)
-        self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [b""]))
+        release = Release(number, _ANY, ranks, sizes=(ranks,) * self.group.size, value=process_set)
+        self.sequencer.send(Frame.RELEASES, encode_releases(number, release, [b""]))
 
     def lose(self) -> None:
         """The sequencer says that a rank was lost, which is the end of all it has to say."""

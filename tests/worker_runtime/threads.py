@@ -46,7 +46,7 @@ class ThreadHandle:
     def __init__(self, world: "World", rank: int, operation: Operation[Any], payload: bytes) -> None:
         self.operation = operation
         self.payload: bytes | memoryview = payload
-        self.terms: Release | None = None
+        self.release: Release | None = None
         self.failure: HorovodInternalError | None = None
         self.answered = threading.Event()
         self._world, self._rank = world, rank
@@ -75,8 +75,8 @@ class ThreadHandle:
         if self.failure is not None:
             raise self.failure
         if not self._result:
-            assert self.terms is not None
-            self._result.append(self.operation.finish(self.terms, memoryview(self.payload)))
+            assert self.release is not None
+            self._result.append(self.operation.finish(self.release, memoryview(self.payload)))
         return self._result[0]
 
 
@@ -231,9 +231,9 @@ class World:
                     handle.failure = (DeadlockError if answer.is_deadlock else OperationRefusedError)(answer.reason)
                     handle.answered.set()
 
-    def _release(self, terms: Release) -> None:
-        request = terms.request
-        asked = [rank for rank in terms.members if rank not in terms.joined]
+    def _release(self, release: Release) -> None:
+        request = release.request
+        asked = [rank for rank in release.members if rank not in release.joined]
         handles = {rank: self._pending.pop((rank, request.process_set, request.name)) for rank in asked}
         signature = request.signature
         silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.sizes)]
@@ -244,33 +244,33 @@ class World:
                 handle.payload = total
         elif signature.kind is Kind.ADD_SET:
             for engine in self.engines:
-                engine.process_sets.add(terms.value, terms.sizes[0], terms.index)
+                engine.process_sets.add(release.value, release.sizes[0], release.index)
         elif signature.kind not in (Kind.COMMIT, Kind.JOIN):
             for handle in handles.values():
                 handle.payload = b""
             operations = [
-                handles[rank].operation if rank in handles else make_neutral(terms, rank) for rank in terms.members
+                handles[rank].operation if rank in handles else make_neutral(release, rank) for rank in release.members
             ]
             size = len(operations)
-            if terms.members not in self._groups:
-                prefix = str(terms.members)
-                self._groups[terms.members] = run_members(
+            if release.members not in self._groups:
+                prefix = str(release.members)
+                self._groups[release.members] = run_members(
                     size, lambda position, gloo: gloo.make(prefix, position, size, "cpu", LIMIT)[0]
                 )
-            run_together(operations, self._groups[terms.members], terms)
-            for rank in terms.joined:
-                neutral = operations[terms.members.index(rank)]
-                assert (neutral.request, neutral.finish(terms, memoryview(b""))) == (request, None)
+            run_together(operations, self._groups[release.members], release)
+            for rank in release.joined:
+                neutral = operations[release.members.index(rank)]
+                assert (neutral.request, neutral.finish(release, memoryview(b""))) == (request, None)
         for handle in handles.values():
-            handle.terms = terms
+            handle.release = release
             handle.answered.set()
 
 
-def run_together(operations: Sequence[Operation[Any]], groups: Sequence[TorchGroup], terms: Release) -> None:
+def run_together(operations: Sequence[Operation[Any]], groups: Sequence[TorchGroup], release: Release) -> None:
     """Start the ranks' operations at the same time, since some wait for each other, and wait for what they do."""
 
     def start(operation: Operation[Any], group: TorchGroup) -> None:
-        for work in operation.start(group, terms):
+        for work in operation.start(group, release):
             work.wait(LIMIT)
 
     with ThreadPoolExecutor(len(operations)) as threads:

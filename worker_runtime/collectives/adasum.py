@@ -69,8 +69,8 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         self._into = into
         self._buffers: list[torch.Tensor] | None = None
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        del terms
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
+        del release
         self._buffers = self._prepare()
         shares = [
             _Share(fusion, buffer, self.among.size, self.among.position)
@@ -85,8 +85,8 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
             self._combine(group, pairs, shares)
         return [work for share in shares for work in share.spread(group)]
 
-    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
-        del terms, payload
+    def _conclude(self, release: Release, payload: memoryview) -> list[torch.Tensor]:
+        del release, payload
         results = list(self._tensors)
         for fusion, buffer in zip(self._fusions, self._buffers or self._prepare(), strict=True):
             scale_(buffer, self._how.postscale)

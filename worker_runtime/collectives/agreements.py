@@ -48,9 +48,9 @@ class _Agreement(Operation[ResultT_co]):
         renewed.request = self.request._replace(process_set=among.number)
         return renewed
 
-    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Do nothing."""
-        del group, terms
+        del group, release
         return ()
 
 
@@ -65,7 +65,7 @@ class Barrier(_Agreement[None]):
     def __init__(self, among: Members, name: str = "barrier") -> None:
         super().__init__(Kind.BARRIER, among, name)
 
-    def finish(self, terms: Release, payload: memoryview) -> None:
+    def finish(self, release: Release, payload: memoryview) -> None:
         """Return nothing: all members have submitted it."""
 
 
@@ -82,10 +82,10 @@ class Join(_Agreement[int]):
         super().__init__(Kind.JOIN, among, name)
         self.device = device
 
-    def finish(self, terms: Release, payload: memoryview) -> int:
+    def finish(self, release: Release, payload: memoryview) -> int:
         """Return the rank that joined last."""
         del payload
-        return terms.value if len(terms.members) > 1 else terms.members[0]
+        return release.value if len(release.members) > 1 else release.members[0]
 
 
 class AddSet(_Agreement[int]):
@@ -113,10 +113,10 @@ class AddSet(_Agreement[int]):
             )
         super().__init__(Kind.ADD_SET, among, name, members, f"ranks {list(members)}", root=number)
 
-    def finish(self, terms: Release, payload: memoryview) -> int:
+    def finish(self, release: Release, payload: memoryview) -> int:
         """Return the set's number."""
         del payload
-        return terms.value
+        return release.value
 
 
 class RemoveSet(_Agreement[None]):
@@ -138,7 +138,7 @@ class RemoveSet(_Agreement[None]):
             raise ValueError(f"process set {number} has all ranks and cannot be removed")
         super().__init__(Kind.REMOVE_SET, among, name, (number,), f"process set {number}")
 
-    def finish(self, terms: Release, payload: memoryview) -> None:
+    def finish(self, release: Release, payload: memoryview) -> None:
         """Return nothing: the set is removed."""
 
 
@@ -159,7 +159,7 @@ class Failed(_Agreement[None]):
         self.is_of_step = is_of_step
         self.followers: list[Failed] = []
 
-    def finish(self, terms: Release, payload: memoryview) -> None:
+    def finish(self, release: Release, payload: memoryview) -> None:
         """Return nothing."""
 
 
@@ -178,5 +178,5 @@ class Commit(_Agreement[None]):
         super().__init__(Kind.COMMIT, among, name)
         self.number = number
 
-    def finish(self, terms: Release, payload: memoryview) -> None:
+    def finish(self, release: Release, payload: memoryview) -> None:
         """Return nothing: all members have completed their step."""

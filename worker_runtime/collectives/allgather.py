@@ -86,11 +86,11 @@ class Allgather(TensorOperation[list[Gathered]]):
         size = self.among.size  # every rank gets the rows of all
         return view_memory(pack(self._tensors)) if fits_payload(size, own_bytes * size) else b""
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        places = self._make_outputs(terms)
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
+        places = self._make_outputs(release)
         row_bytes = [count_row_bytes(tensor.dtype, tensor.shape[1:]) for tensor in self._tensors]
         works, self._packed = [], []
-        for member, rows in enumerate(terms.sizes):
+        for member, rows in enumerate(release.sizes):
             targets = [place[member] for place in places]
             if member == self.among.position:
                 for target, tensor in zip(targets, self._tensors, strict=True):
@@ -100,32 +100,32 @@ class Allgather(TensorOperation[list[Gathered]]):
                 works.append(group.broadcast(fused, member))
         return works
 
-    def _conclude(self, terms: Release, payload: memoryview) -> list[Gathered]:
+    def _conclude(self, release: Release, payload: memoryview) -> list[Gathered]:
         if self.among.size == 1:
             return [Gathered(copy(tensor), (tensor.shape[0],)) for tensor in self._tensors]
         if payload:
-            self._read(terms, payload)
+            self._read(release, payload)
         for fused, targets in self._packed:
             unpack(fused, targets)
         return [
-            Gathered(output, rows) for output, rows in zip(self._outputs, zip(*terms.sizes, strict=True), strict=True)
+            Gathered(output, rows) for output, rows in zip(self._outputs, zip(*release.sizes, strict=True), strict=True)
         ]
 
     def _list_used(self) -> Iterable[torch.Tensor]:
         return [*self._tensors, *self._outputs, *(fused for fused, _ in self._packed)]
 
-    def _make_outputs(self, terms: Release) -> list[tuple[torch.Tensor, ...]]:
+    def _make_outputs(self, release: Release) -> list[tuple[torch.Tensor, ...]]:
         """Allocate the results; return the places of each member's rows for each tensor."""
-        columns = list(zip(*terms.sizes, strict=True))
+        columns = list(zip(*release.sizes, strict=True))
         self._outputs = [
             torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
             for tensor, rows in zip(self._tensors, columns, strict=True)
         ]
         return [output.split_with_sizes(rows) for output, rows in zip(self._outputs, columns, strict=True)]
 
-    def _read(self, terms: Release, payload: memoryview) -> None:
+    def _read(self, release: Release, payload: memoryview) -> None:
         """Fill the results from the payload: each member's bytes, tensor by tensor."""
-        places = self._make_outputs(terms)
+        places = self._make_outputs(release)
         targets = (
             self._outputs if len(places) == 1 else [target for parts in zip(*places, strict=True) for target in parts]
         )

@@ -129,11 +129,11 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         scale_(buffer, prescale)
         return view_memory(view_reducible(buffer))
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         self._buffers = self._prepare()
         self._keys = {}
         reduction = self._how.reduction
-        if any(map(any, terms.sizes)):
+        if any(map(any, release.sizes)):
             self._keys = {
                 index: make_keys(buffer, reduction)
                 for index, buffer in enumerate(self._buffers)
@@ -143,8 +143,8 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         operation = _TORCH_OPERATIONS[reduction]
         return [group.allreduce(view_reducible(buffer), operation) for buffer in sent if buffer.numel()]
 
-    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
-        del terms
+    def _conclude(self, release: Release, payload: memoryview) -> list[torch.Tensor]:
+        del release
         buffers = [self._read(payload)] if payload else self._buffers or self._prepare()
         for index, keys in self._keys.items():
             read_keys(keys, buffers[index])

@@ -51,12 +51,12 @@ class Alltoall(TensorOperation[Exchanged]):
         self._source: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        received = self._find_received(terms)
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
+        received = self._find_received(release)
         row_shape = self._tensor.shape[1:]
         self._output = torch.empty((sum(received), *row_shape), dtype=self._tensor.dtype, device=self._tensor.device)
         each = count_row_bytes(self._tensor.dtype, row_shape)
-        if not each or not any(any(splits) for splits in terms.sizes):
+        if not each or not any(any(splits) for splits in release.sizes):
             return ()
         self._source = make_rows(self._tensor)
         return [
@@ -68,17 +68,17 @@ class Alltoall(TensorOperation[Exchanged]):
             )
         ]
 
-    def _conclude(self, terms: Release, payload: memoryview) -> Exchanged:
+    def _conclude(self, release: Release, payload: memoryview) -> Exchanged:
         del payload
-        received = self.sizes if self._output is None else self._find_received(terms)
+        received = self.sizes if self._output is None else self._find_received(release)
         splits = torch.tensor(received, dtype=torch.int32, device=self._splits_device)
         return Exchanged(copy(self._tensor) if self._output is None else self._output, splits)
 
     def _list_used(self) -> Iterable[torch.Tensor]:
         return [tensor for tensor in (self._tensor, self._source, self._output) if tensor is not None]
 
-    def _find_received(self, terms: Release) -> tuple[int, ...]:
-        return tuple(splits[self.among.position] for splits in terms.sizes)
+    def _find_received(self, release: Release) -> tuple[int, ...]:
+        return tuple(splits[self.among.position] for splits in release.sizes)
 
 
 def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ...]:

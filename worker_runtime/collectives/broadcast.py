@@ -91,8 +91,8 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
             return b""
         return view_memory(pack(self._tensors))
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        del terms
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
+        del release
         sources: Sequence[torch.Tensor] = self._tensors
         if not self._is_root:
             sources = self._received = self._make_places()
@@ -106,8 +106,8 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
                 self._fused.append(torch.empty(total_bytes, dtype=torch.uint8, device=parts[0].device))
         return [group.broadcast(fused, self._root) for fused in self._fused]
 
-    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
-        del terms
+    def _conclude(self, release: Release, payload: memoryview) -> list[torch.Tensor]:
+        del release
         if not self._is_root:
             results = self._read(payload) if payload else self._unpack()
         elif self._into is None:

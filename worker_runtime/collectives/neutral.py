@@ -21,11 +21,11 @@ class _Neutral(Operation[object]):
         self.request = release.request
         self._substitute = substitute
 
-    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Start the other operation."""
-        return () if self._substitute is None else self._substitute.start(group, terms)
+        return () if self._substitute is None else self._substitute.start(group, release)
 
-    def finish(self, terms: Release, payload: memoryview) -> object:
+    def finish(self, release: Release, payload: memoryview) -> object:
         """Return nothing."""
 
 

@@ -51,8 +51,8 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         self._sent: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        del terms
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
+        del release
         sources = self._prepare()
         counts = [
             [rows * (count_bytes(source) // max(source.shape[0], 1)) for rows in parts]
@@ -70,8 +70,8 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
             self._sent = torch.cat([piece for member in zip(*cuts, strict=True) for piece in member])
         return [group.alltoall_base(self._received, self._sent, [own] * self.among.size, sent)]
 
-    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
-        del terms, payload
+    def _conclude(self, release: Release, payload: memoryview) -> list[torch.Tensor]:
+        del release, payload
         if self.among.size == 1:
             return [self._combine(source.unsqueeze(0)) for source in self._prepare()]
         return [self._combine(stack) for stack in self._unstack()]

@@ -63,13 +63,13 @@ class SparseAllreduce(Operation[torch.Tensor]):
         del ranks
         return type(self)(self._tensor, self._reduction, among, self.request.name)
 
-    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Gather indices and values."""
-        return self._elements.start(group, terms)
+        return self._elements.start(group, release)
 
-    def finish(self, terms: Release, payload: memoryview) -> torch.Tensor:
+    def finish(self, release: Release, payload: memoryview) -> torch.Tensor:
         """Return one tensor with the elements of all ranks."""
-        (indices, _), (values, _) = self._elements.finish(terms, payload)
+        (indices, _), (values, _) = self._elements.finish(release, payload)
         if self._reduction is Reduction.AVERAGE:
             values.div_(self.among.size)
         shape, device = self._tensor.shape, values.device

@@ -256,25 +256,25 @@ class TensorOperation(Operation[ResultT_co]):
         self.among = among
         return device
 
-    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Start to communicate; see `Operation`."""
         if self._side_stream is None:
-            return self._communicate(group, terms)
+            return self._communicate(group, release)
         with self._side_stream:
-            return self._communicate(group, terms)
+            return self._communicate(group, release)
 
-    def finish(self, terms: Release, payload: memoryview) -> ResultT_co:
+    def finish(self, release: Release, payload: memoryview) -> ResultT_co:
         """Compute the result; see `Operation`."""
         if self._side_stream is not None:
             self._side_stream.hand_over(self._list_used())
-        return self._conclude(terms, payload)
+        return self._conclude(release, payload)
 
     @abstractmethod
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """See `start`."""
 
     @abstractmethod
-    def _conclude(self, terms: Release, payload: memoryview) -> ResultT_co:
+    def _conclude(self, release: Release, payload: memoryview) -> ResultT_co:
         """See `finish`; `_communicate` was not called in a set of one, or where the data are a payload."""
 
     @abstractmethod

@@ -191,14 +191,14 @@ class Answered(NamedTuple):
     """Operations of this rank were released.
 
     handles: the operations' handles.
-    terms: the release of each.
+    releases: the release of each.
     payload: the concatenated payloads.
     lengths: the length of each payload.
     unpack: finishes all of them together; None if each must run separately.
     """
 
     handles: Sequence[Handle[Any]]
-    terms: Sequence[Release]
+    releases: Sequence[Release]
     payload: memoryview
     lengths: Sequence[int]
     unpack: Unpack | None
@@ -215,7 +215,7 @@ class Answered(NamedTuple):
 class Neutral(NamedTuple):
     """An operation was released that this rank, after `join()`, has not submitted."""
 
-    terms: Release
+    release: Release
 
 
 class Refused(NamedTuple):
@@ -258,13 +258,13 @@ def split(
     shared = released.joined, released.sizes, released.value
     requests = [handle.operation.request for handle in handles]
     members = {number: list_members(number) for number in {request.process_set for request in requests}}
-    terms = [
+    releases = [
         Release(index, request, members[request.process_set], *shared)
         for index, request in enumerate(requests, released.index)
     ]
     payload = released.payload
-    if len(terms) == 1:
-        return (Answered(handles, terms, payload, released.lengths, None),)
+    if len(releases) == 1:
+        return (Answered(handles, releases, payload, released.lengths, None),)
     ends = [0, *accumulate(released.lengths)]
     answers: list[Answered] = []
     first = 0
@@ -273,7 +273,7 @@ def split(
         last = first + len(batch)
         own = payload[ends[first] : ends[last]]
         unpack = None if batcher is None or len(batch) == 1 else partial(_unpack, batcher, batch, own)
-        answers.append(Answered(batch, terms[first:last], own, released.lengths[first:last], unpack))
+        answers.append(Answered(batch, releases[first:last], own, released.lengths[first:last], unpack))
         first = last
     return answers
 

@@ -111,15 +111,15 @@ class Operation(ABC, Generic[ResultT_co]):
         raise NotImplementedError
 
     @abstractmethod
-    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+    def start(self, group: TorchGroup, release: Release) -> Sequence[Work]:
         """Start to communicate with the set's members. It may wait for them: all run their releases in one order."""
 
     @abstractmethod
-    def finish(self, terms: Release, payload: memoryview) -> ResultT_co:
+    def finish(self, release: Release, payload: memoryview) -> ResultT_co:
         """Compute the result, after all works of `start` are done.
 
         Args:
-            terms: the release; in a set of one member it is created from this rank's request.
+            release: the release; in a set of one member it is created from this rank's request.
             payload: the payload of the answer; empty if the signature has none.
         """
 
@@ -152,19 +152,19 @@ class Handle(Generic[ResultT_co]):
 
     operation: the submitted operation; after the loss of a rank, its replacement.
     state: see above.
-    terms: its release.
+    release: its release.
     works: its running works.
     payload: the payload of its release, until its result is computed.
     failure: the error that a wait raises, after it has failed.
     result: the result, only after it is finished.
     """
 
-    __slots__ = ("__weakref__", "failure", "operation", "payload", "result", "state", "terms", "works")
+    __slots__ = ("__weakref__", "failure", "operation", "payload", "release", "result", "state", "works")
 
     def __init__(self, operation: Operation[ResultT_co]) -> None:
         self.operation = operation
         self.state = _ASKED
-        self.terms: Release | None = None
+        self.release: Release | None = None
         self.works: Sequence[Work] = ()
         self.payload = _NO_PAYLOAD
         self.failure: Exception | None = None
@@ -206,20 +206,20 @@ class Handle(Generic[ResultT_co]):
             return all(work.is_completed() for work in self.works)
         return self.state is not _ASKED
 
-    def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
+    def begin(self, release: Release, works: Sequence[Work], payload: memoryview) -> None:
         """Note the release, and the started works. If it has failed before (`shutdown()`), its works must still end."""
         if self.state is not _ASKED and self.state is not _FAILED:
             raise self._refuse(_RELEASED)
-        self.terms = terms
+        self.release = release
         self.works = works
         if self.state is _ASKED:
             self.payload = payload
             self.state = _RELEASED
 
-    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nothing else gives results
+    def complete(self, release: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nothing else gives results
         """Note that it was released and finished together with others."""
         if self.state is _ASKED:
-            self.terms = terms
+            self.release = release
             self.result = result
             self.state = _FINISHED
         elif self.state is not _FAILED:
@@ -245,7 +245,7 @@ class Handle(Generic[ResultT_co]):
         """Return to ASKED after an interruption, and drop the works."""
         if self.state is not _RELEASED:
             raise self._refuse(_ASKED)
-        self.terms = None
+        self.release = None
         self.works = ()
         self.payload = _NO_PAYLOAD
         self.state = _ASKED

@@ -61,7 +61,7 @@ _NUMBERS = struct.Struct("<QI")
 _REQUEST = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, sizes, bytes of the payload, factors
 _pack_request = _REQUEST.pack
 _RELEASES = struct.Struct("<IIQHHq")  # first request, count, first index, joined members, sizes of each, value
-_TERMS = struct.Struct("<IQHHq")  # the same without the request
+_RANGE = struct.Struct("<IQHHq")  # the same without the request
 _NUMBER = struct.Struct("<I")
 encode_number = _NUMBER.pack  # the number of a request
 _BLOCKED = struct.Struct("<IB")
@@ -287,11 +287,11 @@ def decode_head(head: bytes) -> tuple[int, int, str, tuple[float, float]]:
 
 
 def encode_releases(number: int, first: Release, payloads: Sequence[bytes]) -> bytes:
-    """Releases of consecutive requests; `number` is that of the first on this connection; see `encode_terms`."""
-    return encode_number(number) + encode_terms(first, payloads)
+    """Releases of consecutive requests; `number` is that of the first on this connection; see `encode_range`."""
+    return encode_number(number) + encode_range(first, payloads)
 
 
-def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
+def encode_range(first: Release, payloads: Sequence[bytes]) -> bytes:
     """The part of RELEASES after the number of the first request, which is the same for all members.
 
     Args:
@@ -300,7 +300,7 @@ def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
     """
     sizes, joined, count = first.sizes, first.joined, len(payloads)
     each = len(sizes[0]) if sizes else 0
-    parts = [_TERMS.pack(count, first.index, len(joined), each, first.value)]
+    parts = [_RANGE.pack(count, first.index, len(joined), each, first.value)]
     if each:
         parts.append(struct.pack(f"<{each * len(sizes)}q", *(size for member in sizes for size in member)))
     if joined:

@@ -283,16 +283,16 @@ class Engine:
                 if not handle.is_answered:
                     self.await_answer(handle)
                     continue
-                terms, works = handle.terms, handle.works
-                if works and terms is not None and not handle.is_failed:
+                release, works = handle.release, handle.works
+                if works and release is not None and not handle.is_failed:
                     error = await_works(works, self.listen)
                     if error is not None:
-                        self._report_failure(handle, terms, error)
+                        self._report_failure(handle, release, error)
                 if handle.failure is not None:
                     self.in_flight.drop_works(handle)
                     self.in_flight.forget(handle)
                     raise handle.failure
-                if terms is not None and self.in_flight.finish(handle, terms, self.current):
+                if release is not None and self.in_flight.finish(handle, release, self.current):
                     return handle.result
                 # else a rank was lost, and the operation runs again with the other ranks
         except IllegalTransitionError as error:
@@ -440,12 +440,12 @@ class Engine:
         sets = self.current.sets
         ranks = sets.list_ranks(request.process_set)
         number = sets.find_free() if request.signature.kind is Kind.ADD_SET else 0
-        terms = Release(-1, request, ranks, sizes=(tuple(operation.sizes),), value=number)
-        self.current.change_sets(terms)
+        release = Release(-1, request, ranks, sizes=(tuple(operation.sizes),), value=number)
+        self.current.change_sets(release)
         if request.signature.kind is Kind.JOIN:
             self._names.count_join()
         payload = memoryview(operation.payload if request.signature.payload_dtype else b"")
-        self.in_flight.release(handle, terms, (), payload, self.current)
+        self.in_flight.release(handle, release, (), payload, self.current)
 
     def close(self, *, end: str = "") -> None:
         """Close the engine and its group. Pending operations fail on all ranks.
@@ -505,12 +505,12 @@ class Engine:
     def _carry_out(self, generation: Generation, answer: Answer) -> None:
         match answer:
             case Answered():
-                generation.seen = answer.terms[-1].index
+                generation.seen = answer.releases[-1].index
                 if answer.unpack is None or not self.in_flight.finish_together(answer, answer.unpack, generation):
-                    for handle, terms, payload in zip(answer.handles, answer.terms, answer.payloads, strict=True):
-                        self._start(generation, handle, terms, payload)
-            case Neutral(terms):
-                self._take_part(generation, terms)
+                    for handle, release, payload in zip(answer.handles, answer.releases, answer.payloads, strict=True):
+                        self._start(generation, handle, release, payload)
+            case Neutral(release):
+                self._take_part(generation, release)
             case Refused():
                 with self.in_flight.lock:
                     if not generation.is_over:
@@ -520,48 +520,48 @@ class Engine:
             case Ended(reason, fault):
                 self._give_up(generation, reason, fault)
 
-    def _start(self, generation: Generation, handle: Handle[Any], terms: Release, payload: memoryview) -> None:
+    def _start(self, generation: Generation, handle: Handle[Any], release: Release, payload: memoryview) -> None:
         """Run a released operation."""
-        signature = terms.request.signature
+        signature = release.request.signature
         works: Sequence[Work] = ()
-        self._note_release(terms)
+        self._note_release(release)
         try:
             has_travelled = signature.payload_dtype and (payload or signature.kind is not Kind.ALLGATHER)
             if not has_travelled and signature.kind is not Kind.COMMIT:
-                begun = generation.start(handle.operation, terms)
+                begun = generation.start(handle.operation, release)
                 if isinstance(begun, RuntimeError):
                     generation.interrupt()
                     begun = (FailedWork(begun),)
                 works = begun
-            self.in_flight.release(handle, terms, works, payload, generation)
+            self.in_flight.release(handle, release, works, payload, generation)
         except BaseException:  # from a signal's handler, before the handle has the started works
             generation.is_unsure = True
             raise
 
-    def _take_part(self, generation: Generation, terms: Release) -> None:
+    def _take_part(self, generation: Generation, release: Release) -> None:
         """Take part in an operation that this rank, after `join()`, has not submitted."""
-        generation.seen = terms.index
-        self._note_release(terms)
+        generation.seen = release.index
+        self._note_release(release)
         joining = [handle.operation for handle in self.in_flight if isinstance(handle.operation, Join)]
-        error = generation.take_part(terms, joining[0].device if joining else None)
+        error = generation.take_part(release, joining[0].device if joining else None)
         if error is not None:
-            name, cause = terms.request.name, describe_cause(error)
+            name, cause = release.request.name, describe_cause(error)
             self._give_up(generation, f"a joined rank could not take part in {name}: {cause}")
-        elif terms.request.signature.kind is Kind.COMMIT:
-            number = self.steps.rounds[terms.request.process_set]
+        elif release.request.signature.kind is Kind.COMMIT:
+            number = self.steps.rounds[release.request.process_set]
             with self.in_flight.lock:
-                self.in_flight.note_joined_commit(terms, number, generation)
+                self.in_flight.note_joined_commit(release, number, generation)
 
-    def _note_release(self, terms: Release) -> None:
+    def _note_release(self, release: Release) -> None:
         """Update the counts of names, steps and commit rounds for a released operation."""
-        kind = terms.request.signature.kind
+        kind = release.request.signature.kind
         if kind is Kind.JOIN:
             self._names.count_join()
-            self.note_step(terms.request.process_set, terms.index)  # joined ranks have missed the last steps
+            self.note_step(release.request.process_set, release.index)  # joined ranks have missed the last steps
         elif kind is Kind.REMOVE_SET:
-            self._names.forget(terms.sizes[0][0])
+            self._names.forget(release.sizes[0][0])
         elif kind is Kind.COMMIT:
-            self.steps.rounds[terms.request.process_set] += 1
+            self.steps.rounds[release.request.process_set] += 1
 
     def _refuse(self, generation: Generation, answer: Refused) -> None:
         """Fail a refused operation, and free its name. The caller holds the lock."""
@@ -590,7 +590,7 @@ class Engine:
 
     # Failures and admission of operations.
 
-    def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
+    def _report_failure(self, handle: Handle[Any], release: Release, error: RuntimeError) -> None:
         """Handle a failed communication: fail the operation, or in an elastic job wait for the recovery."""
         generation = self.current
         if self.retry is None:
@@ -600,7 +600,7 @@ class Engine:
         cause = describe_cause(error)
         self.retry.report_failure(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
         with self.in_flight.lock:
-            while handle.state is State.RELEASED and handle.terms is terms and not self.is_closed:
+            while handle.state is State.RELEASED and handle.release is release and not self.is_closed:
                 self.in_flight.changed.wait(_LOOK_SECONDS)
             if self.is_closed:
                 self.in_flight.fail(handle, self._explain_end(handle.title))
@@ -642,9 +642,9 @@ class Engine:
 
         An interrupted operation runs again, and so is not done.
         """
-        if not earlier.is_done() or earlier.terms is None or not self.is_elastic or earlier.is_failed:
+        if not earlier.is_done() or earlier.release is None or not self.is_elastic or earlier.is_failed:
             return earlier.is_done()
-        return self.in_flight.succeed(earlier, earlier.terms, self.current)
+        return self.in_flight.succeed(earlier, earlier.release, self.current)
 
     def _make_closed_error(self) -> HorovodInternalError:
         return ForkedError(self.rank) if self._is_forked else NotInitializedError()

@@ -85,16 +85,16 @@ class Generation:
         link.limit_silence(silence_seconds)
         self.driver = Driver(link, self.sets.list_ranks, carry_out, askers)
 
-    def start(self, operation: Operation[object], terms: Release) -> Sequence[Work] | RuntimeError:
+    def start(self, operation: Operation[object], release: Release) -> Sequence[Work] | RuntimeError:
         """Start an operation's communication; return its works, or the error without its traceback's frames."""
         groups = self._groups
-        request = terms.request
+        request = release.request
         try:
-            self.change_sets(terms)
+            self.change_sets(release)
             if groups is None or request.signature.kind in _OF_THE_JOB:
                 return ()
             version = self.sets.version(request.process_set)
-            return operation.start(groups.find(version, terms.members, request.signature.device), terms)
+            return operation.start(groups.find(version, release.members, request.signature.device), release)
         except RuntimeError as error:
             self.is_unsure = True
             return error.with_traceback(None)
@@ -102,21 +102,21 @@ class Generation:
             self.is_unsure = True
             raise
 
-    def take_part(self, terms: Release, device: torch.device | None = None) -> RuntimeError | None:
+    def take_part(self, release: Release, device: torch.device | None = None) -> RuntimeError | None:
         """Start an operation that this rank, after `join()`, has not submitted; return the error, if any.
 
         Args:
-            terms: the release.
+            release: the release.
             device: the device for operations on CUDA: the driving thread may have another current device.
         """
-        if terms.request.signature.payload_dtype:
+        if release.request.signature.payload_dtype:
             return None  # the sequencer has combined the payloads: no rank communicates
         self._neutral = [
             (operation, works) for operation, works in self._neutral if not all(work.is_completed() for work in works)
         ]
-        neutral = make_neutral(terms, self.rank, device if terms.request.signature.device != "cpu" else None)
+        neutral = make_neutral(release, self.rank, device if release.request.signature.device != "cpu" else None)
         try:
-            works = self.start(neutral, terms)
+            works = self.start(neutral, release)
             if isinstance(works, RuntimeError):
                 return works
             self._neutral.append((neutral, works))
@@ -125,13 +125,13 @@ class Generation:
             raise
         return None
 
-    def change_sets(self, terms: Release) -> None:
+    def change_sets(self, release: Release) -> None:
         """Add or remove a process set, at the same place in the order on every rank."""
-        match terms.request.signature.kind:
+        match release.request.signature.kind:
             case Kind.ADD_SET:
-                self.sets.add(terms.value, terms.sizes[0], terms.index)
+                self.sets.add(release.value, release.sizes[0], release.index)
             case Kind.REMOVE_SET:
-                (number,) = terms.sizes[0]
+                (number,) = release.sizes[0]
                 if self._groups is not None:
                     self._groups.end(self.sets.version(number))
                 self.sets.remove(number)

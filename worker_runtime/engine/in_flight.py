@@ -107,12 +107,12 @@ class InFlight:
         return handles
 
     def release(
-        self, handle: Handle[Any], terms: Release, works: Sequence[Work], payload: memoryview, generation: Generation
+        self, handle: Handle[Any], release: Release, works: Sequence[Work], payload: memoryview, generation: Generation
     ) -> None:
         """Note the release of an operation and its started works, unless the generation is over."""
         with self.lock:
             if not generation.is_over:
-                handle.begin(terms, works, payload)
+                handle.begin(release, works, payload)
 
     def finish_together(
         self, answer: Answered, unpack: Callable[[], Sequence[object] | None], generation: Generation
@@ -124,9 +124,9 @@ class InFlight:
             results = unpack()
             if results is None:
                 return False
-            for handle, terms, result in zip(answer.handles, answer.terms, results, strict=True):
-                handle.complete(terms, result)
-                self.note_end(handle, terms, generation)
+            for handle, release, result in zip(answer.handles, answer.releases, results, strict=True):
+                handle.complete(release, result)
+                self.note_end(handle, release, generation)
         return True
 
     def refuse(self, handle: Handle[Any], error: Exception, following: Handle[Any] | None = None) -> None:
@@ -159,9 +159,9 @@ class InFlight:
         """
         indices = {}
         for handle in self:
-            terms = handle.terms
-            if handle.state is State.RELEASED and terms is not None and not self.succeed(handle, terms, generation):
-                indices[handle] = terms.index
+            release = handle.release
+            if handle.state is State.RELEASED and release is not None and not self.succeed(handle, release, generation):
+                indices[handle] = release.index
                 handle.reset()
         return indices
 
@@ -171,17 +171,17 @@ class InFlight:
             if not handle.is_answered:
                 handle.fail(make_error(handle.title))
 
-    def finish(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:
+    def finish(self, handle: Handle[Any], release: Release, generation: Generation) -> bool:
         """Compute the result of an operation whose works have completed; return False if it was interrupted before."""
         with self.lock:
-            if handle.terms is not terms:
+            if handle.release is not release:
                 return False
             handle.succeed()
-            self.note_end(handle, terms, generation)
-        handle.finish(handle.operation.finish(terms, handle.payload))
+            self.note_end(handle, release, generation)
+        handle.finish(handle.operation.finish(release, handle.payload))
         return True
 
-    def succeed(self, handle: Handle[Any], terms: Release, generation: Generation) -> bool:
+    def succeed(self, handle: Handle[Any], release: Release, generation: Generation) -> bool:
         """Note a released operation as done if its works have completed; return whether they have.
 
         The caller holds the lock.
@@ -189,33 +189,33 @@ class InFlight:
         if not _have_succeeded(handle.works):
             return False
         handle.succeed()
-        self.note_end(handle, terms, generation)
+        self.note_end(handle, release, generation)
         return True
 
-    def note_end(self, handle: Handle[Any], terms: Release, generation: Generation) -> None:
+    def note_end(self, handle: Handle[Any], release: Release, generation: Generation) -> None:
         """Note that an operation is done, once. The caller holds the lock."""
         if not self.forget(handle) or self._retry is None:
             return
         operation = handle.operation
         if runs_with_step(operation):
             return
-        is_stopping = terms.index >= generation.stops_from
+        is_stopping = release.index >= generation.stops_from
         if isinstance(operation, Commit):
-            self._steps.note_commit(terms.request.process_set, terms.members)
-            self._steps.note_step(terms.request.process_set, is_stopping=is_stopping)
-        if terms.index >= 0:  # else this rank is alone in the set
-            self._retry.remember(operation, terms, handle.payload, is_stopping=is_stopping)
+            self._steps.note_commit(release.request.process_set, release.members)
+            self._steps.note_step(release.request.process_set, is_stopping=is_stopping)
+        if release.index >= 0:  # else this rank is alone in the set
+            self._retry.remember(operation, release, handle.payload, is_stopping=is_stopping)
 
-    def note_joined_commit(self, terms: Release, number: int, generation: Generation) -> None:
+    def note_joined_commit(self, release: Release, number: int, generation: Generation) -> None:
         """Note a commit round of the other ranks, while this rank has joined. The caller holds the lock.
 
         It must be in this rank's report too: after a loss, a round that one rank has committed and another does not
         know is a contradiction.
         """
         if self._retry is not None and not generation.is_over:
-            commit = Commit(generation.sets.find(terms.request.process_set, "commit"), number)
-            is_stopping = terms.index >= generation.stops_from
-            self._retry.remember(commit, terms, memoryview(b""), is_stopping=is_stopping)
+            commit = Commit(generation.sets.find(release.request.process_set, "commit"), number)
+            is_stopping = release.index >= generation.stops_from
+            self._retry.remember(commit, release, memoryview(b""), is_stopping=is_stopping)
 
 
 def _have_succeeded(works: Sequence[Work]) -> bool:

@@ -43,18 +43,18 @@ class Retry:
         self.floor = 0
         self._completed: deque[tuple[Release, int, bytes]] = deque()  # with the commit round (or 0), and the answer
 
-    def remember(self, operation: Operation[Any], terms: Release, payload: memoryview, *, is_stopping: bool) -> None:
+    def remember(self, operation: Operation[Any], release: Release, payload: memoryview, *, is_stopping: bool) -> None:
         """Remember a completed operation for the report; other ranks may not have completed it.
 
         Args:
             operation: the operation.
-            terms: its release.
+            release: its release.
             payload: the payload of the release.
             is_stopping: the release came after a stop notice for the job.
         """
         number = operation.number if isinstance(operation, Commit) else 0
         answer = bytes(payload) if payload.nbytes <= _ANSWER_BYTES else b""
-        self._completed.append((terms, number, STOPPING if number and is_stopping else answer))
+        self._completed.append((release, number, STOPPING if number and is_stopping else answer))
         if len(self._completed) > _REMEMBERED:
             forgotten, _, _ = self._completed.popleft()
             self.floor = max(self.floor, forgotten.index + 1)
@@ -62,9 +62,9 @@ class Retry:
     def list_completed(self) -> Iterator[CompletedOperation]:
         """The completed operations for the report."""
         unanswered = len(self._completed) - _ANSWERED
-        for place, (terms, number, payload) in enumerate(self._completed):
-            answer = payload if number else encode_answer(terms, payload) if place >= unanswered else b""
-            yield CompletedOperation(terms.members, terms.request.name, terms.index, number, answer)
+        for place, (release, number, payload) in enumerate(self._completed):
+            answer = payload if number else encode_answer(release, payload) if place >= unanswered else b""
+            yield CompletedOperation(release.members, release.request.name, release.index, number, answer)
 
     def forget(self) -> None:
         """Forget all operations, at the start of another generation."""
@@ -75,9 +75,9 @@ class Retry:
 LossPolicy: TypeAlias = Fail | Retry
 
 
-def encode_answer(terms: Release, payload: bytes) -> bytes:
+def encode_answer(release: Release, payload: bytes) -> bytes:
     """The sequencer's answer to an operation with a payload, from which its result can be computed; else b""."""
-    return wire.encode_releases(0, terms, (payload,)) if payload else b""
+    return wire.encode_releases(0, release, (payload,)) if payload else b""
 
 
 def decode_answer(answer: bytes, request: Request, members: tuple[int, ...]) -> tuple[Release, memoryview]:

@@ -206,7 +206,7 @@ class Succession:
             handle = Handle(operation)
             generation.driver.ask(handle, at_once=True, is_awaited=True)
             generation.driver.await_answer(handle)
-            if handle.terms is None:
+            if handle.release is None:
                 raise OperationFailedError(operation.title, generation.rank, generation.failure or "it was refused")
 
     def _carry_over(self, handle: Handle[Any], former: tuple[int, ...], done: Mapping[tuple[Any, ...], bytes]) -> None:
@@ -224,8 +224,8 @@ class Succession:
         number = operation.number if isinstance(operation, Commit) else 0
         answer = done.get((former, number, "" if number else request.name))
         if answer is not None and handle in self._reported:
-            terms, payload = decode_answer(b"" if number else answer, request, former)
-            engine.in_flight.release(handle, terms, (), payload, engine.current)
+            release, payload = decode_answer(b"" if number else answer, request, former)
+            engine.in_flight.release(handle, release, (), payload, engine.current)
             if number:
                 engine.steps.rounds[request.process_set] = number
                 engine.steps.note_commit(request.process_set, former)

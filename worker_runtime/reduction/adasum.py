@@ -197,7 +197,7 @@ class AdasumReducer:
         handle = comm.engine.submit(operation, is_awaited=True)
         self._has_submitted = True
         results = comm.engine.wait(handle)
-        self._index = -1 if handle.terms is None else handle.terms.index
+        self._index = -1 if handle.release is None else handle.release.index
         return results
 
 

@@ -82,8 +82,10 @@ def read_negotiation(comm: Communicator, handle: Handle[list[torch.Tensor]], cou
     (found,) = comm.engine.wait(handle)
     negative_steps, *numbers = found.tolist()
     order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
-    terms = handle.terms
-    return Negotiation(-negative_steps, tuple(order), tuple(numbers[count:]), terms is not None and not terms.joined)
+    release = handle.release
+    return Negotiation(
+        -negative_steps, tuple(order), tuple(numbers[count:]), release is not None and not release.joined
+    )
 
 
 def make_buckets(

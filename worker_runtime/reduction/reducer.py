@@ -307,7 +307,7 @@ class GradientReducer:
             bucket.note_stream(step.contents[bucket])
         gradients[entry] = entry.parameter.grad  # the common case, which needs no lock
         latest = step.latest
-        if len(gradients) == len(bucket.entries) or (latest is not None and latest.terms is None):
+        if len(gradients) == len(bucket.entries) or (latest is not None and latest.release is None):
             self._advance(step, bucket)
 
     def _record(self, entry: Entry) -> None:
@@ -357,7 +357,7 @@ class GradientReducer:
                     # For the last bucket the step is near, so the background thread need not wake.
                     bucket.submit(comm, contents, at_once=True, is_awaited=is_last)
                 step.latest = contents.handle
-            elif step.latest is not None and step.latest.terms is None:
+            elif step.latest is not None and step.latest.release is None:
                 comm.engine.progress()
 
     def _enter(self) -> Communicator | None:
@@ -403,7 +403,7 @@ class GradientReducer:
             if self._check is not None:
                 self._check.finish(comm)
             step = self._step
-            indices = (-1 if handle.terms is None else handle.terms.index for handle in step.handles.values())
+            indices = (-1 if handle.release is None else handle.release.index for handle in step.handles.values())
             comm.commit(max(indices, default=-1))  # until then the local gradients may be needed again
             if self._check is not None:
                 self._check.count_step()
@@ -527,7 +527,7 @@ class GradientReducer:
                 failures.append(error)
         if failures:
             raise failures[0]
-        return last.terms is None or not last.terms.joined
+        return last.release is None or not last.release.joined
 
     def _submit_rest(self, comm: Communicator, *, takes: bool) -> Handle[Any] | None:
         """Submit the buckets that were not submitted during backward; return the handle of the last one."""

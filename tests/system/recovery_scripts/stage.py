@@ -119,10 +119,10 @@ class Stage:
                 commit(engine, among)
             stage.come_to("committed")
 
-        def note_start(generation: Generation, operation: Operation[object], terms: Release) -> object:
+        def note_start(generation: Generation, operation: Operation[object], release: Release) -> object:
             if stage.origin >= 0:  # not at first
                 stage._die_at("started")
-            return start(generation, operation, terms)
+            return start(generation, operation, release)
 
         @wraps(form)
         def note_form(*given: Any, **named: Any) -> Group | None:

@@ -57,8 +57,8 @@ def combine(operation: Allreduce, payload: bytes | memoryview) -> bytes:
 def finish_each(operations: list[Allreduce]) -> list[torch.Tensor]:
     results = []
     for operation in operations:
-        terms = Release(0, operation.request, MEMBERS.ranks)
-        (result,) = operation.finish(terms, memoryview(combine(operation, operation.payload)))
+        release = Release(0, operation.request, MEMBERS.ranks)
+        (result,) = operation.finish(release, memoryview(combine(operation, operation.payload)))
         results.append(result)
     return results
 

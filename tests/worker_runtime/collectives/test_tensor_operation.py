@@ -122,13 +122,13 @@ class Noting(TensorOperation[str]):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        del group, terms
+    def _communicate(self, group: TorchGroup, release: Release) -> Sequence[Work]:
+        del group, release
         self.notes.append("communicate")
         return ()
 
-    def _conclude(self, terms: Release, payload: memoryview) -> str:
-        del terms, payload
+    def _conclude(self, release: Release, payload: memoryview) -> str:
+        del release, payload
         self.notes.append("conclude")
         return "result"
 

@@ -113,8 +113,8 @@ def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
     player, sequencer = ends
     handles = [player.submit(str(index)) for index in range(3)]
     sequencer.read_names(3)
-    terms = Release(0, Request(0, "", SUM), (0, 1))
-    answers = [wire.encode_releases(number, terms, [b"abc"]) for number in range(3)]
+    release = Release(0, Request(0, "", SUM), (0, 1))
+    answers = [wire.encode_releases(number, release, [b"abc"]) for number in range(3)]
     data = b"".join(wire.encode_frame(Frame.RELEASES, answer) for answer in answers)
     for offset in range(0, len(data), 7):
         sequencer.send_bytes(data[offset : offset + 7])

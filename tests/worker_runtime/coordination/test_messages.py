@@ -46,13 +46,13 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
     for each in split(released, handles, lambda number: (number, 1)):
         results = None if each.unpack is None else each.unpack()
         if results is None:
-            for handle, terms, payload in zip(each.handles, each.terms, each.payloads, strict=True):
+            for handle, release, payload in zip(each.handles, each.releases, each.payloads, strict=True):
                 performed.append(handle.title)
-                handle.begin(terms, (), payload)
+                handle.begin(release, (), payload)
         else:
-            for handle, terms, result in zip(each.handles, each.terms, results, strict=True):
-                handle.complete(terms, result)
-    assert [handle.terms for handle in handles] == [
+            for handle, release, result in zip(each.handles, each.releases, results, strict=True):
+                handle.complete(release, result)
+    assert [handle.release for handle in handles] == [
         Release(3 + place, operation.request, (0, 1), (1,), ((2,), (3,)), 4)
         for place, operation in enumerate(operations)
     ]

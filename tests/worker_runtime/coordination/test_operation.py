@@ -16,14 +16,14 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError, ShutDownError
 from worker_runtime.groups.torch_groups import FailedWork, await_work, await_works, describe_cause, end_before
 
-TERMS = Release(0, Request(GLOBAL_SET, "x", SUM), (0, 1))
+RELEASE = Release(0, Request(GLOBAL_SET, "x", SUM), (0, 1))
 RESULT = memoryview(b"result")
 
 
 # How a handle is moved, from each state to the next; and by which moves it comes there.
 MOVES: dict[str, Callable[[Handle[bytes]], None]] = {
-    "begin": lambda handle: handle.begin(TERMS, (), RESULT),
-    "complete": lambda handle: handle.complete(TERMS, b"result"),
+    "begin": lambda handle: handle.begin(RELEASE, (), RESULT),
+    "complete": lambda handle: handle.complete(RELEASE, b"result"),
     "succeed": lambda handle: handle.succeed(),
     "finish": lambda handle: handle.finish(b"result"),
     "reset": lambda handle: handle.reset(),
@@ -76,7 +76,7 @@ def test_an_illegal_transition_raises_and_changes_nothing(state: State, move: st
 def test_a_handle_is_answered_before_it_is_done() -> None:
     handle, work = make_handle(), Pending()
     assert (handle.is_answered, handle.is_done()) == (False, False)
-    handle.begin(TERMS, (work,), RESULT)
+    handle.begin(RELEASE, (work,), RESULT)
     assert (handle.is_answered, handle.is_done()) == (True, False)
     work.is_done = True
     assert handle.is_done()
@@ -84,29 +84,29 @@ def test_a_handle_is_answered_before_it_is_done() -> None:
 
 def test_a_result_is_made_once_and_given_again() -> None:
     handle, engine = make_handle(), Engine()
-    handle.begin(TERMS, (), RESULT)
+    handle.begin(RELEASE, (), RESULT)
     assert engine.wait(handle) == b"result"
     assert engine.wait(handle) is engine.wait(handle)
 
 
 def test_an_operation_that_is_finished_with_others_has_its_result() -> None:
     handle = make_handle()
-    handle.complete(TERMS, b"result")
-    assert (handle.is_answered, handle.is_done(), handle.terms) == (True, True, TERMS)
+    handle.complete(RELEASE, b"result")
+    assert (handle.is_answered, handle.is_done(), handle.release) == (True, True, RELEASE)
     assert Engine().wait(handle) == b"result"
 
 
 def test_a_result_may_come_while_it_is_waited_for() -> None:
     class Answering(Engine):
         def await_answer(self, handle: Handle[Any]) -> None:
-            handle.complete(TERMS, b"result")
+            handle.complete(RELEASE, b"result")
 
     assert Answering().wait(Handle(Echo("x", b"its own"))) == b"result"
 
 
 def test_a_failed_communication_raises_each_time_and_keeps_no_works() -> None:
     handle, engine = make_handle(), Engine()
-    handle.begin(TERMS, (Pending(is_done=True), Pending(is_bad=True)), memoryview(b""))
+    handle.begin(RELEASE, (Pending(is_done=True), Pending(is_bad=True)), memoryview(b""))
     for _ in range(2):
         with pytest.raises(OperationFailedError, match="x failed on rank 0: Connection closed by peer"):
             engine.wait(handle)
@@ -132,17 +132,17 @@ def test_a_result_that_could_not_be_made_is_made_by_the_next_wait() -> None:
     operation = Echo("x")
     operation.finish = Mock(side_effect=[KeyboardInterrupt, b"result"])
     handle, engine = make_handle(operation), Engine()
-    handle.begin(TERMS, (), RESULT)
+    handle.begin(RELEASE, (), RESULT)
     with pytest.raises(KeyboardInterrupt):
         engine.wait(handle)
     assert engine.wait(handle) == b"result"
-    assert operation.finish.mock_calls == [call(TERMS, RESULT)] * 2
+    assert operation.finish.mock_calls == [call(RELEASE, RESULT)] * 2
 
 
 def test_other_ranks_need_this_rank_while_an_answered_operation_is_not_done() -> None:
     asked, running, done = make_handle(), make_handle(), make_handle()
-    running.begin(TERMS, (Pending(),), memoryview(b""))
-    done.begin(TERMS, (Pending(is_done=True),), memoryview(b""))
+    running.begin(RELEASE, (Pending(),), memoryview(b""))
+    done.begin(RELEASE, (Pending(is_done=True),), memoryview(b""))
     assert not are_running([asked, done])
     assert are_running([asked, running, done])
 
@@ -155,7 +155,7 @@ def test_an_operation_that_shutdown_has_failed_keeps_that_reason() -> None:
             handle.fail(ShutDownError("x", 0))
             return super().wait(timeout)
 
-    handle.begin(TERMS, (Ended(is_bad=True),), memoryview(b""))
+    handle.begin(RELEASE, (Ended(is_bad=True),), memoryview(b""))
     with pytest.raises(ShutDownError):
         Engine().wait(handle)
 

@@ -156,8 +156,8 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
 def test_a_joined_rank_reports_the_commits_of_the_others(scene: Scene) -> None:
     scene.ask(Join(scene.all_ranks))
     for index in range(2):
-        terms = Release(index, Commit(scene.all_ranks, 1 + index).request, THREE, joined=(0,))
-        scene.before.sequencer.send(Frame.NEUTRAL, encode_neutral(terms))
+        release = Release(index, Commit(scene.all_ranks, 1 + index).request, THREE, joined=(0,))
+        scene.before.sequencer.send(Frame.NEUTRAL, encode_neutral(release))
     scene.engine.progress()
     assert [(each.number, each.index) for each in scene.interrupt().completed] == [(1, 0), (2, 1)]
 

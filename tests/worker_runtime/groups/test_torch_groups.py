@@ -129,13 +129,13 @@ class _Recorded(Operation[None]):
         pass
 
 
-def make_terms(kind: Kind, *, sizes: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
+def make_release(kind: Kind, *, sizes: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
     signature = Signature(kind, ("float32",), ((2,),), Reduction.SUM)
     request = Request(index, f"{kind.name.lower()}.x", signature)
     return Release(index, request, (0, 1), sizes=(sizes, sizes), value=value)
 
 
-BARRIER = make_terms(Kind.BARRIER)._replace(request=make_terms(Kind.BARRIER).request._replace(process_set=1))
+BARRIER = make_release(Kind.BARRIER)._replace(request=make_release(Kind.BARRIER).request._replace(process_set=1))
 
 
 def make_generation(groups: TorchGroups | None, size: int) -> Generation:
@@ -153,17 +153,17 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_operation_that_cannot_begin_is_an_error_without_frames() -> None:
     generation = make_generation(Mock(**{"find.side_effect": RuntimeError("no connection")}), 2)
-    terms = make_terms(Kind.BARRIER)
-    error = generation.start(_Recorded(terms.request), terms)
+    release = make_release(Kind.BARRIER)
+    error = generation.start(_Recorded(release.request), release)
     assert isinstance(error, RuntimeError)
     assert error.__traceback__ is None
-    assert generation.take_part(make_terms(Kind.ALLREDUCE)) is error
+    assert generation.take_part(make_release(Kind.ALLREDUCE)) is error
 
 
 def test_in_a_world_of_one_nothing_communicates() -> None:
     generation = make_generation(None, 1)
-    terms = make_terms(Kind.BARRIER)
-    assert generation.start(_Recorded(terms.request, (Pending(),)), terms) == ()
+    release = make_release(Kind.BARRIER)
+    assert generation.start(_Recorded(release.request, (Pending(),)), release) == ()
     generation.interrupt()
     generation.abandon()
     assert generation.close([])
@@ -187,8 +187,8 @@ def test_a_joined_rank_connects_to_no_rank_for_a_payload() -> None:
     """The others do not come: their data have travelled inside the requests."""
     groups = Mock()
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
-    terms = Release(0, Request(0, "allreduce.x", signature), (0, 1), joined=(0,))
-    assert make_generation(groups, 2).take_part(terms) is None
+    release = Release(0, Request(0, "allreduce.x", signature), (0, 1), joined=(0,))
+    assert make_generation(groups, 2).take_part(release) is None
     assert groups.mock_calls == []
 
 
@@ -205,26 +205,26 @@ def test_data_of_a_joined_rank_stays_in_memory_until_it_is_sent() -> None:
     groups = Mock(**{"find.return_value.allreduce.return_value": sending})
     generation = make_generation(groups, 2)
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((100_000,),), Reduction.SUM)
-    terms = Release(0, Request(0, "allreduce.x", signature), (0, 1), joined=(0,))
+    release = Release(0, Request(0, "allreduce.x", signature), (0, 1), joined=(0,))
     with patch.object(generation_module, "make_neutral", make):
-        generation.take_part(terms)
-        generation.take_part(terms)
+        generation.take_part(release)
+        generation.take_part(release)
         assert [each() is None for each in made] == [False, False]
         sending.is_done = True
-        generation.take_part(terms)
+        generation.take_part(release)
     assert [each() is None for each in made] == [True, True, False]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), KeyboardInterrupt()])
 def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseException) -> None:
-    groups, terms = Mock(), make_terms(Kind.BARRIER)
+    groups, release = Mock(), make_release(Kind.BARRIER)
     generation = make_generation(groups, 2)
-    operation = _Recorded(terms.request, error)
+    operation = _Recorded(release.request, error)
     if isinstance(error, RuntimeError):
-        assert generation.start(operation, terms) is error
+        assert generation.start(operation, release) is error
     else:
         with pytest.raises(KeyboardInterrupt):
-            generation.start(operation, terms)
+            generation.start(operation, release)
     assert not generation.close([])
     assert groups.mock_calls == [call.find(ALL_RANKS, (0, 1), "cpu"), call.abandon()]
 
@@ -237,7 +237,7 @@ def test_an_operation_of_a_joined_rank_is_given_up_when_a_signal_s_handler_raise
         patch.object(generation_module, "isinstance", side_effect=KeyboardInterrupt, create=True),
         pytest.raises(KeyboardInterrupt),
     ):
-        generation.take_part(make_terms(Kind.ALLREDUCE))
+        generation.take_part(make_release(Kind.ALLREDUCE))
     assert not generation.close([])
     assert groups.mock_calls == [call.abandon()]
 

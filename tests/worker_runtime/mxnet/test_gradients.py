@@ -38,10 +38,10 @@ def test_the_first_allreduce_begins_before_the_last_gradient_is_ready(
         was_open: list[bool] = []
         start = Allreduce.start
 
-        def start_and_open(operation: Allreduce, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        def start_and_open(operation: Allreduce, group: TorchGroup, release: Release) -> Sequence[Work]:
             was_open.append(Gate.is_open.is_set())
             Gate.is_open.set()
-            return start(operation, group, terms)
+            return start(operation, group, release)
 
         Gate.timed_out.clear()
         Gate.is_open.set()

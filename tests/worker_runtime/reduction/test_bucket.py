@@ -124,8 +124,8 @@ def test_a_bucket_is_requested_under_its_number_with_its_note_and_may_be_used_ag
             bucket.submit(comm, contents)
             bucket.finish(comm, contents)
             bucket.install(contents)
-        terms = contents.handle.terms
-        return engine.asked, terms.members, bucket.entries[0].parameter.grad.tolist(), engine.notes[0]
+        release = contents.handle.release
+        return engine.asked, release.members, bucket.entries[0].parameter.grad.tolist(), engine.notes[0]
 
     for asked, members, gradient, note in world.run(body):
         assert asked == ["allreduce.optimizer.1.bucket.4"] * 2

@@ -21,7 +21,7 @@ from worker_runtime.coordination.wire import (
     encode_index,
     encode_number,
     encode_numbered,
-    encode_terms,
+    encode_range,
 )
 
 MAX_PENDING = 1_000_000  # the largest number of pending requests of one rank
@@ -165,11 +165,11 @@ class ReleaseRange:
 
     def encode(self) -> Iterator[tuple[int, bytes]]:
         """The ranks and the bytes for each; ranks with the same number of the first request share the bytes."""
-        terms = encode_terms(self.first, self._payloads)
+        body = encode_range(self.first, self._payloads)
         pieces: dict[int, bytes] = {}
         for (rank, _, _, _), number in zip(self.asked, self._numbers, strict=True):
             if number not in pieces:
-                pieces[number] = encode_number(number) + terms
+                pieces[number] = encode_number(number) + body
             yield rank, pieces[number]
 
 
