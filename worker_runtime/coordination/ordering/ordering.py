@@ -1,24 +1,24 @@
 """The sequencer's rules: which operation runs next, and which is refused, and why.
 
-**Order.** Each rank sends requests in any order. A *use* of a name collects the requests of a set's members. When the
-last member has asked, and all signatures and factors are equal, the use gets the next index, counted over all sets, and
-is released. Every rank runs its releases by index, so overlapping sets cannot cross. If signatures or factors differ,
-all ranks that asked get the difference. A rank has at most one pending request of a name, and a use is answered when
-all members have asked; so the members' n-th uses of a name are matched without numbers. A call that fails on its rank
-requests FAIL under its name, with the error as its note. The use is then refused on all ranks with this error, and the
-counts of uses stay equal.
+**Order.** Each rank sends requests in any order. A *pending operation* collects the requests of a set's members under
+one name. When the last member has asked, and all signatures and factors are equal, the operation gets the next index,
+counted over all sets, and is released. Every rank runs its releases by index, so overlapping sets cannot cross. If
+signatures or factors differ, all ranks that asked get the difference. A rank has at most one pending request of a name,
+and an operation is answered when all members have asked; so the members' n-th operations of a name are matched without
+numbers. A call that fails on its rank requests FAIL under its name, with the error as its note. The operation is then
+refused on all ranks with this error, and the counts of operations stay equal.
 
 **Join.** A rank that requests JOIN is joined until all ranks have requested it. A joined member that has not asked
-counts as asking if the operation tolerates that; otherwise the use is refused. Requests from before the JOIN count as
-usual, and none follows. So whether a member takes part in the n-th use since the last join does not depend on the order
-of messages. When all have joined, nothing else is pending.
+counts as asking if the operation tolerates that; otherwise the operation is refused. Requests from before the JOIN
+count as usual, and none follows. So whether a member takes part in the n-th operation since the last join does not
+depend on the order of messages. When all have joined, nothing else is pending.
 
-**Leaving and loss.** When a rank leaves, all pending and later uses of its sets are refused. A rank whose connection
-ended without an explanation has *vanished*: its requests are dropped, and uses that need it wait for the explanation.
-The loss of a rank is one Failure; after it, no call has an answer or raises an error.
+**Leaving and loss.** When a rank leaves, all pending and later operations of its sets are refused. A rank whose
+connection ended without an explanation has *vanished*: its requests are dropped, and operations that need it wait for
+the explanation. The loss of a rank is one Failure; after it, no call has an answer or raises an error.
 
 **Deadlocks.** A rank reports that it is *blocked* when its only thread has waited for a request for a second. When
-each rank has left, has joined, or is blocked in a pending request, no rank can submit more: all pending uses are
+each rank has left, has joined, or is blocked in a pending request, no rank can submit more: all pending operations are
 refused. A JOIN is not: it ends when the other ranks, which continue, join or leave.
 
 In the steady state, a request with a known signature costs a few look-ups. Each rare case is one test at the beginning
@@ -27,6 +27,7 @@ that leads to another method.
 
 from dataclasses import dataclass
 
+from worker_runtime.coordination.ordering.pending import OF_THE_JOB, PendingOperation, SetOperations, have_meaning
 from worker_runtime.coordination.ordering.refusals import (
     explain_deadlock,
     explain_join,
@@ -43,7 +44,6 @@ from worker_runtime.coordination.ordering.requests import (
     Release,
     Request,
 )
-from worker_runtime.coordination.ordering.uses import OF_THE_JOB, Use, Uses, have_meaning
 
 JOIN_NAME = "join"
 
@@ -53,13 +53,13 @@ class IllegalRequestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """A pending use.
+class PendingSummary:
+    """A summary of a pending operation, for warnings.
 
     request: the request of the rank that asked first.
     asked: the ranks that have asked it, in order, without those whose call has failed.
     missing: the ranks that have not asked, joined or failed.
-    number: numbers the uses in the order of their first requests; two uses of one name have two numbers.
+    number: numbers the operations in the order of their first requests; two operations of one name have two numbers.
     """
 
     request: Request
@@ -73,14 +73,14 @@ class Ordering:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._sets = {GLOBAL_SET: Uses(tuple(range(size)))}
-        self._removed: set[int] = set()  # the numbers of removed sets; some are in use again
+        self._sets = {GLOBAL_SET: SetOperations(tuple(range(size)))}
+        self._removed: set[int] = set()  # the numbers of removed sets; some are taken again
         self._next_index = 0
         self._next_number = 0
         self._joined: set[int] = set()
         self._left: dict[int, str] = {}  # how each rank has left
         self._failures: dict[int, Request] = {}  # of these, FAILs that not all members have received
-        self._blocked: dict[int, Use] = {}  # the use that each blocked rank waits for
+        self._blocked: dict[int, PendingOperation] = {}  # the operation that each blocked rank waits for
         self._is_lost = False
 
     def ask(self, rank: int, request: Request, sizes: tuple[int, ...] = ()) -> list[Answer]:
@@ -90,40 +90,40 @@ class Ordering:
             IllegalRequestError: the set never existed; the rank is not in it or has left; the rank has a pending
                 request of this name; the sizes are invalid; or a JOIN, ADD_SET or REMOVE_SET is not of set 0.
         """
-        uses = self._sets.get(request.process_set)
-        if uses is None or uses.is_closed or rank not in uses.ranks:
-            return self._turn_away(rank, request, uses)
+        of_set = self._sets.get(request.process_set)
+        if of_set is None or of_set.is_closed or rank not in of_set.ranks:
+            return self._turn_away(rank, request, of_set)
         _, name, signature, _ = request
         if sizes or signature.kind in OF_THE_JOB or name == JOIN_NAME:
             self._check(rank, request, sizes)
         if self._blocked:
             self._blocked.pop(rank, None)
-        use = uses.pending.get(name)
-        if use is None:
-            use = uses.pending[name] = Use(self._next_number, request, uses.members, {}, {})
+        operation = of_set.pending.get(name)
+        if operation is None:
+            operation = of_set.pending[name] = PendingOperation(self._next_number, request, of_set.members, {}, {})
             self._next_number += 1
-        elif rank in use.asked:
+        elif rank in operation.asked:
             raise IllegalRequestError(f"rank {rank} has requested {name} of process set {request.process_set} already")
-        elif request.factors != use.request.factors or (
-            signature is not use.request.signature and signature != use.request.signature
+        elif request.factors != operation.request.factors or (
+            signature is not operation.request.signature and signature != operation.request.signature
         ):
-            use.is_mixed = True
-        use.asked[rank] = request
+            operation.is_mixed = True
+        operation.asked[rank] = request
         if sizes:
-            use.sizes[rank] = sizes
+            operation.sizes[rank] = sizes
         if signature.kind is Kind.JOIN:
             return self._join(rank)
-        if len(use.asked) == uses.size:
-            return self._conclude(use, ())
-        return self._settle(use) if self._joined else []
+        if len(operation.asked) == of_set.size:
+            return self._conclude(operation, ())
+        return self._settle(operation) if self._joined else []
 
     def block(self, rank: int, process_set: int, name: str) -> list[Answer]:
         """Note that a rank is blocked in a request; ignored if it is not pending, since its answer is on the way."""
-        uses = self._sets.get(process_set)
-        use = uses.pending.get(name) if uses is not None else None
-        if use is None or rank not in use.asked or rank in self._joined:
+        of_set = self._sets.get(process_set)
+        operation = of_set.pending.get(name) if of_set is not None else None
+        if operation is None or rank not in operation.asked or rank in self._joined:
             return []
-        self._blocked[rank] = use
+        self._blocked[rank] = operation
         return self._unlock()
 
     def unblock(self, rank: int) -> None:
@@ -144,18 +144,18 @@ class Ordering:
         if self._is_lost or rank in self._left:
             return []
         self._left[rank] = how
-        needing = [use for use in self._list_uses() if rank in use.members]
-        for use in needing:
-            self._withdraw(use, rank)
+        needing = [operation for operation in self._list_pending() if rank in operation.members]
+        for operation in needing:
+            self._withdraw(operation, rank)
         answers: list[Answer] = [
-            self._refuse(use, explain_shutdown(use.request, {rank: how}, self._failures))
-            for use in needing
-            if use.asked
+            self._refuse(operation, explain_shutdown(operation.request, {rank: how}, self._failures))
+            for operation in needing
+            if operation.asked
         ]
-        for uses in self._sets.values():
-            if rank in uses.ranks:
-                uses.left.append(rank)
-                uses.close()
+        for of_set in self._sets.values():
+            if rank in of_set.ranks:
+                of_set.left.append(rank)
+                of_set.close()
         self._blocked.pop(rank, None)
         self._joined.clear()  # the JOIN was pending in set 0, of which every rank is a member
         return answers + self._unlock()
@@ -169,9 +169,9 @@ class Ordering:
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
             return
-        for use in self._list_uses():
-            if self._withdraw(use, rank) and not use.asked:
-                self._end(use)
+        for operation in self._list_pending():
+            if self._withdraw(operation, rank) and not operation.asked:
+                self._end(operation)
         self._joined.discard(rank)
         self._blocked.pop(rank, None)
 
@@ -189,8 +189,8 @@ class Ordering:
         if self._is_lost or rank in self._left:
             return []
         self._is_lost = True
-        for uses in self._sets.values():
-            uses.close()
+        for of_set in self._sets.values():
+            of_set.close()
         self._blocked.clear()
         self._joined.clear()
         return [Failure(f"rank {rank} {how}")]
@@ -200,43 +200,43 @@ class Ordering:
         """The index of the next release."""
         return self._next_index
 
-    def find_pending(self) -> list[Pending]:
-        """The uses that some rank waits for, oldest first."""
+    def find_pending(self) -> list[PendingSummary]:
+        """The operations that some rank waits for, oldest first."""
         found = []
-        for use in self._list_uses():
-            asked = [rank for rank, request in use.asked.items() if request.signature.kind is not Kind.FAIL]
+        for operation in self._list_pending():
+            asked = [rank for rank, request in operation.asked.items() if request.signature.kind is not Kind.FAIL]
             if asked:
-                missing = tuple(rank for rank in use.find_absent() if rank not in self._joined)
-                found.append(Pending(use.asked[asked[0]], tuple(sorted(asked)), missing, use.number))
+                missing = tuple(rank for rank in operation.find_absent() if rank not in self._joined)
+                found.append(PendingSummary(operation.asked[asked[0]], tuple(sorted(asked)), missing, operation.number))
         return found
 
     def find_members(self, process_set: int) -> tuple[int, ...] | None:
         """The ranks of a process set, in order; None if it does not exist."""
-        uses = self._sets.get(process_set)
-        return None if uses is None else uses.members
+        of_set = self._sets.get(process_set)
+        return None if of_set is None else of_set.members
 
-    def _withdraw(self, use: Use, rank: int) -> bool:
+    def _withdraw(self, operation: PendingOperation, rank: int) -> bool:
         """Take back what a rank that is gone has asked; whether it had asked."""
-        use.sizes.pop(rank, None)
-        request = use.asked.pop(rank, None)
+        operation.sizes.pop(rank, None)
+        request = operation.asked.pop(rank, None)
         if request is not None and request.signature.kind is Kind.FAIL:
             self._failures.setdefault(rank, request)
         return request is not None
 
-    def _turn_away(self, rank: int, request: Request, uses: Uses | None) -> list[Answer]:
+    def _turn_away(self, rank: int, request: Request, of_set: SetOperations | None) -> list[Answer]:
         """Answer a request that can never be released."""
         if self._is_lost:
             return []
         number = request.process_set
         if rank in self._left:
             raise IllegalRequestError(f"rank {rank} has left, and requests {request.name}")
-        if uses is None and number in self._removed and 0 <= rank < self._size:
+        if of_set is None and number in self._removed and 0 <= rank < self._size:
             return [Refusal(number, request.name, (rank,), explain_removal(request, number))]
-        if uses is None:
+        if of_set is None:
             raise IllegalRequestError(f"there is no process set {number}, of which rank {rank} requests {request.name}")
-        if rank not in uses.ranks:
+        if rank not in of_set.ranks:
             raise IllegalRequestError(f"rank {rank} is no member of process set {number}, and requests {request.name}")
-        left = {member: self._left[member] for member in uses.left}
+        left = {member: self._left[member] for member in of_set.left}
         return [Refusal(number, request.name, (rank,), explain_shutdown(request, left, self._failures))]
 
     def _check(self, rank: int, request: Request, sizes: tuple[int, ...]) -> None:
@@ -256,86 +256,86 @@ class Ordering:
             raise IllegalRequestError(f"there is no rank {rank} among {self._size}")
 
     def _join(self, rank: int) -> list[Answer]:
-        """Note a rank as joined, answer the uses that waited for it, and release the JOIN of the last rank."""
+        """Note a rank as joined, answer the operations that waited for it, and release the JOIN of the last rank."""
         self._joined.add(rank)
         self._blocked.pop(rank, None)
         answers: list[Answer] = []
-        for use in self._list_uses():
-            if rank in use.members and rank not in use.asked:
-                answers += self._settle(use)
+        for operation in self._list_pending():
+            if rank in operation.members and rank not in operation.asked:
+                answers += self._settle(operation)
         join = self._sets[GLOBAL_SET].pending[JOIN_NAME]
         if len(self._joined) < self._size:
             return answers + self._unlock()
         self._joined.clear()
         return answers + self._release(join, (), rank)
 
-    def _settle(self, use: Use) -> list[Answer]:
-        """Answer a use if all absent members have joined."""
-        absent = use.find_absent()
-        return self._conclude(use, tuple(absent)) if self._joined.issuperset(absent) else []
+    def _settle(self, operation: PendingOperation) -> list[Answer]:
+        """Answer an operation if all absent members have joined."""
+        absent = operation.find_absent()
+        return self._conclude(operation, tuple(absent)) if self._joined.issuperset(absent) else []
 
-    def _conclude(self, use: Use, joined: tuple[int, ...]) -> list[Answer]:
-        """Answer a use for which all members have asked or joined."""
-        kind = use.request.signature.kind
-        if (use.is_mixed or use.sizes or kind is Kind.FAIL) and (
-            reason := find_mismatch(use.asked, use.sizes)
+    def _conclude(self, operation: PendingOperation, joined: tuple[int, ...]) -> list[Answer]:
+        """Answer an operation for which all members have asked or joined."""
+        kind = operation.request.signature.kind
+        if (operation.is_mixed or operation.sizes or kind is Kind.FAIL) and (
+            reason := find_mismatch(operation.asked, operation.sizes)
         ) is not None:
-            return [self._refuse(use, reason)]
-        if joined and (request := use.find_intolerant()) is not None:
-            return [self._refuse(use, explain_join(request, joined))]
+            return [self._refuse(operation, reason)]
+        if joined and (request := operation.find_intolerant()) is not None:
+            return [self._refuse(operation, explain_join(request, joined))]
         if kind is Kind.ADD_SET:
-            return self._add_set(use)
+            return self._add_set(operation)
         if kind is Kind.REMOVE_SET:
-            return self._remove_set(use)
-        return self._release(use, joined)
+            return self._remove_set(operation)
+        return self._release(operation, joined)
 
-    def _add_set(self, use: Use) -> list[Answer]:
-        wanted = use.request.signature.root
+    def _add_set(self, operation: PendingOperation) -> list[Answer]:
+        wanted = operation.request.signature.root
         free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
         number = free if wanted is None or wanted in self._sets else wanted
-        self._sets[number] = Uses(use.sizes[use.members[0]])
-        return self._release(use, (), number)
+        self._sets[number] = SetOperations(operation.sizes[operation.members[0]])
+        return self._release(operation, (), number)
 
-    def _remove_set(self, use: Use) -> list[Answer]:
-        """Remove a set, if it still exists, and refuse its pending uses."""
-        (number,) = use.sizes[use.members[0]]
+    def _remove_set(self, operation: PendingOperation) -> list[Answer]:
+        """Remove a set, if it still exists, and refuse its pending operations."""
+        (number,) = operation.sizes[operation.members[0]]
         if number not in self._sets:
-            return [self._refuse(use, explain_removal(use.request, number))]
+            return [self._refuse(operation, explain_removal(operation.request, number))]
         pending = list(self._sets[number].pending.values())
         refusals = [self._refuse(other, explain_removal(other.request, number)) for other in pending]
         del self._sets[number]
         self._removed.add(number)
-        return [*self._release(use, ()), *refusals]
+        return [*self._release(operation, ()), *refusals]
 
-    def _release(self, use: Use, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
-        self._end(use)
+    def _release(self, operation: PendingOperation, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
+        self._end(operation)
         index = self._next_index
         self._next_index += 1
-        sizes = use.collect_sizes() if use.sizes else ()
-        return [Release(index, use.request, use.members, joined, sizes, value)]
+        sizes = operation.collect_sizes() if operation.sizes else ()
+        return [Release(index, operation.request, operation.members, joined, sizes, value)]
 
-    def _refuse(self, use: Use, reason: str, *, is_deadlock: bool = False) -> Refusal:
-        self._end(use)
-        request = use.request
-        return Refusal(request.process_set, request.name, tuple(sorted(use.asked)), reason, is_deadlock)
+    def _refuse(self, operation: PendingOperation, reason: str, *, is_deadlock: bool = False) -> Refusal:
+        self._end(operation)
+        request = operation.request
+        return Refusal(request.process_set, request.name, tuple(sorted(operation.asked)), reason, is_deadlock)
 
-    def _end(self, use: Use) -> None:
-        """Remove a use from the pending ones."""
-        process_set, name, _, _ = use.request
+    def _end(self, operation: PendingOperation) -> None:
+        """Remove an operation from the pending ones."""
+        process_set, name, _, _ = operation.request
         del self._sets[process_set].pending[name]
         if self._blocked:
-            self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
+            self._blocked = {rank: other for rank, other in self._blocked.items() if other is not operation}
 
     def _unlock(self) -> list[Answer]:
-        """If no rank can ask, refuse all pending uses except a JOIN."""
+        """If no rank can ask, refuse all pending operations except a JOIN."""
         blocked = self._blocked
         if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []
-        reason = explain_deadlock({rank: use.request for rank, use in blocked.items()}, self._joined)
-        pending = [use for use in self._list_uses() if use.request.signature.kind is not Kind.JOIN]
-        return [self._refuse(use, reason, is_deadlock=True) for use in pending]
+        reason = explain_deadlock({rank: operation.request for rank, operation in blocked.items()}, self._joined)
+        pending = [operation for operation in self._list_pending() if operation.request.signature.kind is not Kind.JOIN]
+        return [self._refuse(operation, reason, is_deadlock=True) for operation in pending]
 
-    def _list_uses(self) -> list[Use]:
-        """All pending uses, oldest first."""
-        pending = [use for uses in self._sets.values() for use in uses.pending.values()]
-        return sorted(pending, key=lambda use: use.number)
+    def _list_pending(self) -> list[PendingOperation]:
+        """All pending operations, oldest first."""
+        pending = [operation for of_set in self._sets.values() for operation in of_set.pending.values()]
+        return sorted(pending, key=lambda operation: operation.number)

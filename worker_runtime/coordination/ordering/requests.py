@@ -124,7 +124,7 @@ class Refusal:
     name: str
     ranks: tuple[int, ...]
     reason: str
-    is_deadlock: bool = False  # every rank waits for another: all pending uses are refused
+    is_deadlock: bool = False  # every rank waits for another: all pending operations are refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering, Pending
+from worker_runtime.coordination.ordering.ordering import IllegalRequestError, Ordering, PendingSummary
 from worker_runtime.coordination.ordering.requests import (
     GLOBAL_SET,
     Answer,
@@ -314,14 +314,14 @@ class Generation:
                 members[rank].put(Frame.NEUTRAL, encode_neutral(run.first))
                 touched.add(rank)
 
-    def _find_since(self, pending: Pending) -> float:
-        """The time since when a rank waits for this use; for a join since the last release."""
+    def _find_since(self, pending: PendingSummary) -> float:
+        """The time since when a rank waits for this operation; for a join since the last release."""
         key = pending.request.process_set, pending.request.name
         entries = [self._members[rank].pending[key] for rank in pending.asked]
         since = min(when for _, _, _, when in entries)
         return max(since, self._released_at) if pending.request.signature.kind is Kind.JOIN else since
 
-    def _report_stall(self, waiting: Sequence[tuple[Pending, float]], now: float, *, is_over: bool) -> None:
+    def _report_stall(self, waiting: Sequence[tuple[PendingSummary, float]], now: float, *, is_over: bool) -> None:
         limits = self._clock.limits
         if is_over:
             measured = [

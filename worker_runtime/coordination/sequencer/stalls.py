@@ -7,7 +7,7 @@ shown with the name that it waits for, so that two names that differ by a letter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from worker_runtime.coordination.ordering.ordering import Pending
+from worker_runtime.coordination.ordering.ordering import PendingSummary
 from worker_runtime.coordination.ordering.refusals import MOST_NAMED, name_operation, name_ranks
 from worker_runtime.coordination.ordering.requests import GLOBAL_SET, Request
 from worker_runtime.coordination.wire import STALL_VARIABLES
@@ -110,12 +110,12 @@ def _read_seconds(environment: Mapping[str, str], name: str, complain: Callable[
     return 0.0
 
 
-def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: float) -> str | None:
+def describe_stall(waiting: Sequence[tuple[PendingSummary, float]], after_seconds: float) -> str | None:
     """The warning about stalled requests; None if there are none.
 
     Args:
-        waiting: all pending uses, oldest first, each with its waiting time in seconds.
-        after_seconds: a use that has waited longer is stalled.
+        waiting: all pending operations, oldest first, each with its waiting time in seconds.
+        after_seconds: an operation that has waited longer is stalled.
     """
     stalled = [pending for pending, waited in waiting if waited > after_seconds]
     if not stalled:
@@ -127,11 +127,11 @@ def describe_stall(waiting: Sequence[tuple[Pending, float]], after_seconds: floa
     )
 
 
-def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds: float) -> str | None:
-    """The error that ends the generation at the shutdown limit; None if no use has exceeded it.
+def describe_stall_limit(waiting: Sequence[tuple[PendingSummary, float]], limit_seconds: float) -> str | None:
+    """The error that ends the generation at the shutdown limit; None if no operation has exceeded it.
 
     Args:
-        waiting: all pending uses, oldest first, each with its waiting time in seconds.
+        waiting: all pending operations, oldest first, each with its waiting time in seconds.
         limit_seconds: the limit.
     """
     stalled = [pending for pending, waited in waiting if waited > limit_seconds]
@@ -146,7 +146,7 @@ def describe_stall_limit(waiting: Sequence[tuple[Pending, float]], limit_seconds
     )
 
 
-def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pending], mark: str) -> str:
+def _list_missing(waiting: Sequence[tuple[PendingSummary, float]], stalled: Sequence[PendingSummary], mark: str) -> str:
     """A line for each missing rank: the names that miss it, and the names that it waits for itself."""
     missed = _group(stalled, lambda pending: pending.missing)
     awaited = _group((pending for pending, _ in waiting), lambda pending: pending.asked)
@@ -157,7 +157,9 @@ def _list_missing(waiting: Sequence[tuple[Pending, float]], stalled: Sequence[Pe
     return "\n".join(lines)
 
 
-def _group(pendings: Iterable[Pending], find_ranks: Callable[[Pending], Iterable[int]]) -> dict[int, list[Request]]:
+def _group(
+    pendings: Iterable[PendingSummary], find_ranks: Callable[[PendingSummary], Iterable[int]]
+) -> dict[int, list[Request]]:
     """Each rank's requests, in the order of their arrival."""
     groups: dict[int, list[Request]] = {}
     for pending in pendings:

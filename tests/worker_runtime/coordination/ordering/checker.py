@@ -35,9 +35,9 @@ class Checker:
     births: Counter[int] = field(default_factory=Counter)  # of the sets of a number
     next_index: int = 0
     phase: int = 0
-    is_aligned: bool = True  # uses can be counted: there was no deadlock, and no join has failed
-    uses: Counter[tuple[int, Name]] = field(default_factory=Counter)
-    numbers: dict[tuple[int, Name], int] = field(default_factory=dict)  # of the uses that are open
+    is_aligned: bool = True  # operations can be counted: there was no deadlock, and no join has failed
+    operations: Counter[tuple[int, Name]] = field(default_factory=Counter)
+    numbers: dict[tuple[int, Name], int] = field(default_factory=dict)  # of the operations that are open
     verdicts: dict[tuple[object, ...], set[object]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -53,8 +53,8 @@ class Checker:
         """A rank asks."""
         name = (request.process_set, request.name)
         self.open[rank][name] = (request, sizes)
-        self.uses[rank, name] += 1
-        self.numbers[rank, name] = self.uses[rank, name]
+        self.operations[rank, name] += 1
+        self.numbers[rank, name] = self.operations[rank, name]
 
     def note_answer(self, answer: Answer) -> list[int]:
         """The rules have answered; the ranks that receive it."""
@@ -87,7 +87,7 @@ class Checker:
             assert not members & self.left
 
     def check_verdicts(self) -> None:
-        """The ranks' n-th uses of a name since the last join have one verdict."""
+        """The ranks' n-th operations of a name since the last join have one verdict."""
         assert [key for key, verdicts in self.verdicts.items() if len(verdicts) > 1] == []
 
     def _note_release(self, release: Release) -> list[int]:
@@ -126,7 +126,7 @@ class Checker:
             case Kind.JOIN:
                 assert not any(self.open), "something else was pending when all had joined"
                 self.phase += 1
-                self.uses.clear()
+                self.operations.clear()
 
     def _note_refusal(self, refusal: Refusal) -> list[int]:
         name = (refusal.process_set, refusal.name)
@@ -155,8 +155,8 @@ class Checker:
 
     def _note_verdict(self, name: Name, verdict: object, number: int) -> None:
         if self.is_aligned:
-            use = (self.phase, name, self.births[name[0]], number)
-            self.verdicts.setdefault(use, set()).add(verdict)
+            operation = (self.phase, name, self.births[name[0]], number)
+            self.verdicts.setdefault(operation, set()).add(verdict)
 
     def _is_overlapping(self, number: int) -> bool:
         own = set(self.members.get(number, ()))

@@ -94,7 +94,7 @@ def noting(seed: int) -> Iterator[None]:
 
 
 def compare_two_runs(chance: random.Random) -> None:
-    """One job twice, with the messages in other orders: each rank's n-th use of a name ends alike.
+    """One job twice, with the messages in other orders: each rank's n-th operation of a name ends alike.
 
     It is no law for a rank that leaves before it has joined, or is lost: what the others ask meanwhile may be answered
     before or after.
@@ -108,7 +108,7 @@ def compare_two_runs(chance: random.Random) -> None:
 
 
 def group(verdicts: Iterable[tuple[Name, str]]) -> dict[Name, list[str]]:
-    """The verdicts on a rank's uses of each name, in their order."""
+    """The verdicts on a rank's operations of each name, in their order."""
     groups: dict[Name, list[str]] = {}
     for name, verdict in verdicts:
         groups.setdefault(name, []).append(verdict)

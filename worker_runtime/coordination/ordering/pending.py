@@ -1,7 +1,7 @@
-"""Uses of names: the requests of a process set's members under one name, until their answer.
+"""Pending operations: the requests of a process set's members under one name, until their answer.
 
-The members' n-th uses of a name are matched. A use is pending from its first request to its answer; then the next one
-can begin.
+The members' n-th operations of a name are matched. An operation is pending from its first request to its answer; then
+the next one can begin.
 """
 
 from collections.abc import Container
@@ -15,10 +15,10 @@ OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
 @dataclass(slots=True)
-class Use:
-    """One pending use of a name.
+class PendingOperation:
+    """One pending operation.
 
-    number: numbers the uses of a generation in the order of their first requests.
+    number: numbers the operations of a generation in the order of their first requests.
     request: the request of the rank that asked first.
     members: the ranks whose requests it needs.
     asked: each rank's request, in the order of arrival.
@@ -48,19 +48,19 @@ class Use:
 
 
 @dataclass(slots=True)
-class Uses:
-    """The uses of the names of one process set.
+class SetOperations:
+    """The pending operations of one process set.
 
     members: the set's ranks, in order; `ranks` is the same as a set.
-    pending: the pending uses by name.
-    left: the members that have left; after the first one, no use is pending.
-    is_closed: no further use can be released, since a member has left or was lost.
+    pending: the pending operations by name.
+    left: the members that have left; after the first one, no operation is pending.
+    is_closed: no further operation can be released, since a member has left or was lost.
     """
 
     members: tuple[int, ...]
     ranks: frozenset[int] = frozenset()
     size: int = 0
-    pending: dict[str, Use] = field(default_factory=dict)
+    pending: dict[str, PendingOperation] = field(default_factory=dict)
     left: list[int] = field(default_factory=list)
     is_closed: bool = False
 
@@ -69,7 +69,7 @@ class Uses:
         self.size = len(self.members)
 
     def close(self) -> None:
-        """Drop all pending uses; no further use will be released."""
+        """Drop all pending operations; no further operation will be released."""
         self.is_closed = True
         self.pending.clear()
 
