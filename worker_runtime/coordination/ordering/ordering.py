@@ -27,7 +27,7 @@ that leads to another method.
 
 from dataclasses import dataclass
 
-from worker_runtime.coordination.ordering.pending import OF_THE_JOB, PendingOperation, SetOperations, have_meaning
+from worker_runtime.coordination.ordering.pending import OF_THE_JOB, Pending, SetOperations, have_meaning
 from worker_runtime.coordination.ordering.refusals import (
     explain_deadlock,
     explain_join,
@@ -80,7 +80,7 @@ class Ordering:
         self._joined: set[int] = set()
         self._left: dict[int, str] = {}  # how each rank has left
         self._failures: dict[int, Request] = {}  # of these, FAILs that not all members have received
-        self._blocked: dict[int, PendingOperation] = {}  # the operation that each blocked rank waits for
+        self._blocked: dict[int, Pending] = {}  # the operation that each blocked rank waits for
         self._is_lost = False
 
     def ask(self, rank: int, request: Request, sizes: tuple[int, ...] = ()) -> list[Answer]:
@@ -100,7 +100,7 @@ class Ordering:
             self._blocked.pop(rank, None)
         operation = of_set.pending.get(name)
         if operation is None:
-            operation = of_set.pending[name] = PendingOperation(self._next_number, request, of_set.members, {}, {})
+            operation = of_set.pending[name] = Pending(self._next_number, request, of_set.members, {}, {})
             self._next_number += 1
         elif rank in operation.asked:
             raise IllegalRequestError(f"rank {rank} has requested {name} of process set {request.process_set} already")
@@ -215,7 +215,7 @@ class Ordering:
         of_set = self._sets.get(process_set)
         return None if of_set is None else of_set.members
 
-    def _withdraw(self, operation: PendingOperation, rank: int) -> bool:
+    def _withdraw(self, operation: Pending, rank: int) -> bool:
         """Take back what a rank that is gone has asked; whether it had asked."""
         operation.sizes.pop(rank, None)
         request = operation.asked.pop(rank, None)
@@ -269,12 +269,12 @@ class Ordering:
         self._joined.clear()
         return answers + self._release(join, (), rank)
 
-    def _settle(self, operation: PendingOperation) -> list[Answer]:
+    def _settle(self, operation: Pending) -> list[Answer]:
         """Answer an operation if all absent members have joined."""
         absent = operation.find_absent()
         return self._conclude(operation, tuple(absent)) if self._joined.issuperset(absent) else []
 
-    def _conclude(self, operation: PendingOperation, joined: tuple[int, ...]) -> list[Answer]:
+    def _conclude(self, operation: Pending, joined: tuple[int, ...]) -> list[Answer]:
         """Answer an operation for which all members have asked or joined."""
         kind = operation.request.signature.kind
         if (operation.is_mixed or operation.sizes or kind is Kind.FAIL) and (
@@ -289,14 +289,14 @@ class Ordering:
             return self._remove_set(operation)
         return self._release(operation, joined)
 
-    def _add_set(self, operation: PendingOperation) -> list[Answer]:
+    def _add_set(self, operation: Pending) -> list[Answer]:
         wanted = operation.request.signature.root
         free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
         number = free if wanted is None or wanted in self._sets else wanted
         self._sets[number] = SetOperations(operation.sizes[operation.members[0]])
         return self._release(operation, (), number)
 
-    def _remove_set(self, operation: PendingOperation) -> list[Answer]:
+    def _remove_set(self, operation: Pending) -> list[Answer]:
         """Remove a set, if it still exists, and refuse its pending operations."""
         (number,) = operation.sizes[operation.members[0]]
         if number not in self._sets:
@@ -307,19 +307,19 @@ class Ordering:
         self._removed.add(number)
         return [*self._release(operation, ()), *refusals]
 
-    def _release(self, operation: PendingOperation, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
+    def _release(self, operation: Pending, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
         self._end(operation)
         index = self._next_index
         self._next_index += 1
         sizes = operation.collect_sizes() if operation.sizes else ()
         return [Release(index, operation.request, operation.members, joined, sizes, value)]
 
-    def _refuse(self, operation: PendingOperation, reason: str, *, is_deadlock: bool = False) -> Refusal:
+    def _refuse(self, operation: Pending, reason: str, *, is_deadlock: bool = False) -> Refusal:
         self._end(operation)
         request = operation.request
         return Refusal(request.process_set, request.name, tuple(sorted(operation.asked)), reason, is_deadlock)
 
-    def _end(self, operation: PendingOperation) -> None:
+    def _end(self, operation: Pending) -> None:
         """Remove an operation from the pending ones."""
         process_set, name, _, _ = operation.request
         del self._sets[process_set].pending[name]
@@ -335,7 +335,7 @@ class Ordering:
         pending = [operation for operation in self._list_pending() if operation.request.signature.kind is not Kind.JOIN]
         return [self._refuse(operation, reason, is_deadlock=True) for operation in pending]
 
-    def _list_pending(self) -> list[PendingOperation]:
+    def _list_pending(self) -> list[Pending]:
         """All pending operations, oldest first."""
         pending = [operation for of_set in self._sets.values() for operation in of_set.pending.values()]
         return sorted(pending, key=lambda operation: operation.number)

@@ -15,7 +15,7 @@ OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
 @dataclass(slots=True)
-class PendingOperation:
+class Pending:
     """One pending operation.
 
     number: numbers the operations of a generation in the order of their first requests.
@@ -60,7 +60,7 @@ class SetOperations:
     members: tuple[int, ...]
     ranks: frozenset[int] = frozenset()
     size: int = 0
-    pending: dict[str, PendingOperation] = field(default_factory=dict)
+    pending: dict[str, Pending] = field(default_factory=dict)
     left: list[int] = field(default_factory=list)
     is_closed: bool = False
 
